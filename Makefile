@@ -65,7 +65,8 @@ check: $(SPARK_STAMP) lint types ## The inner loop: format, lint, import contrac
 	$(BIN)/python -m pytest --quiet --numprocesses=$(or $(JOBS),3) --dist=loadfile tests/unit tests/mutants
 
 test: $(SPARK_STAMP) tools lint types proto-check ## Run all checks: format, lint, types, generated code, tests
-	$(BIN)/python -m pytest --cov --cov-report= --numprocesses=$(or $(JOBS),4) --dist=loadfile -p tests.pipeline.spreading
+	$(BIN)/python -m pytest --cov --cov-report= --numprocesses=$(or $(JOBS),4) --dist=loadfile -p tests.pipeline.spreading \
+	  $(if $(RERUNS),--reruns 1 --max-suite-reruns $(RERUNS) --rerun-show-tracebacks)
 
 coverage: ## Show the lines that the last `make test` did not run
 	$(BIN)/coverage report
@@ -152,9 +153,10 @@ lock: ## Resolve the dependencies again (needs uv); UPGRADE=1 takes newer versio
 	uv pip compile pyproject.toml --group dev $(LOCK_FLAGS) -c requirements/runtime.lock -o requirements/dev.lock
 	uv pip compile --group build $(LOCK_FLAGS) -c requirements/dev.lock -o requirements/build.lock
 	uv pip compile --group release $(LOCK_FLAGS) -c requirements/dev.lock -o requirements/release.lock
-	uv pip compile pyproject.toml --group dev --extra journal --extra spark $(LOCK_FLAGS) -c requirements/dev.lock -o requirements/spark.lock
+	uv pip compile pyproject.toml --group dev --extra journal --extra otel --extra spark $(LOCK_FLAGS) -c requirements/dev.lock -o requirements/spark.lock
 	uv pip compile pyproject.toml --extra journal $(LOCK_FLAGS) -c requirements/spark.lock -o requirements/journal.lock
-	uv pip compile pyproject.toml --group dev --group bench --extra journal --extra spark $(LOCK_FLAGS) -c requirements/spark.lock -o requirements/bench.lock
+	uv pip compile pyproject.toml --extra otel $(LOCK_FLAGS) -c requirements/spark.lock -o requirements/otel.lock
+	uv pip compile pyproject.toml --group dev --group bench --extra journal --extra otel --extra spark $(LOCK_FLAGS) -c requirements/spark.lock -o requirements/bench.lock
 	uv pip compile pyproject.toml --group docs $(LOCK_FLAGS) -c requirements/runtime.lock -o requirements/docs.lock
 
 DOCS := $(VENV)/docs

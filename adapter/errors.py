@@ -116,6 +116,10 @@ class StoreDamagedError(PermanentError):
     """Opening the store would silently lose acknowledged data."""
 
 
+class StoreVersionError(PermanentError):
+    """A store was written by a later version of this program. Nothing was changed."""
+
+
 class ListenError(PermanentError):
     """The process cannot listen on an address."""
 

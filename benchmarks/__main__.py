@@ -44,8 +44,10 @@ from benchmarks import (
     rates,
     recovery,
     recovery_loss,
+    restart,
     robustmq,
     rocketmq,
+    start,
     worst_requests,
 )
 from benchmarks.peers import run as peers
@@ -59,6 +61,7 @@ ALL: dict[str, Benchmark] = {
     "flush": flush.run,
     "recovery": recovery.run,
     "recovery_loss": recovery_loss.run,
+    "start": start.run,
     "modes": modes.run,
     "ack_window": ack_window.run,
     "floor": fast_path_floor.run,
@@ -68,6 +71,7 @@ ALL: dict[str, Benchmark] = {
     "http2": http2.run,
     "during_flush": during_flush.run,
     "drain": drain.run,
+    "restart": restart.run,
     "worst_requests": worst_requests.run,
     "journal": journal.run,
     "meta_bulk": meta_bulk.run,

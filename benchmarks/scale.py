@@ -23,6 +23,8 @@ class Scale:
     flush_rounds: int
     recovery_keys: tuple[int, ...]  # ascending; the last one is also compared with the plain reads
     recovery_different: int  # as many keys are missing in the Meta Service, larger locally, and larger there
+    start_keys: int  # BENCH_KEYS replaces it
+    start_rounds: int  # of each tree
     loss_keys: int  # of one group, in a recovery after a loss
     loss_groups: int  # number of groups with many shards
     loss_shards: int
@@ -35,6 +37,7 @@ class Scale:
     dirty_keys: int  # keys that one flush sends while commits are timed
     dirty_flushes: int
     drain_keys: int  # keys that become dirty in an outage
+    restarts: int  # of each way
     worst_keys: int  # stored keys, most of them in one group
     robust_groups: int  # dirty groups before RobustMQ's Meta Service
     rocketmq_rounds: int
@@ -56,6 +59,8 @@ DEFAULT = Scale(
     flush_rounds=100,
     recovery_keys=(100_000, 300_000, 1_000_000),
     recovery_different=10_000,
+    start_keys=1_000_000,
+    start_rounds=3,
     loss_keys=20_000,
     loss_groups=2_000,
     loss_shards=300,
@@ -68,6 +73,7 @@ DEFAULT = Scale(
     dirty_keys=100_000,
     dirty_flushes=6,
     drain_keys=1_000_000,
+    restarts=5,
     worst_keys=1_000_000,
     robust_groups=10_000,
     rocketmq_rounds=3,
@@ -99,6 +105,8 @@ SHORT = Scale(
     flush_rounds=5,
     recovery_keys=(1_000, 2_000, 3_000),
     recovery_different=50,
+    start_keys=3_000,
+    start_rounds=1,
     loss_keys=100,
     loss_groups=20,
     loss_shards=30,
@@ -111,6 +119,7 @@ SHORT = Scale(
     dirty_keys=2_000,
     dirty_flushes=1,
     drain_keys=10_000,
+    restarts=1,
     worst_keys=2_000,
     robust_groups=200,
     rocketmq_rounds=1,

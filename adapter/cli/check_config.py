@@ -3,13 +3,11 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 
 from adapter.cli import options
-from adapter.cli.output import warn
-from adapter.cli.table import LEFT, print_json, print_table
+from adapter.cli.output import Form, flattened, show_object, warn
 from adapter.metaservice.config import MetaConfig
 from adapter.runtime.addresses import is_loopback
 from adapter.runtime.config import load
@@ -19,31 +17,21 @@ from adapter.sidecar.config import AdapterConfig
 @click.command("check-config")
 @click.argument("path", type=options.FILE)
 @click.option("--kind", type=click.Choice(["adapter", "meta"]), default="adapter", show_default=True)
-@options.as_json
-def check_config(path: Path, kind: str, *, as_json: bool) -> None:
+@options.form
+def check_config(path: Path, kind: str, form: Form) -> None:
     """Check a configuration file and show the settings that result. Exit code 2 when a setting is invalid."""
     config = load(path, AdapterConfig if kind == "adapter" else MetaConfig)
-    for text in _doubts(config) if isinstance(config, AdapterConfig) else ():
+    for text in doubts(config) if isinstance(config, AdapterConfig) else ():
         warn(text)
     values = config.model_dump(mode="json")
-    if as_json:
-        print_json(values)
-    else:
-        print_table({"setting": LEFT, "value": LEFT}, _flatten(values))
+    rows = ((name, value if isinstance(value, str) else json.dumps(value)) for name, value in flattened(values))
+    show_object(form, values, rows, ("setting", "value"))
 
 
-def _doubts(config: AdapterConfig) -> Iterator[str]:
+def doubts(config: AdapterConfig) -> Iterator[str]:
     """What is allowed, and may not be meant."""
     away = [endpoint for endpoint in config.meta.endpoints if not is_loopback(endpoint)]
     if away and config.meta.tls is None:
         yield f"meta.endpoints: {away[0]} is on another machine: without [meta.tls] anybody on the way can change offsets"
     if config.meta.tls is not None:
         yield "meta.tls: RobustMQ's Meta Service has no TLS, and cannot be reached with it; a Meta Service of this project has"
-
-
-def _flatten(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value)

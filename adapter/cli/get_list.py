@@ -6,7 +6,7 @@ import click
 
 from adapter.cli import options
 from adapter.cli.connection import Target, connected, run, run_or_exit
-from adapter.cli.output import listing, note, when
+from adapter.cli.output import TABLE, Form, fields_of, listing, note, when
 from adapter.cli.table import LEFT, RIGHT, Rows, Side
 from adapter.model.records import ReadMode
 from adapter.rpc import offsets_pb
@@ -38,10 +38,10 @@ _COLUMNS: dict[str, Side] = {
     help="memory: local only. store: ask the Meta Service. memory-first: ask it for what is not local.",
 )
 @options.target_without_token
-@options.as_json
-def get(group: str, shards: tuple[str, ...], namespace: str, mode: str, target: Target, *, as_json: bool) -> None:
+@options.form
+def get(group: str, shards: tuple[str, ...], namespace: str, mode: str, target: Target, form: Form) -> None:
     """Show a group's offsets. Exit code 1 when a named shard has none."""
-    run_or_exit(_get, target, namespace, group, shards, mode, as_json)
+    run_or_exit(_get, target, namespace, group, shards, mode, form)
 
 
 @click.command("list")
@@ -50,28 +50,28 @@ def get(group: str, shards: tuple[str, ...], namespace: str, mode: str, target: 
 @click.option("--meta", "meta_address", default="", help="List what the Meta Service at host:port holds instead.")
 @click.option("--cluster", default="default", show_default=True, help="With --meta: the cluster.")
 @options.target
-@options.as_json
-def list_command(namespace: str, group: str, meta_address: str, cluster: str, target: Target, *, as_json: bool) -> None:
+@options.form
+def list_command(namespace: str, group: str, meta_address: str, cluster: str, target: Target, form: Form) -> None:
     """List the adapter's local offsets, or the Meta Service's."""
-    listed = offsets_listing(as_json=as_json)
+    listed = offsets_listing(form)
     if meta_address:
         from adapter.cli.meta_list import list_meta  # noqa: PLC0415 - ten times as slow to import as the rest
 
         run(list_meta, Target(meta_address, tls=target.tls), cluster, namespace, group, listed)
     else:
         run(_list, target, namespace, group, listed)
-    if not as_json:
+    if form == TABLE:
         note(counted(listed.count, "offset"))
 
 
-async def _get(target: Target, namespace: str, group: str, shards: Sequence[str], mode: str, as_json: bool) -> bool:
+async def _get(target: Target, namespace: str, group: str, shards: Sequence[str], mode: str, form: Form) -> bool:
     """Print the offsets of a group; True if every named shard has one."""
     async with connected(target) as client:
         found = await client.read(group, shards, namespace=namespace, mode=MODES[mode], keep_hold=True)
-    with offsets_listing(as_json=as_json) as rows:
+    with offsets_listing(form) as rows:
         for row in found.values():
             rows.add(row)
-    if not as_json:
+    if form == TABLE:
         note(counted(rows.count, "offset"))
     return bool(found) and all(shard in found for shard in shards)
 
@@ -83,9 +83,9 @@ async def _list(target: Target, namespace: str, group: str, listed: Rows[offsets
                 rows.add(row)
 
 
-def offsets_listing(*, as_json: bool) -> Rows[offsets_pb.ShardOffset]:
-    """A printer of offsets, as a table or as JSON."""
-    return listing(_COLUMNS, _cells, as_json=as_json)
+def offsets_listing(form: Form) -> Rows[offsets_pb.ShardOffset]:
+    """A printer of offsets."""
+    return listing(form, _COLUMNS, _cells, fields_of(offsets_pb.ShardOffset))
 
 
 def _cells(row: offsets_pb.ShardOffset) -> Sequence[str]:

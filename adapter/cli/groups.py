@@ -4,12 +4,16 @@ Exit codes: 0 done, or a dry run that found no problem; 1 done, but not everythi
 done that was not reported as done.
 """
 
+import re
+
 import click
 
-from adapter.cli import groups_show, offsets_change, options
-from adapter.cli.connection import Target, run_or_exit
+from adapter.cli import groups_show, offsets_change, options, watch
+from adapter.cli.connection import Target, run, run_or_exit
 from adapter.cli.groups_broadcast import broadcast
+from adapter.cli.groups_show import Selection
 from adapter.cli.offsets_change import ChangeOptions, Shards
+from adapter.cli.output import Form
 from adapter.errors import InvalidInputError
 from adapter.model.records import GroupKey
 
@@ -22,22 +26,41 @@ def groups() -> None:
 groups.add_command(broadcast)
 
 
-@groups.command("list")
+_regex = click.option(
+    "--regex", metavar="PATTERN", help="Only groups whose whole name matches this regular expression of Python."
+)
+
+
+@groups.command("list", cls=watch.WatchCommand)
 @click.option("--namespace", "-n", default="", help="Only this namespace.")
+@_regex
+@watch.option
 @options.target
-@options.as_json
-def list_command(namespace: str, target: Target, *, as_json: bool) -> None:
+@options.form
+def list_command(namespace: str, regex: str | None, target: Target, form: Form, every_s: float | None) -> None:
     """List the groups that have offsets in this adapter."""
-    run_or_exit(groups_show.list_groups, target, namespace, as_json=as_json)
+    wanted = Selection(namespace, pattern=_compiled(regex))
+    watch.look(lambda: run(groups_show.list_groups, target, wanted, form), every_s)
 
 
-@groups.command()
+@groups.command(cls=watch.WatchCommand)
 @click.argument("names", metavar="GROUP...", nargs=-1)
 @click.option("--all-groups", is_flag=True, help="Every group of the namespace that has offsets in this adapter.")
+@_regex
 @options.namespace
+@watch.option
 @options.target
-@options.as_json
-def describe(names: tuple[str, ...], namespace: str, target: Target, *, all_groups: bool, as_json: bool) -> None:
+@options.form
+def describe(
+    names: tuple[str, ...],
+    regex: str | None,
+    namespace: str,
+    target: Target,
+    form: Form,
+    every_s: float | None,
+    *,
+    all_groups: bool,
+) -> None:
     """Show every shard of a group: its offset here and in the Meta Service, the shard's first and end offset, the lag.
 
     States: clean (the Meta Service has the local offset), dirty (not yet), behind (the Meta Service has a larger one, or
@@ -45,9 +68,10 @@ def describe(names: tuple[str, ...], namespace: str, target: Target, *, all_grou
 
     Exit code 1 when a group has no offsets, or the Meta Service did not answer.
     """
-    if bool(names) == all_groups:
-        raise InvalidInputError("name at least one GROUP, or give --all-groups")
-    run_or_exit(groups_show.describe, target, namespace, names, all_groups=all_groups, as_json=as_json)
+    if sum((bool(names), all_groups, regex is not None)) != 1:
+        raise InvalidInputError("name at least one GROUP, or give --all-groups or --regex")
+    wanted = Selection(namespace, names, _compiled(regex))
+    watch.look(lambda: run(groups_show.describe, target, wanted, form), every_s)
 
 
 @groups.command()
@@ -82,3 +106,10 @@ def clone(
         Shards(shards, topics),
         ChangeOptions(execute, as_json),
     )
+
+
+def _compiled(regex: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if regex is None else re.compile(regex)
+    except re.error as error:
+        raise InvalidInputError(f"--regex: {regex!r} is not a regular expression: {error}") from error

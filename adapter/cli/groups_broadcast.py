@@ -2,36 +2,39 @@
 
 import click
 
-from adapter.cli import options
-from adapter.cli.connection import Target, connected, run_or_exit
-from adapter.cli.output import as_dict, listing, note
+from adapter.cli import options, watch
+from adapter.cli.connection import Target, connected, run
+from adapter.cli.output import TABLE, Form, as_dict, listing, note
 from adapter.cli.table import LEFT, RIGHT, Side
 from adapter.rpc import offsets_pb
 from adapter.runtime.wording import counted
 
+FIELDS = ("shard", "lowest", "lowest_client", "clients")
 
-@click.command()
+
+@click.command(cls=watch.WatchCommand)
 @click.argument("group")
 @click.argument("shards", nargs=-1)
 @options.namespace
+@watch.option
 @options.target_without_token
-@options.as_json
-def broadcast(group: str, shards: tuple[str, ...], namespace: str, target: Target, *, as_json: bool) -> None:
+@options.form
+def broadcast(group: str, shards: tuple[str, ...], namespace: str, target: Target, form: Form, every_s: float | None) -> None:
     """Show the lowest offset among the live clients of a broadcasting GROUP: in all of its shards, or in those named.
 
     Without a live client it is the lowest offset known last. Exit code 1 when a shard, or the group, has none.
     """
-    run_or_exit(_show, target, namespace, group, shards, as_json)
+    watch.look(lambda: run(_show, target, namespace, group, shards, form), every_s)
 
 
-async def _show(target: Target, namespace: str, group: str, shards: tuple[str, ...], as_json: bool) -> bool:
+async def _show(target: Target, namespace: str, group: str, shards: tuple[str, ...], form: Form) -> bool:
     async with connected(target) as client:
         found = await client.read_broadcast(group, shards, namespace=namespace)
     columns: dict[str, Side] = {"shard": LEFT, "lowest": RIGHT, "client": LEFT, "live clients": RIGHT}
-    with listing(columns, _cells, as_json=as_json, values=_values) as rows:
+    with listing(form, columns, _cells, FIELDS, _values) as rows:
         for row in found.values():
             rows.add(row)
-    if not as_json:
+    if form == TABLE:
         note(counted(len(found), "shard"))
     return bool(found) and all(row.HasField("lowest") for row in found.values())
 
@@ -39,7 +42,7 @@ async def _show(target: Target, namespace: str, group: str, shards: tuple[str, .
 def _values(row: offsets_pb.BroadcastOffset) -> dict[str, object]:
     """The reply without its field `own`, which is the offset of a client that asks for itself."""
     values = as_dict(row)
-    return {name: values.get(name) for name in ("shard", "lowest", "lowest_client", "clients")}
+    return {name: values.get(name) for name in FIELDS}
 
 
 def _cells(row: offsets_pb.BroadcastOffset) -> list[str]:

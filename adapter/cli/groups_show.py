@@ -4,13 +4,14 @@ Columns are named as kafka-consumer-groups names them (CURRENT-OFFSET, LOG-END-O
 offset are added.
 """
 
+import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from adapter.cli.connection import Target, connected
-from adapter.cli.output import as_dict, listing, note, warn, when
-from adapter.cli.table import LEFT, RIGHT, JsonRows, Side, Table
+from adapter.cli.output import CSV, JSON, TABLE, Form, as_dict, fields_of, listing, note, warn, when
+from adapter.cli.table import LEFT, RIGHT, CsvRows, JsonRows, Side, Table
 from adapter.client.client import OffsetClient
 from adapter.formats.rows import OffsetRow
 from adapter.model.queues import queue_of
@@ -26,32 +27,68 @@ Group = offsets_pb.ListGroupsReply.Group
 Described = offsets_pb.DescribeGroupReply
 _Add: TypeAlias = Callable[[str, Described], None]
 
+# Of a row of `groups describe --output csv`: one shard.
+DESCRIBE_CSV = (
+    "namespace",
+    "group",
+    "shard",
+    "current_offset",
+    "log_end_offset",
+    "lag",
+    "log_start_offset",
+    "meta_offset",
+    "epoch",
+    "meta_epoch",
+    "state",
+    "held_until_ms",
+    "committed_at_ms",
+    "metadata",
+    "mode",
+    "generation",
+    "member_id",
+    "remote_error",
+)
 
-async def list_groups(target: Target, namespace: str, *, as_json: bool) -> bool:
+
+class Selection(NamedTuple):
+    """Groups of a namespace (empty: of all): those named, else all, or those whose whole name matches `pattern`."""
+
+    namespace: str
+    names: Sequence[str] = ()
+    pattern: re.Pattern[str] | None = None
+
+    def takes(self, group: str) -> bool:
+        """True if the pattern allows this group."""
+        return self.pattern is None or self.pattern.fullmatch(group) is not None
+
+
+async def list_groups(target: Target, wanted: Selection, form: Form) -> bool:
     """Print the groups that have local offsets. Always returns True."""
     columns: dict[str, Side] = {"namespace": LEFT, "group": LEFT, "shards": RIGHT, "dirty": RIGHT, "last commit": LEFT}
     async with connected(target) as client:
-        with listing(columns, _group_cells, as_json=as_json) as rows:
-            async for row in groups_of(client, namespace):
-                rows.add(row)
-    if not as_json:
+        with listing(form, columns, _group_cells, fields_of(Group)) as rows:
+            async for row in groups_of(client, wanted.namespace):
+                if wanted.takes(row.group):
+                    rows.add(row)
+    if form == TABLE:
         note(counted(rows.count, "group"))
     return True
 
 
-async def describe(target: Target, namespace: str, groups: Sequence[str], *, all_groups: bool, as_json: bool) -> bool:
+async def describe(target: Target, wanted: Selection, form: Form) -> bool:
     """Print every shard of some groups; True if each group has a shard and the Meta Service answered for it."""
     complete = True
-    show = _show_json if as_json else _show_table
+    namespace = wanted.namespace
+    show = {JSON: _show_json, CSV: _show_csv, TABLE: _show_table}[form]
     async with connected(target) as client:
-        names = [row.group async for row in groups_of(client, namespace)] if all_groups else groups
+        names = wanted.names or [row.group async for row in groups_of(client, namespace) if wanted.takes(row.group)]
         with show(namespace) as add:
             for name in names:
                 request = offsets_pb.DescribeGroupRequest(namespace=namespace, group=name)
                 reply = await client.admin.DescribeGroup(request, timeout=TIMEOUT_S)
                 complete = complete and bool(reply.shards) and not reply.remote_error
                 add(name, reply)
-    if all_groups and not as_json:
+    if not wanted.names and form == TABLE:
         note(counted(len(names), "group"))
     return complete
 
@@ -61,6 +98,18 @@ def _show_json(namespace: str) -> Iterator[_Add]:
     rows: JsonRows[dict[str, Any]] = JsonRows(dict)
     with rows:
         yield lambda group, reply: rows.add({"namespace": namespace, "group": group, **_described(reply)})
+
+
+@contextmanager
+def _show_csv(namespace: str) -> Iterator[_Add]:
+    rows: CsvRows[dict[str, Any]] = CsvRows(DESCRIBE_CSV, dict)
+
+    def add(group: str, reply: Described) -> None:
+        for row in sorted(reply.shards, key=lambda row: _shard_order(row.shard)):
+            rows.add({"namespace": namespace, "group": group, **_flat(row, reply)})
+
+    with rows:
+        yield add
 
 
 @contextmanager
@@ -142,6 +191,26 @@ def _described(reply: Described) -> dict[str, Any]:
     for shard, row in zip(values["shards"], reply.shards, strict=True):
         shard["state"] = state_of(row, remote_known=not reply.remote_error)
     return values
+
+
+def _flat(row: Described.Shard, reply: Described) -> dict[str, Any]:
+    """A shard as a row of CSV. A deleted offset is an empty cell, as an absent one is; `state` tells them apart."""
+    values = as_dict(row)
+    local, remote = (values.get(side, {}) for side in ("local", "remote"))
+    return {
+        **{name: values.get(name) for name in ("shard", "lag", "held_until_ms", "committed_at_ms", "metadata")},
+        "current_offset": None if local.get("deleted") else local.get("offset"),
+        "log_end_offset": values.get("high_watermark"),
+        "log_start_offset": values.get("low_watermark"),
+        "meta_offset": None if remote.get("deleted") else remote.get("offset"),
+        "epoch": local.get("epoch"),
+        "meta_epoch": remote.get("epoch"),
+        "state": state_of(row, remote_known=not reply.remote_error),
+        "mode": reply.mode,
+        "generation": reply.generation if reply.HasField("generation") else None,
+        "member_id": reply.member_id,
+        "remote_error": reply.remote_error,
+    }
 
 
 def _tell_group(namespace: str, group: str, reply: Described) -> None:

@@ -8,7 +8,7 @@ import click
 
 from adapter.cli import export_run, import_run, options
 from adapter.cli.connection import Target, run_or_exit
-from adapter.cli.output import warn
+from adapter.cli.output import Form, warn
 from adapter.errors import InvalidInputError
 from adapter.formats.files import Format
 from adapter.formats.rocketmq_rocksdb import Layout
@@ -72,6 +72,10 @@ def export_command(
 
     Exit code 1 when a group has no offsets.
     """
+    if output in get_args(Form):
+        raise InvalidInputError(
+            f"-o: {output!r} is a form of listings; here it names a file: --format sets its format, -o ./{output} names it so"
+        )
     kind = _kind(name, output, "-o")
     if layout and kind is not Format.ROCKETMQ_ROCKSDB:
         raise InvalidInputError(f"--layout: {kind.value} has none; only {Format.ROCKETMQ_ROCKSDB.value} has")

@@ -5,6 +5,9 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
+
+_HELP_WIDTH = 80  # of a command that is not lazy, beside its name in a shell's list
 
 
 class Lazy(NamedTuple):
@@ -38,7 +41,16 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help section `Commands` without importing a lazy command."""
-        others = {name: command.get_short_help_str(formatter.width) for name, command in self.commands.items()}
-        lines = {**others, **{name: lazy.help for name, lazy in self.lazy.items()}}
+        lines = self._lines(formatter.width)
         with formatter.section("Commands"):
             formatter.write_dl([(name, lines[name]) for name in self.list_commands(ctx)])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the name of a command, or an option, without importing a lazy command."""
+        lines = self._lines(_HELP_WIDTH)
+        found = [CompletionItem(name, help=lines[name]) for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def _lines(self, width: int) -> dict[str, str]:
+        others = {name: command.get_short_help_str(width) for name, command in self.commands.items()}
+        return {**others, **{name: lazy.help for name, lazy in self.lazy.items()}}

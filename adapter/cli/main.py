@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from adapter.cli import terminal
 from adapter.cli.lazy import Lazy, LazyGroup
 from adapter.cli.table import visible
 from adapter.errors import AdapterError, InvalidInputError
@@ -27,8 +28,16 @@ COMMANDS = {
     "commit": Lazy("adapter.cli.commit_flush:commit", "Commit OFFSET, the next offset to read."),
     "list": Lazy("adapter.cli.get_list:list_command", "List the adapter's local offsets, or the Meta Service's."),
     "flush": Lazy("adapter.cli.commit_flush:flush", "Send every dirty offset to the Meta Service now."),
+    "completion": Lazy("adapter.cli.completion:completion", "Print the script that completes commands and options in a SHELL."),
+    "doctor": Lazy(
+        "adapter.cli.doctor.command:doctor",
+        "Check what an adapter needs, whether it runs or not: configuration, disk, limits, clock, Meta Service, certificates.",
+    ),
     "check-config": Lazy(
         "adapter.cli.check_config:check_config", "Check a configuration file and show the settings that result."
+    ),
+    "reload": Lazy(
+        "adapter.cli.reload:reload", "Have the adapter read its configuration file, certificates and token again, as SIGHUP does."
     ),
     "repair": Lazy("adapter.cli.repair:repair", "Repair a local store that does not open."),
     "groups": Lazy("adapter.cli.groups:groups", "Consumer groups: list, describe, clone."),
@@ -50,6 +59,10 @@ META_COMMANDS = {
     "copy": Lazy(
         "adapter.cli.meta_copy:copy",
         "Copy all offsets from the Meta Service SOURCE (host:port) to the one at --address, tombstones included.",
+    ),
+    "doctor": Lazy(
+        "adapter.cli.doctor.command:meta_doctor",
+        "Check what a Meta Service needs, whether it runs or not: configuration, disk, limits, clock, etcd, certificates.",
     ),
     "kv": Lazy("adapter.cli.meta_kv:kv", "Metadata by key: put, get, delete, list."),
     "placement": Lazy("adapter.cli.meta_placement:placement", "Show or balance the leaders of the etcd Raft groups."),
@@ -126,7 +139,7 @@ def main() -> None:
         sys.exit(READER_GONE)
     except AdapterError as error:
         for line in str(error).splitlines():
-            click.secho(f"error: {visible(line)}", err=True, fg="red")
+            click.secho(f"error: {visible(line)}", err=True, fg="red", color=terminal.colour())
         sys.exit(2)
 
 

@@ -15,8 +15,8 @@ import grpc.aio
 
 from adapter.cli import options
 from adapter.cli.connection import CallError, Target, run_or_exit
-from adapter.cli.output import listing, note, tell
-from adapter.cli.table import LEFT, RIGHT, Side, print_json, print_table
+from adapter.cli.output import CSV, JSON, TABLE, Form, listing, note, tell
+from adapter.cli.table import LEFT, RIGHT, CsvRows, Side, print_json, print_table
 from adapter.errors import InvalidInputError
 from adapter.metaservice.metadata import REVISION_MAX
 from adapter.rpc import metadata_grpc, metadata_pb
@@ -34,6 +34,8 @@ _NOT_THERE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED}
 _CHANNEL_OPTIONS = (("grpc.max_receive_message_length", -1),)
 
 _COLUMNS: dict[str, Side] = {"key": LEFT, "revision": RIGHT, "bytes": RIGHT, "value": LEFT}
+
+FIELDS = ("key", "revision", "value", "value_base64")
 
 _cluster = click.option("--cluster", default="default", show_default=True, help="The cluster whose keys are meant.")
 _key = click.argument("key")
@@ -69,12 +71,12 @@ def put(key: str, value: str, cluster: str, if_revision: int | None, target: Tar
 @_cluster
 @click.option("--value-only", is_flag=True, help="Write only the value's bytes to standard output.")
 @options.meta_target
-@options.as_json
-def get(key: str, cluster: str, value_only: bool, target: Target, *, as_json: bool) -> None:
+@options.form
+def get(key: str, cluster: str, value_only: bool, target: Target, form: Form) -> None:
     """Show a value and its revision. Exit code 1 when the key is absent."""
-    if value_only and as_json:
-        raise InvalidInputError("--value-only and --json: name one of them")
-    show = _show_value if value_only else _show_json if as_json else _show_row
+    if value_only and form != TABLE:
+        raise InvalidInputError(f"--value-only and --output {form}: name one of them")
+    show = _show_value if value_only else {JSON: _show_json, CSV: _show_csv, TABLE: _show_row}[form]
     run_or_exit(_get, target, metadata_pb.GetRequest(cluster_name=cluster, key=key), show)
 
 
@@ -93,10 +95,10 @@ def delete(key: str, cluster: str, if_revision: int | None, target: Target, *, a
 @click.argument("prefix", default="")
 @_cluster
 @options.meta_target
-@options.as_json
-def list_command(prefix: str, cluster: str, target: Target, *, as_json: bool) -> None:
+@options.form
+def list_command(prefix: str, cluster: str, target: Target, form: Form) -> None:
     """List the keys that start with PREFIX, sorted by their bytes, with values and revisions."""
-    run_or_exit(_list, target, metadata_pb.ListRequest(cluster_name=cluster, prefix=prefix, page_size=1_000), as_json)
+    run_or_exit(_list, target, metadata_pb.ListRequest(cluster_name=cluster, prefix=prefix, page_size=1_000), form)
 
 
 async def _put(target: Target, request: metadata_pb.PutRequest, as_json: bool) -> bool:
@@ -133,9 +135,9 @@ async def _delete(target: Target, request: metadata_pb.DeleteRequest, as_json: b
     return reply.deleted
 
 
-async def _list(target: Target, request: metadata_pb.ListRequest, as_json: bool) -> bool:
+async def _list(target: Target, request: metadata_pb.ListRequest, form: Form) -> bool:
     async with _connected(target) as stub:
-        with listing(_COLUMNS, _cells, as_json=as_json, values=_json) as rows:
+        with listing(form, _COLUMNS, _cells, FIELDS, _json) as rows:
             while True:
                 reply = await stub.List(request, timeout=TIMEOUT_S)
                 for entry in reply.entries:
@@ -143,7 +145,7 @@ async def _list(target: Target, request: metadata_pb.ListRequest, as_json: bool)
                 request.page_token = reply.next_page_token
                 if not reply.next_page_token:
                     break
-    if not as_json:
+    if form == TABLE:
         note(counted(rows.count, "key"))
     return True
 
@@ -177,6 +179,11 @@ def _show_value(entry: metadata_pb.Entry) -> None:
 
 def _show_json(entry: metadata_pb.Entry) -> None:
     print_json(_json(entry))
+
+
+def _show_csv(entry: metadata_pb.Entry) -> None:
+    with CsvRows[metadata_pb.Entry](FIELDS, _json) as rows:
+        rows.add(entry)
 
 
 def _show_row(entry: metadata_pb.Entry) -> None:

@@ -19,9 +19,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from adapter.cli import options
-from adapter.cli.output import tell, warn
-from adapter.cli.table import LEFT, RIGHT, Side, print_json, print_table
+from adapter.cli import options, watch
+from adapter.cli.output import CSV, JSON, Form, tell, warn
+from adapter.cli.table import LEFT, RIGHT, CsvRows, Side, print_json, print_table
 from adapter.errors import AdapterError, TransientError
 from adapter.metaservice.config import EtcdSection, MetaConfig
 from adapter.metaservice.etcd.leader_balancer import Balancer, opened
@@ -43,6 +43,7 @@ COLUMNS: dict[str, Side] = {
     "etcd": LEFT,
     "placement": LEFT,
 }
+CSV_FIELDS = tuple(name.replace(" ", "_") for name in COLUMNS)
 
 _config = click.option(
     "--config",
@@ -57,18 +58,28 @@ def placement() -> None:
     """Show or balance the leaders of the etcd Raft groups."""
 
 
-@placement.command()
+@placement.command(cls=watch.WatchCommand)
 @_config
-@options.as_json
-def show(config: Path, *, as_json: bool) -> None:
+@watch.option
+@options.form
+def show(config: Path, form: Form, every_s: float | None) -> None:
     """Show every Raft group's leader and members. Exit code 1 when the leader of an offsets group is misplaced or unknown."""
-    situation = anyio.run(_look, _section(config))
-    if as_json:
+    section = _section(config)
+    watch.look(lambda: _shown(anyio.run(_look, section), form), every_s)
+
+
+def _shown(situation: ClusterState, form: Form) -> bool:
+    """Print the state of the cluster; True if every leader is where it should be."""
+    if form == JSON:
         print_json(as_dict(situation))
+    elif form == CSV:
+        with CsvRows[list[str]](CSV_FIELDS, lambda row: dict(zip(CSV_FIELDS, row, strict=True))) as rows:
+            for row in _rows(situation):
+                rows.add(row)
     else:
         print_table(COLUMNS, _rows(situation))
         _tell_problems(situation)
-    sys.exit(1 if problems(situation) else 0)
+    return not problems(situation)
 
 
 @placement.command()

@@ -1,6 +1,5 @@
 """The commands `meta status` and `meta repair`: the stores of a Meta Service, and the repair of one that does not open."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,10 +8,9 @@ import click
 import grpc
 import grpc.aio
 
-from adapter.cli import options
+from adapter.cli import options, watch
 from adapter.cli.connection import CallError, Target
-from adapter.cli.output import tell, when
-from adapter.cli.table import LEFT, print_json, print_table
+from adapter.cli.output import Form, show_object, tell, when
 from adapter.errors import ConfigError
 from adapter.metaservice.config import MetaConfig
 from adapter.metaservice.process import HOUR_MS
@@ -46,17 +44,19 @@ def repair(config: Path | None, *, yes: bool) -> None:
     tell(repair_store(settings.store.path.absolute(), wall_ms() - retention_ms if retention_ms else 0))
 
 
-@click.command()
+@click.command(cls=watch.WatchCommand)
+@watch.option
 @options.meta_target
-@options.as_json
-def status(target: Target, *, as_json: bool) -> None:
+@options.form
+def status(target: Target, form: Form, every_s: float | None) -> None:
     """Show a Meta Service's stores, their revisions, and what they lost. Exit code 1 when they ever lost a write."""
-    reply, difference_ms = anyio.run(_status, target)
-    if as_json:
-        print_json(_json(reply, difference_ms))
-    else:
-        print_table({"status": LEFT, "value": LEFT}, _rows(reply, difference_ms))
-    sys.exit(1 if reply.HasField("loss") else 0)
+
+    def once() -> bool:
+        reply, difference_ms = anyio.run(_status, target)
+        show_object(form, _json(reply, difference_ms), _rows(reply, difference_ms))
+        return not reply.HasField("loss")
+
+    watch.look(once, every_s)
 
 
 async def _status(target: Target) -> tuple[meta_pb.GetStoreStatusReply, int]:

@@ -25,8 +25,8 @@ def offsets() -> None:
 
 
 @offsets.command()
-@click.argument("group")
-@click.argument("shards", nargs=-1)
+@click.argument("names", metavar="[GROUP] [SHARD]...", nargs=-1)
+@click.option("--all-groups", is_flag=True, help="Every group of the namespace that has such offsets in this adapter.")
 @options.topics
 @click.option("--to-offset", metavar="N", help="To this offset.")
 @click.option("--to-earliest", is_flag=True, default=None, help="To the first message of each shard.")
@@ -49,12 +49,12 @@ def offsets() -> None:
 @options.target
 @options.as_json
 def reset(
-    group: str,
-    shards: tuple[str, ...],
+    names: tuple[str, ...],
     topics: tuple[str, ...],
     namespace: str,
     target: Target,
     *,
+    all_groups: bool,
     export: str,
     create: bool,
     execute: bool,
@@ -62,6 +62,8 @@ def reset(
     **to: str | bool | None,
 ) -> None:
     """Move the offsets of GROUP: of all its shards, or of those named. A dry run unless --execute.
+
+    With --all-groups, the names are those of shards, and a --from-file has the groups in its first column.
 
     A commit made before the reset cannot undo it. Stop the group's consumers first: a commit made after it counts.
 
@@ -72,14 +74,19 @@ def reset(
         raise InvalidInputError(f"name exactly one of {DESTINATIONS}")
     if export == files.STDIO:
         raise InvalidInputError("--export: name a file; --json prints the plan")
+    group, *shards = ["", *names] if all_groups else names or [""]
+    if not group and not all_groups:
+        raise InvalidInputError("name the GROUP, or give --all-groups")
+    if all_groups and create:
+        raise InvalidInputError("--create: name the GROUP; --all-groups is for offsets that are there")
     ((where, value),) = given.items()
-    key, change = GroupKey(namespace, group), ChangeOptions(execute, as_json, export, create=create)
+    key, change = GroupKey(namespace, group), ChangeOptions(execute, as_json, export, create=create, every_group=all_groups)
     if where == "from_file":
         if shards or topics:
             raise InvalidInputError("--from-file: the file names the shards; name none on the command line")
         from adapter.cli import reset_plan_file  # noqa: PLC0415 - the formats of files bring RocksDB
 
-        run_or_exit(offsets_change.reset_to_rows, target, key, reset_plan_file.read(str(value), key), change)
+        run_or_exit(offsets_change.reset_to_rows, target, reset_plan_file.read(str(value), key), change)
     else:
         run_or_exit(offsets_change.reset, target, key, Shards(shards, topics), _destination(where, value), change)
 

@@ -5,13 +5,14 @@ be made is refused as a whole. A row counts as done only if the adapter has read
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
 import grpc
 import grpc.aio
 
 from adapter.cli.connection import Target, connected
-from adapter.cli.groups_show import PIECE, TIMEOUT_S, exported, position_text
+from adapter.cli.groups_show import PIECE, TIMEOUT_S, exported, groups_of, position_text
 from adapter.cli.output import as_dict, note, progress, tell, warn
 from adapter.cli.table import LEFT, RIGHT, Side, print_json, print_table
 from adapter.client.client import OffsetClient
@@ -30,13 +31,17 @@ Request: TypeAlias = offsets_pb.ResetOffsetsRequest | offsets_pb.DeleteOffsetsRe
 
 
 class ChangeOptions(NamedTuple):
-    """How a change is made and shown: `export` is a file for the plan, `create` allows shards that have no offset yet."""
+    """How a change is made and shown.
+
+    `export` is a file for the plan, `create` allows shards that have no offset yet, `every_group`: the plan names the groups.
+    """
 
     execute: bool = False
     as_json: bool = False
     export: str = ""
     timeout_s: float = TIMEOUT_S  # of each request
     create: bool = False
+    every_group: bool = False
 
 
 class Shards(NamedTuple):
@@ -50,22 +55,30 @@ _Call: TypeAlias = Callable[..., Awaitable[Reply]]  # a stub method; each takes 
 
 
 async def reset(target: Target, group: GroupKey, shards: Shards, to: Mapping[str, Any], change: ChangeOptions) -> bool:
-    """Move shards of a group; `to` is the destination as a field of the request. True if all were moved."""
+    """Move shards of a group, or of all groups if its name is empty; `to` is the destination as a field of the request.
+
+    True if all were moved.
+    """
     async with connected(target) as client:
+        if group.group:
+            pieces = [(group, piece) for piece in await _pieces(client, group, shards)]
+        else:
+            pieces = await _pieces_of_all(client, group.namespace, shards)
         requests = [
-            offsets_pb.ResetOffsetsRequest(**group._asdict(), shards=names, topics=topics, create=change.create, **to)
-            for names, topics in await _pieces(client, group, shards)
+            offsets_pb.ResetOffsetsRequest(**key._asdict(), shards=names, topics=topics, create=change.create, **to)
+            for key, (names, topics) in pieces
         ]
         return await _change(client.admin.ResetOffsets, requests, "moved", change)
 
 
-async def reset_to_rows(target: Target, group: GroupKey, rows: Sequence[OffsetRow], change: ChangeOptions) -> bool:
+async def reset_to_rows(target: Target, rows: Sequence[OffsetRow], change: ChangeOptions) -> bool:
     """Move each shard of a plan file to its own offset; True if all were moved."""
     requests = []
-    for piece in _cut(rows):
-        targets = [offsets_pb.ResetOffsetsRequest.Target(shard=row.shard, offset=row.offset) for row in piece]
-        to_targets = offsets_pb.ResetOffsetsRequest.Targets(targets=targets)
-        requests.append(offsets_pb.ResetOffsetsRequest(**group._asdict(), to_targets=to_targets, create=change.create))
+    for group, of_group in groupby(sorted(rows, key=_group_of), _group_of):
+        for piece in _cut(list(of_group)):
+            targets = [offsets_pb.ResetOffsetsRequest.Target(shard=row.shard, offset=row.offset) for row in piece]
+            to_targets = offsets_pb.ResetOffsetsRequest.Targets(targets=targets)
+            requests.append(offsets_pb.ResetOffsetsRequest(**group._asdict(), to_targets=to_targets, create=change.create))
     async with connected(target) as client:
         return await _change(client.admin.ResetOffsets, requests, "moved", change)
 
@@ -104,6 +117,21 @@ async def _pieces(client: OffsetClient, group: GroupKey, shards: Shards) -> list
     return [shards._replace(names=list(dict.fromkeys(shards.names)))] if len(names) <= PIECE else _named(names)
 
 
+async def _pieces_of_all(client: OffsetClient, namespace: str, shards: Shards) -> list[tuple[GroupKey, Shards]]:
+    """The groups and shards of each request: of every local group of a namespace what is selected and has an offset."""
+    groups = [GroupKey(row.namespace, row.group) async for row in groups_of(client, namespace)]
+    names, topics = {*shards.names}, {*shards.topics}
+    found: dict[GroupKey, list[str]] = {}
+    async for row in exported(client, groups):
+        if not (names or topics) or row.shard in names or topics & topics_of(row.shard, row.topic):
+            found.setdefault(row.key.group_key, []).append(row.shard)
+    return [(group, piece) for group, named in found.items() for piece in _named(named)]
+
+
+def _group_of(row: OffsetRow) -> GroupKey:
+    return row.key.group_key
+
+
 def _named(shards: Sequence[str]) -> list[Shards]:
     return [Shards(piece) for piece in _cut(list(dict.fromkeys(shards)))]
 
@@ -120,7 +148,7 @@ async def _change(
     if not change.execute or change.export or len(requests) > 1:
         await _send(call, requests, plan, change._replace(execute=False))
     if change.export:
-        _save_plan(change.export, plan)
+        _save_plan(change, plan)
     if not change.execute:
         return _show(plan, done, change)
     replies: list[Reply] = []
@@ -146,7 +174,7 @@ async def _send(call: _Call, requests: Sequence[Request], replies: list[Reply], 
             advance(1)
 
 
-def _save_plan(path: str, plan: Iterable[Reply]) -> None:
+def _save_plan(change: ChangeOptions, plan: Iterable[Reply]) -> None:
     rows = [
         OffsetRow(row.namespace, row.group, row.shard, row.after.offset)
         for reply in plan
@@ -156,8 +184,9 @@ def _save_plan(path: str, plan: Iterable[Reply]) -> None:
     if rows:
         from adapter.cli import reset_plan_file  # noqa: PLC0415 - the file formats load RocksDB
 
-        reset_plan_file.write(path, rows, rows[0].key.group_key)
-        note(f"the plan is in {path}; --from-file reads it")
+        group = rows[0].key.group_key
+        reset_plan_file.write(change.export, rows, group._replace(group="") if change.every_group else group)
+        note(f"the plan is in {change.export}; --from-file reads it")
 
 
 def _show(replies: Sequence[Reply], done: str, change: ChangeOptions, *, whole: bool = True) -> bool:

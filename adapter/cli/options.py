@@ -4,11 +4,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from adapter.cli.connection import Target
+from adapter.cli.output import CSV, JSON, TABLE, Form
 from adapter.errors import InvalidInputError
 from adapter.model.records import U64_MAX
 from adapter.runtime.addresses import ADAPTER_LISTEN, ADAPTER_SOCKET, META_LISTEN
@@ -35,12 +36,21 @@ topics = click.option(
 execute = click.option(
     "--execute", is_flag=True, help="Make the change. Without this it is a dry run that only shows the change."
 )
-as_json = click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
+as_json = click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 namespace = click.option("--namespace", "-n", default="default", show_default=True, help="The groups' namespace.")
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 config = click.option("--config", type=FILE, help="A TOML file; without it every setting has its default.")
+
+_output = click.option(
+    "--output",
+    type=click.Choice(get_args(Form)),
+    default=TABLE,
+    show_default=True,
+    help="table: columns at a terminal, tabs in a pipe; json, csv: fields as in docs/output.md.",
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Short for --output json.")
 
 _address = click.option(
     "--address",
@@ -67,6 +77,18 @@ _tls = (
     click.option("--tls-cert", type=FILE, help="The client certificate (mTLS). PEM."),
     click.option("--tls-key", type=FILE, help="The key of the client certificate. PEM."),
 )
+
+
+def form(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator that adds `--output` and its short form `--json` to a listing, and passes them to it as `form`."""
+
+    @wraps(command)
+    def with_form(*, output: Form, as_json: bool, **others: object) -> object:
+        if as_json and output == CSV:
+            raise InvalidInputError("--json and --output csv: name one of them")
+        return command(form=JSON if as_json else output, **others)
+
+    return _output(_json(with_form))
 
 
 def _as_target(*given: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -10,19 +10,25 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
 
-from adapter.cli.table import JsonRows, Rows, Side, Table, visible
+from adapter.cli import terminal
+from adapter.cli.table import LEFT, CsvRows, JsonRows, Rows, Side, Table, print_json, print_table, visible
 
 if TYPE_CHECKING:  # only names of types: the commands that print no messages do not load protobuf
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
     from google.protobuf.message import Message
 
 R = TypeVar("R")
+
+Form = Literal["table", "json", "csv"]  # of a listing: --output
+TABLE: Final = "table"
+JSON: Final = "json"
+CSV: Final = "csv"
 
 
 def tell(text: str) -> None:
@@ -38,7 +44,7 @@ def warn(text: str) -> None:
 def note(text: str, style: str | None = None) -> None:
     """Print one line to standard error, so that standard output holds results only."""
     sys.stdout.flush()  # keeps the order of lines at a terminal
-    click.secho(visible(text), err=True, fg=style)
+    click.secho(visible(text), err=True, fg=style, color=terminal.colour())
 
 
 @contextmanager
@@ -67,15 +73,45 @@ def as_dict(message: "Message") -> dict[str, Any]:
     return values
 
 
+def fields_of(kind: "type[Message]") -> list[str]:
+    """The names of a message's fields, as `as_dict` has them."""
+    return [name for name, _, _ in _fields(kind.DESCRIPTOR)]
+
+
 def listing(
+    form: Form,
     columns: "Mapping[str, Side]",
     cells: "Callable[[R], Sequence[str]]",
-    *,
-    as_json: bool,
-    values: "Callable[[Any], Mapping[str, Any]]" = as_dict,
+    fields: "Sequence[str]",
+    values: "Callable[[R], Mapping[str, Any]]" = as_dict,  # type: ignore[assignment] # for rows that are messages
 ) -> Rows[R]:
-    """A printer of rows: a table of their `cells`, or JSON of their `values`."""
-    return JsonRows[R](values) if as_json else Table[R](columns, cells)
+    """A printer of rows: a table of their `cells`, JSON of their `values`, or CSV of these `fields` of their `values`."""
+    if form == JSON:
+        return JsonRows[R](values)
+    return CsvRows[R](fields, values) if form == CSV else Table[R](columns, cells)
+
+
+def show_object(
+    form: Form, values: "Mapping[str, Any]", rows: "Iterable[tuple[str, str]]", names: tuple[str, str] = ("status", "value")
+) -> None:
+    """Print one object: its `rows` as a table of two columns, its `values` as JSON, or these as CSV of field and value."""
+    if form == JSON:
+        print_json(values)
+    elif form == TABLE:
+        print_table(dict.fromkeys(names, LEFT), rows, prose=True)
+    else:
+        with CsvRows[tuple[str, Any]](("field", "value"), lambda row: dict(zip(("field", "value"), row, strict=True))) as lines:
+            for row in flattened(values):
+                lines.add(row)
+
+
+def flattened(values: "Mapping[str, Any]", prefix: str = "") -> "Iterator[tuple[str, Any]]":
+    """The values of an object and of the objects in it, each with its name: `recovery.seconds`. An empty object is a value."""
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from flattened(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def _plain(field: "FieldDescriptor") -> Callable[[Any], Any] | None:

@@ -1,5 +1,6 @@
-"""Files with the plan of a reset: the new offset of each shard of one group. Kafka's CSV, or JSON if the name ends in `.json`.
+"""Files with the plan of a reset: the new offset of each shard of one group, or of several.
 
+Kafka's CSV, or JSON if the name ends in `.json`.
 Unlike an import, a plan is read completely or refused: applying half of a plan would leave the group in a mixed state.
 """
 
@@ -10,27 +11,33 @@ from adapter.errors import InvalidInputError
 from adapter.formats import files as formats
 from adapter.formats.files import Format
 from adapter.formats.rows import Naming, NotReadableError, OffsetRow, Reject
-from adapter.model.records import GroupKey
+from adapter.model.records import GroupKey, OffsetKey
 from adapter.runtime import files
 
 PROBLEMS_SHOWN = 100
 
 
 def read(path: str, group: GroupKey) -> list[OffsetRow]:
-    """Read a plan. Raises InvalidInputError that names every unreadable and every repeated entry."""
+    """Read a plan for a group; if its name is empty, for the groups that the file names. Rows of one group may be apart.
+
+    Raises InvalidInputError that names every unreadable and every repeated entry.
+    """
     name = files.name_of(path, "standard input")
     naming = Naming(group.namespace, group.group)
-    rows: dict[str, OffsetRow] = {}
+    rows: dict[OffsetKey, OffsetRow] = {}
     problems: list[str] = []
     try:
         with files.on_disk(path) as copy:
             for entry in formats.read(copy, _kind(path), naming):
                 if isinstance(entry, Reject):
                     problems.append(f"{name}: {reject_text(entry)}")
-                elif entry.shard in rows:
-                    problems.append(f"{name}: shard: {entry.shard!r} is in it twice")
+                elif entry.namespace != group.namespace:
+                    problems.append(f"{name}: namespace: {entry.namespace!r} is not that of --namespace, {group.namespace!r}")
+                elif entry.key in rows:
+                    of_group = "" if group.group else f" for group {entry.group!r}"
+                    problems.append(f"{name}: shard: {entry.shard!r} is in it twice{of_group}")
                 else:
-                    rows[entry.shard] = entry
+                    rows[entry.key] = entry
     except NotReadableError as error:
         raise InvalidInputError(f"{name}: {error}") from error
     if problems:
@@ -42,7 +49,10 @@ def read(path: str, group: GroupKey) -> list[OffsetRow]:
 
 
 def write(path: str, rows: Iterable[OffsetRow], group: GroupKey) -> None:
-    """Write a plan completely or not at all. Raises InvalidInputError, also for an offset that the format cannot hold."""
+    """Write a plan of a group, or with a column for the group if its name is empty, completely or not at all.
+
+    Raises InvalidInputError, also for an offset that the format cannot hold.
+    """
     formats.write(Path(path), _kind(path), rows, Naming(group.namespace, group.group))
 
 

@@ -9,7 +9,7 @@ from adapter.cli import options
 from adapter.metaservice import process as meta_process
 from adapter.metaservice.config import MetaConfig
 from adapter.runtime import logs
-from adapter.runtime.config import load
+from adapter.runtime.config import load_file
 from adapter.runtime.process import run_process
 from adapter.sidecar import process
 from adapter.sidecar.config import AdapterConfig
@@ -22,13 +22,15 @@ def serve(config: Path | None) -> None:
 
     Exit code 0 after a complete stop; 1 when the start failed, or dirty offsets remain on disk for the next start.
     """
-    settings = load(config, AdapterConfig) if config else AdapterConfig()
+    loaded = load_file(config, AdapterConfig) if config else None
+    settings = loaded.settings if loaded else AdapterConfig()
     logs.setup(settings.log)
-    sys.exit(run_process(lambda until: process.run(settings, until)))
+    sys.exit(run_process(lambda until: process.run(settings, until, loaded)))
 
 
 def serve_meta(config: Path | None) -> None:
     """Run the Meta Service; does not return."""
-    settings = load(config, MetaConfig) if config else MetaConfig()
+    loaded = load_file(config, MetaConfig) if config else None
+    settings = loaded.settings if loaded else MetaConfig()
     logs.setup(settings.log)
-    sys.exit(run_process(lambda until: meta_process.run(settings, until)))
+    sys.exit(run_process(lambda until: meta_process.run(settings, until, loaded=loaded)))

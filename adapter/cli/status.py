@@ -4,30 +4,27 @@ from collections.abc import Iterator
 
 import click
 
-from adapter.cli import options
-from adapter.cli.connection import Target, connected, run_or_exit
-from adapter.cli.output import as_dict, when
-from adapter.cli.table import LEFT, print_json, print_table
+from adapter.cli import options, watch
+from adapter.cli.connection import Target, connected, run
+from adapter.cli.output import Form, as_dict, show_object, when
 from adapter.rpc import offsets_pb
 from adapter.runtime.wording import counted
 
 
-@click.command()
+@click.command(cls=watch.WatchCommand)
+@watch.option
 @options.target
-@options.as_json
-def status(target: Target, *, as_json: bool) -> None:
+@options.form
+def status(target: Target, form: Form, every_s: float | None) -> None:
     """Show the adapter's state, and which offsets a crash could lose. Exit code 1 unless it is serving."""
-    run_or_exit(_status, target, as_json)
+    watch.look(lambda: run(_status, target, form), every_s)
 
 
-async def _status(target: Target, as_json: bool) -> bool:
+async def _status(target: Target, form: Form) -> bool:
     """Print the status; True if the adapter is serving."""
     async with connected(target) as client:
         reply = await client.status()
-    if as_json:
-        print_json(as_dict(reply))
-    else:
-        print_table({"status": LEFT, "value": LEFT}, status_rows(reply))
+    show_object(form, as_dict(reply), status_rows(reply))
     return reply.state == offsets_pb.StatusReply.SERVING
 
 
@@ -50,6 +47,8 @@ def status_rows(reply: offsets_pb.StatusReply) -> Iterator[tuple[str, str]]:
     counts = ", ".join(f"{name} {getattr(recovery, name):,}" for name in ("compared", "pushed", "adopted", "equal", "failed"))
     done = "done" if recovery.done else f"not done (of {counted(recovery.of, 'key')})"
     yield "recovery", f"{done} in {recovery.seconds:.1f} s: {counts}"
+    if reply.HasField("config"):
+        yield "configuration", _config_text(reply.config)
     if reply.HasField("journal"):
         yield "journal", _journal_text(reply.journal)
     if reply.HasField("rocketmq"):
@@ -78,6 +77,19 @@ def _rocketmq_text(broker: offsets_pb.RocketmqStatus) -> str:
     if not broker.connected:
         return f"{name}: NOT CONNECTED: {broker.last_error or 'it was not reached yet'}"
     return f"{name}: {counted(broker.offsets, 'offset')}, read every {broker.poll_interval_seconds:.2f} s"
+
+
+def _config_text(config: offsets_pb.ConfigStatus) -> str:
+    parts = [f"{config.path}, read {when(config.read_at_ms)}, sha256 {config.sha256[:12]}"]
+    if config.differs:
+        parts.append("THE FILE ON DISK DIFFERS: `offset-adapter reload` takes it")
+    if config.needs_restart:
+        parts.append(f"needs a restart: {', '.join(config.needs_restart)}")
+    if config.last_error:
+        parts.append(f"the last reload was REFUSED: {config.last_error}")
+    if config.files_error:
+        parts.append(f"replaced files are NOT TAKEN: {config.files_error}")
+    return "; ".join(parts)
 
 
 def _journal_text(journal: offsets_pb.JournalStatus) -> str:

@@ -1,13 +1,19 @@
-"""Rows on standard output, printed as they arrive: aligned columns at a terminal, tab-separated in a pipe, JSON with `--json`.
+"""Rows on standard output, printed as they arrive: as a table (columns at a terminal, tabs in a pipe), as JSON, or as CSV.
 
-Cells are never truncated. Characters that would control the terminal, or begin a new line, are escaped.
+Cells are never truncated. At a terminal that is too narrow for a table, columns without a value are left out; if that is not
+enough, each row is printed as a record of `name  value` lines. Characters that would control the terminal, or begin a new line,
+are escaped.
 """
 
+import csv
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Generic, Literal, Protocol, Self, TypeVar
+
+from adapter.cli import terminal
 
 Side = Literal["left", "right"]
 LEFT: Final = "left"
@@ -15,6 +21,7 @@ RIGHT: Final = "right"
 
 PAGE = 500  # rows that determine the column widths at a terminal; a wider cell in a later row shifts that row
 GAP = "  "
+PROSE_MIN = 20  # columns that a folded last cell needs at least
 _RAW_BYTES = range(0xDC80, 0xDD00)  # bytes that are not UTF-8, as errors="surrogateescape" decodes them
 _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
@@ -34,18 +41,19 @@ class Rows(Protocol[R_contra]):
 
 
 class Table(Generic[R]):
-    """Prints rows as a table; `cells` turns a row into its cells.
+    """Prints rows as a table; `cells` turns a row into its cells. With `prose` the last cell is text that may be folded.
 
     At a terminal the first PAGE rows are buffered to determine the widths, and an empty table prints nothing. Otherwise it prints
-    a line with the column names, then one line for each row, with tabs between cells.
+    a line with the column names, then one line for each row, with tabs between cells, whatever COLUMNS says.
     """
 
-    def __init__(self, columns: Mapping[str, Side], cells: Callable[[R], Sequence[str]]) -> None:
+    def __init__(self, columns: Mapping[str, Side], cells: Callable[[R], Sequence[str]], *, prose: bool = False) -> None:
         self.count = 0
         self._columns = columns
         self._cells = cells
+        self._prose = prose
         self._page: list[list[str]] = []
-        self._widths: list[int] | None = None
+        self._layout: _Layout | None = None
         self._terminal = sys.stdout.isatty()
 
     def __enter__(self) -> Self:
@@ -61,7 +69,7 @@ class Table(Generic[R]):
     def end_part(self) -> None:
         """End a part of the table: at a terminal, the next row starts with a new header and new widths."""
         self._print_page()
-        self._widths = None
+        self._layout = None
 
     def add(self, row: R, /) -> None:
         """Print a row."""
@@ -79,20 +87,90 @@ class Table(Generic[R]):
         sys.stdout.write("\t".join(cells) + "\n")
 
     def _aligned(self, cells: list[str]) -> None:
-        if self._widths is None:
+        if self._layout and not self._layout.shows(cells):
+            self.end_part()
+        if self._layout is None:
             self._page.append(cells)
             if len(self._page) == PAGE:
                 self._print_page()
         else:
-            placed = zip(cells, self._widths, self._columns.values(), strict=True)
-            sys.stdout.write(GAP.join(_padded(*cell) for cell in placed).rstrip() + "\n")
+            self._layout.print(cells)
 
     def _print_page(self) -> None:
         if self._page:
-            page, self._page = [[*self._columns], *self._page], []
-            self._widths = [max(map(_width, column)) for column in zip(*page, strict=True)]
+            page, self._page = self._page, []
+            self._layout = _layout_of(self._columns, page, prose=self._prose)
             for cells in page:
-                self._aligned(cells)
+                self._layout.print(cells)
+
+
+class _Layout(Protocol):
+    """How rows look at a terminal."""
+
+    def shows(self, cells: list[str]) -> bool:
+        """False if a cell with a value is in a column that is left out."""
+
+    def print(self, cells: list[str]) -> None:
+        """Print a row."""
+
+
+class _Columns:
+    """Aligned columns below a line with their names. `folded`: the columns of the terminal to which the last cell is folded."""
+
+    def __init__(self, names: Mapping[str, Side], shown: Sequence[int], widths: Sequence[int], folded: int | None) -> None:
+        self._sides = [*names.values()]
+        self._shown = shown
+        self._widths = widths
+        self._folded = folded
+        self.print([*names])
+
+    def shows(self, cells: list[str]) -> bool:
+        return len(self._shown) == len(cells) or all(not cell or at in self._shown for at, cell in enumerate(cells))
+
+    def print(self, cells: list[str]) -> None:
+        *first, last = [cells[at] for at in self._shown]
+        sides = [self._sides[at] for at in self._shown]
+        start = "".join(_padded(*cell) + GAP for cell in zip(first, self._widths, sides, strict=False))
+        if self._folded is None:
+            lines = [_padded(last, self._widths[-1], sides[-1])]
+        else:
+            room = self._folded - _width(start)
+            lines = textwrap.wrap(last, room, break_long_words=False, break_on_hyphens=False) or [""]
+        for at, line in enumerate(lines):
+            sys.stdout.write(((" " * _width(start) if at else start) + line).rstrip() + "\n")
+
+
+class _Records:
+    """One line for each cell that is not empty, with the column's name, and an empty line behind each row."""
+
+    def __init__(self, names: Mapping[str, Side]) -> None:
+        self._names = [*names]
+        self._width = max(map(len, self._names))
+
+    def shows(self, cells: list[str]) -> bool:  # noqa: ARG002 - as of _Layout
+        return True
+
+    def print(self, cells: list[str]) -> None:
+        lines = [f"{name:{self._width}}{GAP}{cell}\n" for name, cell in zip(self._names, cells, strict=True) if cell]
+        sys.stdout.write("".join([*lines, "\n"]))
+
+
+def _layout_of(names: Mapping[str, Side], page: Sequence[list[str]], *, prose: bool) -> _Layout:
+    """The layout that fits rows to the terminal without cutting a cell."""
+    room = terminal.width()
+    widths = [max(map(_width, column)) for column in zip([*names], *page, strict=True)]
+    every = [*range(len(widths))]
+    if _total(widths) <= room:
+        return _Columns(names, every, widths, None)
+    if prose and room - _total(widths[:-1]) - len(GAP) >= PROSE_MIN:
+        return _Columns(names, every, widths, room)
+    filled = [at for at in every if any(cells[at] for cells in page)]
+    some = [widths[at] for at in filled]
+    return _Columns(names, filled, some, None) if filled and _total(some) <= room else _Records(names)
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
 class JsonRows(Generic[R]):
@@ -117,9 +195,45 @@ class JsonRows(Generic[R]):
         self.count += 1
 
 
-def print_table(columns: Mapping[str, Side], rows: Iterable[Sequence[str]]) -> None:
+class CsvRows(Generic[R]):
+    """Prints CSV as RFC 4180 quotes it, with line ends of Unix, below a line with the names of the fields.
+
+    `values` turns a row into an object, as for JSON. A value that is absent is an empty cell, an array or object is JSON.
+    """
+
+    def __init__(self, fields: Sequence[str], values: Callable[[R], Mapping[str, Any]]) -> None:
+        self.count = 0
+        self._fields = fields
+        self._values = values
+        self._writer = csv.writer(sys.stdout, lineterminator="\n")
+
+    def __enter__(self) -> Self:
+        """Return the printer itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Print the names of the fields if there was no row, unless an error ended the context."""
+        if kind is None and not self.count:
+            self._writer.writerow(self._fields)
+
+    def add(self, row: R, /) -> None:
+        """Print a row."""
+        if not self.count:
+            self._writer.writerow(self._fields)
+        values = self._values(row)
+        self._writer.writerow([_csv_cell(values.get(name)) for name in self._fields])
+        self.count += 1
+
+
+def _csv_cell(value: object) -> str:
+    if value is None:
+        return ""
+    return visible(value) if isinstance(value, str) else json_text(value)
+
+
+def print_table(columns: Mapping[str, Side], rows: Iterable[Sequence[str]], *, prose: bool = False) -> None:
     """Print a table at once."""
-    table: Table[Sequence[str]] = Table(columns, lambda row: row)
+    table: Table[Sequence[str]] = Table(columns, lambda row: row, prose=prose)
     with table:
         for row in rows:
             table.add(row)

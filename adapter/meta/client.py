@@ -37,8 +37,10 @@ from adapter.model.records import (
     StoreReport,
 )
 from adapter.rpc import meta_grpc, meta_pb
-from adapter.runtime.channels import close_channels, open_channel
+from adapter.runtime.certificates import PemFiles, read_client_files
+from adapter.runtime.channels import RetiredChannels, close_channels, open_channel_with
 from adapter.runtime.clocks import wall_ms
+from adapter.runtime.live import NOTHING_NEW, Prepared
 from adapter.runtime.slices import SLICE, in_slices, others
 
 R = TypeVar("R")
@@ -161,6 +163,10 @@ class GrpcMetaClient:
         self._group_saves = GroupSaves(self._endpoints, section.cluster, self._timeout_s, self.group_window, clock)
         self._patient_pages, self._load_pages = _PageSize(PAGE_ROWS), _PageSize(LOAD_ROWS)
         self._reported_unanswered = -1  # `Endpoints.unanswered` at the last report of the local store
+        self._names = frozenset(section.endpoints)
+        self._files: PemFiles | None = None
+        self._channels = channels
+        self._retired = RetiredChannels(max(self._timeout_s, self._load_timeout_s))
 
     @classmethod
     @asynccontextmanager
@@ -170,17 +176,42 @@ class GrpcMetaClient:
         With `spread` the endpoints are tried in random order, so that a fleet with one configuration uses all of them.
         """
         if spread:
-            section = section.model_copy(update={"endpoints": tuple(order.sample(section.endpoints, len(section.endpoints)))})
-
-        def channel(name: str) -> grpc.aio.Channel:
-            return open_channel(name, section.tls, CHANNEL_OPTIONS, name="meta.tls")
-
-        channels = {name: channel(name) for name in section.endpoints}
-        client = cls(section, channels, channel)
+            section = section.model_copy(update={"endpoints": _shuffled(section.endpoints)})
+        files = _files_of(section)
+        channel = _opening(files)
+        client = cls(section, {name: channel(name) for name in section.endpoints}, channel)
+        client._files = files
         try:
             yield client
         finally:
-            await close_channels([*channels.values(), *client.named_leaders.values()])
+            await client._retired.close()
+            await close_channels(client._open_channels())
+
+    def prepare(self, section: MetaSection) -> Prepared:
+        """Read the TLS files again, for the endpoints of these settings. Raises ConfigError.
+
+        Taken where endpoints or files are others: calls then use new channels. Those under way end on the old ones, by their
+        deadline. With none of the former endpoints left it is another Meta Service: all local records are compared with it.
+        """
+        files = _files_of(section)
+        names = frozenset(section.endpoints)
+        if files == self._files and names == self._names:
+            return NOTHING_NEW
+
+        def apply() -> None:
+            old = self._open_channels()
+            channel = _opening(files)
+            self._channels = {name: channel(name) for name in _shuffled(section.endpoints)}
+            self._endpoints.replace(tuple(self._channels), self._channels, channel)
+            if names.isdisjoint(self._names):
+                self.server_reports.record_move()
+            self._files, self._names = files, names
+            self._retired.add(old)
+
+        return Prepared(apply, ["meta.tls"] if files != self._files else ())
+
+    def _open_channels(self) -> list[grpc.aio.Channel]:
+        return [*self._channels.values(), *self.named_leaders.values()]
 
     @property
     def available(self) -> bool:
@@ -430,6 +461,19 @@ class GrpcMetaClient:
         epochs: bool | None = None,
     ) -> R:
         return await self._endpoints.call(call, timeout_s=timeout_s, epochs=epochs)
+
+
+def _shuffled(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(order.sample(names, len(names)))
+
+
+def _files_of(section: MetaSection) -> PemFiles | None:
+    """The TLS files, if there are any. Raises ConfigError."""
+    return read_client_files(section.tls, "meta.tls") if section.tls else None
+
+
+def _opening(files: PemFiles | None) -> Opening:
+    return lambda name: open_channel_with(name, files, CHANNEL_OPTIONS)
 
 
 class _PageSize:

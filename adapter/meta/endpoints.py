@@ -53,15 +53,37 @@ class Endpoints:
     """
 
     def __init__(self, names: Sequence[str], channels: Mapping[str, grpc.aio.Channel], channel: Opening | None = None) -> None:
-        self._names = tuple(names)
-        self._stubs = {name: meta_grpc.MetaServiceServiceStub(channels[name]) for name in names}
-        self._channel = channel
-        self.opened: dict[str, grpc.aio.Channel] = {}
         self._epochs: dict[str, bool] = {}  # whether an endpoint supports epochs; only of those that have answered
+        self._use(names, channels, channel)
         self.current = names[0]
         self.available = True
         self.server_reports = ServerReports()
         self.unanswered = 0  # failed calls so far: after one, the server may have been restarted
+
+    def _use(self, names: Sequence[str], channels: Mapping[str, grpc.aio.Channel], channel: Opening | None) -> None:
+        self._names = tuple(names)
+        self._stubs = {name: meta_grpc.MetaServiceServiceStub(channels[name]) for name in names}
+        self._channel = channel
+        self.opened: dict[str, grpc.aio.Channel] = {}
+
+    def replace(self, names: Sequence[str], channels: Mapping[str, grpc.aio.Channel], channel: Opening | None = None) -> None:
+        """Use other endpoints and channels from now on. A call under way ends on its channel, which its caller closes later.
+
+        What stands behind them may be another store: the next report of the local store asks what it remembers.
+        """
+        self._use(names, channels, channel)
+        self._epochs = {name: epochs for name, epochs in self._epochs.items() if name in self._stubs}
+        self.unanswered += 1
+        self.server_reports.changed.set()
+
+    @property
+    def current(self) -> str:
+        """The endpoint that the next call tries first. One that is none any more is replaced by the first."""
+        return self._current if self._current in self._stubs else self._names[0]
+
+    @current.setter
+    def current(self, name: str) -> None:
+        self._current = name
 
     @property
     def knows_epochs(self) -> bool:
@@ -141,11 +163,12 @@ class Endpoints:
         self, name: str, call: "Callable[[Stub], Awaitable[R]]", *, timeout_s: float, epochs: bool | None = None
     ) -> R:
         """Call this endpoint alone. Raises as `call` does, and NotLeaderError."""
+        stub = self._stub(name)
         try:
             if epochs is not None:
-                await self._check_kind(name, timeout_s, epochs=epochs)
+                await self._check_kind(name, stub, timeout_s, epochs=epochs)
             known_before, sent_ms = self.server_reports.marks.snapshot(), wall_ms()
-            answer = await call(self._stubs[name])
+            answer = await call(stub)
         except grpc.aio.AioRpcError as error:
             found = translated(name, error, timeout_s)
             if isinstance(found, MetaUnavailableError):
@@ -164,10 +187,18 @@ class Endpoints:
             raise
         if answer is None:  # grpc.aio returns None for bytes that are no message
             raise MetaUnavailableError(f"{name}: answered with something that is no message of a Meta Service")
+        self._stub(name)  # What it acknowledged, when it was an endpoint no more, need not be where the next calls go.
         self.available = True
         if isinstance(answer, _REPORTING_REPLIES):
             self._take_reports(name, answer, known_before, sent_ms)
         return answer
+
+    def _stub(self, name: str) -> "Stub":
+        """Raise MetaUnavailableError for a name that was replaced."""
+        stub = self._stubs.get(name)
+        if stub is None:
+            raise MetaUnavailableError(f"{name}: is no endpoint of the Meta Service any more")
+        return stub
 
     def _order(self) -> list[str]:
         """The current endpoint, and the configured ones in their order behind it."""
@@ -198,9 +229,9 @@ class Endpoints:
         ]
         self.server_reports.take(known_before, marks, name)
 
-    async def _check_kind(self, name: str, timeout_s: float, *, epochs: bool) -> None:
+    async def _check_kind(self, name: str, stub: "Stub", timeout_s: float, *, epochs: bool) -> None:
         if name not in self._epochs:
-            found = await _knows_epochs(self._stubs[name], timeout_s)
+            found = await _knows_epochs(stub, timeout_s)
             if found is not None:
                 self._set_kind(name, epochs=found)
         if self._epochs.get(name, True) is not epochs:

@@ -88,16 +88,17 @@ class ServerReports:
     """The store marks and the clock skew that one client has seen, and the report of the open local store.
 
     `store` returns that report. `losses`: how often the Meta Service was found to hold less than it had acknowledged; `why` and
-    `at_ms` (Unix ms) describe the last time.
+    `at_ms` (Unix ms) describe the last time. `moves`: how often it was replaced by another one on purpose.
     """
 
     store: Callable[[], StoreReport] | None = None
     marks: SeenMarks = field(default_factory=SeenMarks)
     skew: Skew = field(default_factory=Skew)
     losses: int = 0
+    moves: int = 0
     why: str = ""
     at_ms: int = 0
-    # Set by `record_loss`, and by a call that was not answered.
+    # Set by `record_loss` and `record_move`, and by a call that was not answered.
     changed: anyio.Event = field(default_factory=anyio.Event)
 
     def set_local_store(self, report: Callable[[], StoreReport]) -> None:
@@ -116,6 +117,16 @@ class ServerReports:
             why = self.marks.take(known_before, mark)
             if why:
                 self.record_loss(f"{where}: {why}")
+
+    @property
+    def comparisons(self) -> int:
+        """How often all local records had to be compared so far, because the Meta Service may hold less than before."""
+        return self.losses + self.moves
+
+    def record_move(self) -> None:
+        """Record that calls go to another Meta Service from now on, and wake the waiting task."""
+        self.moves += 1
+        self.changed.set()
 
     def record_loss(self, why: str) -> None:
         """Record and log that the Meta Service holds less than it acknowledged, and wake the waiting task."""

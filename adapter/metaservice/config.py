@@ -19,6 +19,7 @@ from adapter.runtime.config import (
     StopSection,
     not_empty,
 )
+from adapter.runtime.live import LiveSettings
 
 Served = Literal["offsets", "metadata"]
 
@@ -140,3 +141,18 @@ class MetaConfig(Section):
 
 
 DEFAULT_CLUSTER = "default"
+
+LIVE = LiveSettings(
+    names=frozenset(
+        {
+            "etcd.tls.ca",
+            "etcd.tls.cert",
+            "etcd.tls.key",
+            "log.level",
+            "server.tls.cert",
+            "server.tls.key",
+            "tombstones",
+        }
+    ),
+    exchanged=frozenset({"server.tls.client_ca"}),
+)

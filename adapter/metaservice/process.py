@@ -8,7 +8,7 @@ import grpc.aio
 import structlog
 
 from adapter.errors import DiskFullError, MetaUnavailableError, RefusedError
-from adapter.metaservice.config import MetaConfig, TombstoneSection
+from adapter.metaservice.config import LIVE, EtcdSection, MetaConfig, TombstoneSection
 from adapter.metaservice.engine import Engine
 from adapter.metaservice.limits import Limits
 from adapter.metaservice.metadata_service import SERVICE as METADATA_SERVICE
@@ -17,11 +17,16 @@ from adapter.metaservice.metrics import MetaMetrics
 from adapter.metaservice.offset_service import MetaService
 from adapter.metaservice.stores import PREFIX, Stores, opened
 from adapter.rpc import meta_grpc, metadata_grpc
-from adapter.runtime import descriptors, metrics_http
+from adapter.runtime import descriptors, logs, metrics_http
+from adapter.runtime.certificates import ServerCertificate
 from adapter.runtime.clocks import wall_ms
+from adapter.runtime.config import Loaded
 from adapter.runtime.listener import GrpcServer, listening
+from adapter.runtime.live import NOTHING_NEW, Live, Prepared
 from adapter.runtime.metrics import GaugesCollector
+from adapter.runtime.notify import manager
 from adapter.runtime.process import Until
+from adapter.runtime.reloading import Reloading, ReloadingCollector
 
 log = structlog.get_logger(__name__)
 
@@ -40,8 +45,15 @@ class Readiness:
     text: str = "starting: the stores are not open yet"
 
 
-async def run(config: MetaConfig, until: Until, ready: Callable[[list[str]], None] = lambda _: None) -> int:
+async def run(
+    config: MetaConfig,
+    until: Until,
+    ready: Callable[[list[str]], None] = lambda _: None,
+    loaded: Loaded[MetaConfig] | None = None,
+) -> int:
     """Serve until asked to stop; calls `ready` with the addresses. Returns the exit code.
+
+    `loaded` says what the settings were read from, so that they can be read again.
 
     Raises the errors of opening the stores and listening, and StorageFailedError after a failed sync: only a new process may
     continue then.
@@ -50,21 +62,46 @@ async def run(config: MetaConfig, until: Until, ready: Callable[[list[str]], Non
     metrics = MetaMetrics()
     metrics.registry.register(GaugesCollector(PREFIX, descriptors.gauges))
     state = Readiness()
-    async with opened(config, metrics.registry) as stores:
+    reloading = Reloading(config, LIVE, loaded, around=lambda: manager().reloading())
+    metrics.registry.register(ReloadingCollector(PREFIX, reloading))
+    certificate, tombstones = _join(reloading)
+
+    def join(prepare: Callable[[EtcdSection], Prepared]) -> None:
+        reloading.add(lambda config: prepare(config.etcd))
+
+    async with opened(config, metrics.registry, join) as stores:
         services, add = _services(config, stores, metrics)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(stores.run, name="stores")
             tasks.start_soon(until, stopped.set, name="signals")
+            tasks.start_soon(reloading.run, name="reloading")
             with metrics_http.serving(config.metrics, metrics.registry, lambda: (state.ready, state.text)):
-                async with listening(config.server, services, add, options=OPTIONS) as server:
-                    tasks.start_soon(_begin, server, stores, config, metrics, ready, state, name="begin")
+                async with listening(config.server, services, add, options=OPTIONS, certificate=certificate) as server:
+                    tasks.start_soon(_begin, server, stores, tombstones, metrics, ready, state, name="begin")
                     await stopped.wait()
                     state.ready, state.text = False, "stopping"
+                    manager().stopping()
                     await server.set_serving(serving=False)
                     await server.stop(config.stop.grace_ms / 1000)
             tasks.cancel_scope.cancel()
     log.info("meta.stopped")
     return 0
+
+
+def _join(reloading: Reloading[MetaConfig]) -> tuple[ServerCertificate | None, Live[TombstoneSection]]:
+    """What takes part in reloads: the server's certificate, if it has one, and the settings of tombstones. Raises ConfigError."""
+    tls = reloading.settings.server.tls
+    certificate = ServerCertificate(tls) if tls else None
+    tombstones = Live(reloading.settings.tombstones)
+
+    def take(config: MetaConfig) -> None:
+        logs.set_level(config.log)
+        tombstones.take(config.tombstones)
+
+    if certificate:
+        reloading.add(lambda config: certificate.prepare(config.server.tls) if config.server.tls else NOTHING_NEW)
+    reloading.add(lambda config: Prepared(lambda: take(config)))
+    return certificate, tombstones
 
 
 def _services(
@@ -89,7 +126,7 @@ def _services(
 async def _begin(
     server: GrpcServer,
     stores: Stores,
-    config: MetaConfig,
+    tombstones: Live[TombstoneSection],
     metrics: MetaMetrics,
     ready: Callable[[list[str]], None],
     state: Readiness,
@@ -98,22 +135,27 @@ async def _begin(
     await stores.open()
     await server.set_serving(serving=True)
     state.ready, state.text = True, "serving"
+    manager().ready()
+    manager().status("serving")
     ready(list(server.addresses))
     if stores.offsets:
-        await drop_tombstones(stores.offsets, config.tombstones, metrics)
+        await drop_tombstones(stores.offsets, tombstones, metrics)
 
 
 async def drop_tombstones(
-    engine: Engine, section: TombstoneSection, metrics: MetaMetrics, now_ms: Callable[[], int] = wall_ms
+    engine: Engine, section: Live[TombstoneSection], metrics: MetaMetrics, now_ms: Callable[[], int] = wall_ms
 ) -> None:
-    """Remove tombstones older than the retention, once per interval; never without a retention.
+    """Remove tombstones older than the retention, once per interval; none while there is no retention.
 
     Also removes local stores that no adapter has reported for 90 days. Raises StorageFailedError.
     """
-    while section.retention_hours:
-        await anyio.sleep(section.interval_ms / 1000)
+    while True:
+        await section.pause(lambda section: section.interval_ms / 1000)
+        retention_hours = section.now.retention_hours
+        if not retention_hours:
+            continue
         try:
-            dropped = await engine.drop_tombstones(now_ms() - section.retention_hours * HOUR_MS)
+            dropped = await engine.drop_tombstones(now_ms() - retention_hours * HOUR_MS)
             await engine.forget_stores(now_ms() - STORES_KEPT_MS)
         except (DiskFullError, MetaUnavailableError, RefusedError) as error:
             log.warning("tombstones.kept", error=str(error), help="the next run tries again")

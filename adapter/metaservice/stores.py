@@ -13,7 +13,7 @@ from adapter.errors import ConfigError
 from adapter.metaservice.config import MetaConfig
 from adapter.metaservice.engine import Engine
 from adapter.metaservice.etcd import leader_balancer
-from adapter.metaservice.etcd.client import EtcdCluster
+from adapter.metaservice.etcd.client import EtcdCluster, Join
 from adapter.metaservice.etcd.engine import EtcdEngine
 from adapter.metaservice.etcd.metadata import EtcdMetadata
 from adapter.metaservice.metadata import MetadataStore
@@ -36,9 +36,9 @@ class Stores(NamedTuple):
 
 
 @asynccontextmanager
-async def opened(config: MetaConfig, registry: CollectorRegistry) -> AsyncIterator[Stores]:
-    """Open the stores; closes them at the end. Raises the errors of opening them."""
-    async with _etcd(config, registry) if config.engine == "etcd" else _rocksdb(config, registry) as stores:
+async def opened(config: MetaConfig, registry: CollectorRegistry, join: Join = lambda _: None) -> AsyncIterator[Stores]:
+    """Open the stores; closes them at the end. Raises the errors of opening them. `join` is for clients of etcd."""
+    async with _etcd(config, registry, join) if config.engine == "etcd" else _rocksdb(config, registry) as stores:
         yield stores
 
 
@@ -59,14 +59,18 @@ async def _rocksdb(config: MetaConfig, registry: CollectorRegistry) -> AsyncIter
 
 
 @asynccontextmanager
-async def _etcd(config: MetaConfig, registry: CollectorRegistry) -> AsyncIterator[Stores]:
+async def _etcd(config: MetaConfig, registry: CollectorRegistry, join: Join) -> AsyncIterator[Stores]:
     section = config.etcd
     if section.metadata is None:
         raise ConfigError("etcd.metadata: no endpoints are configured")
     async with AsyncExitStack() as stack:
-        metadata = await stack.enter_async_context(EtcdCluster.open("metadata", section.metadata, section))
-        groups = [await stack.enter_async_context(EtcdCluster.open(group.name, group, section)) for group in section.offsets]
+        metadata = await stack.enter_async_context(EtcdCluster.open("metadata", section.metadata, section, join))
+        groups = [
+            await stack.enter_async_context(EtcdCluster.open(group.name, group, section, join)) for group in section.offsets
+        ]
         engine = EtcdEngine(metadata, groups, section) if "offsets" in config.serve else None
+        entries = EtcdMetadata(metadata, section.prefix) if "metadata" in config.serve else None
+        version_known = anyio.Event()
         if engine:
             registry.register(GaugesCollector(PREFIX, engine.gauges))
 
@@ -75,10 +79,13 @@ async def _etcd(config: MetaConfig, registry: CollectorRegistry) -> AsyncIterato
                 if engine:
                     tasks.start_soon(engine.run, name="engine")
                 if section.placement.balance:
-                    tasks.start_soon(leader_balancer.run, section, registry, name="leaders")
+                    await version_known.wait()
+                    tasks.start_soon(leader_balancer.run, section, registry, join, name="leaders")
 
-        async def open_engine() -> None:
-            if engine:
-                await retrying("open", first_s=FIRST_TRY_S, max_s=MAX_PAUSE_S)(engine.open)
+        async def open_stores() -> None:
+            for store in (engine, entries):
+                if store:
+                    await retrying("open", first_s=FIRST_TRY_S, max_s=MAX_PAUSE_S)(store.open)
+            version_known.set()
 
-        yield Stores(engine, EtcdMetadata(metadata, section.prefix) if "metadata" in config.serve else None, run, open_engine)
+        yield Stores(engine, entries, run, open_stores)

@@ -843,6 +843,76 @@ class FlushReply(_message.Message):
 Global___FlushReply: _TypeAlias = FlushReply  # noqa: Y015
 
 @_typing.final
+class ReloadRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReloadRequest: _TypeAlias = ReloadRequest  # noqa: Y015
+
+@_typing.final
+class ReloadReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Change(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        FIELD_FIELD_NUMBER: _builtins.int
+        OLD_FIELD_NUMBER: _builtins.int
+        NEW_FIELD_NUMBER: _builtins.int
+        field: _builtins.str
+        """The setting as section.key, or the one that names a replaced file."""
+        old: _builtins.str
+        """The values as `check-config` shows them. Of a file, a word: its content is not
+        shown.
+        """
+        new: _builtins.str
+        def __init__(
+            self,
+            *,
+            field: _builtins.str = ...,
+            old: _builtins.str = ...,
+            new: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["field", b"field", "new", b"new", "old", b"old"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    CHANGED_FIELD_NUMBER: _builtins.int
+    NEEDS_RESTART_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def changed(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReloadReply.Change]:
+        """In force now."""
+
+    @_builtins.property
+    def needs_restart(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Settings of the file that differ from those in force until a restart."""
+
+    def __init__(
+        self,
+        *,
+        changed: _abc.Iterable[Global___ReloadReply.Change] | None = ...,
+        needs_restart: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "needs_restart", b"needs_restart"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReloadReply: _TypeAlias = ReloadReply  # noqa: Y015
+
+@_typing.final
 class ListOffsetsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1738,22 +1808,36 @@ class StatusReply(_message.Message):
         DESCRIPTOR: _descriptor.EnumDescriptor
         STATE_UNSPECIFIED: StatusReply._State.ValueType  # 0
         RECOVERING: StatusReply._State.ValueType  # 1
+        """The local store is open and verified: commits are accepted. All else is refused
+        until every key has been compared with the Meta Service.
+        """
         SERVING: StatusReply._State.ValueType  # 2
         DEGRADED: StatusReply._State.ValueType  # 3
-        """Commits are accepted, reads of the store are refused, recovery continues."""
+        """The Meta Service does not answer: commits are accepted, reads of the store are
+        refused, recovery continues.
+        """
         FAILED: StatusReply._State.ValueType  # 4
         """The local store failed; it is being opened again."""
         STOPPING: StatusReply._State.ValueType  # 5
+        STARTING: StatusReply._State.ValueType  # 6
+        """The local store is being opened and verified; nothing is accepted yet."""
 
     class State(_State, metaclass=_StateEnumTypeWrapper): ...
     STATE_UNSPECIFIED: StatusReply.State.ValueType  # 0
     RECOVERING: StatusReply.State.ValueType  # 1
+    """The local store is open and verified: commits are accepted. All else is refused
+    until every key has been compared with the Meta Service.
+    """
     SERVING: StatusReply.State.ValueType  # 2
     DEGRADED: StatusReply.State.ValueType  # 3
-    """Commits are accepted, reads of the store are refused, recovery continues."""
+    """The Meta Service does not answer: commits are accepted, reads of the store are
+    refused, recovery continues.
+    """
     FAILED: StatusReply.State.ValueType  # 4
     """The local store failed; it is being opened again."""
     STOPPING: StatusReply.State.ValueType  # 5
+    STARTING: StatusReply.State.ValueType  # 6
+    """The local store is being opened and verified; nothing is accepted yet."""
 
     STATE_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
@@ -1789,6 +1873,7 @@ class StatusReply(_message.Message):
     FLUSH_PACE_FIELD_NUMBER: _builtins.int
     WEAKER_FIELD_NUMBER: _builtins.int
     ROCKETMQ_FIELD_NUMBER: _builtins.int
+    CONFIG_FIELD_NUMBER: _builtins.int
     state: Global___StatusReply.State.ValueType
     version: _builtins.str
     uptime_seconds: _builtins.float
@@ -1858,6 +1943,10 @@ class StatusReply(_message.Message):
     def rocketmq(self) -> Global___RocketmqStatus:
         """Absent unless the adapter follows a RocketMQ broker ([rocketmq] broker)."""
 
+    @_builtins.property
+    def config(self) -> Global___ConfigStatus:
+        """The configuration file. Absent without one."""
+
     def __init__(
         self,
         *,
@@ -1895,11 +1984,14 @@ class StatusReply(_message.Message):
         flush_pace: _builtins.str = ...,
         weaker: _abc.Iterable[_builtins.str] | None = ...,
         rocketmq: Global___RocketmqStatus | None = ...,
+        config: Global___ConfigStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_journal", b"_journal", "_loss", b"_loss", "_rocketmq", b"_rocketmq", "_store", b"_store", "journal", b"journal", "loss", b"loss", "recovery", b"recovery", "rocketmq", b"rocketmq", "store", b"store"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_config", b"_config", "_journal", b"_journal", "_loss", b"_loss", "_rocketmq", b"_rocketmq", "_store", b"_store", "config", b"config", "journal", b"journal", "loss", b"loss", "recovery", b"recovery", "rocketmq", b"rocketmq", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_journal", b"_journal", "_loss", b"_loss", "_rocketmq", b"_rocketmq", "_store", b"_store", "at_risk", b"at_risk", "clock_is_off", b"clock_is_off", "clock_skew_seconds", b"clock_skew_seconds", "commits", b"commits", "dirty_keys", b"dirty_keys", "flush_pace", b"flush_pace", "journal", b"journal", "last_flush_at_ms", b"last_flush_at_ms", "last_flush_error", b"last_flush_error", "last_flush_seconds", b"last_flush_seconds", "loss", b"loss", "meta_available", b"meta_available", "meta_endpoint", b"meta_endpoint", "meta_endpoints", b"meta_endpoints", "meta_loss", b"meta_loss", "meta_loss_at_ms", b"meta_loss_at_ms", "meta_losses", b"meta_losses", "mode", b"mode", "oldest_dirty_seconds", b"oldest_dirty_seconds", "policies", b"policies", "reason", b"reason", "recovery", b"recovery", "refused_keys", b"refused_keys", "rocketmq", b"rocketmq", "save_calls", b"save_calls", "state", b"state", "store", b"store", "store_path", b"store_path", "stored_keys", b"stored_keys", "unsynced_writes", b"unsynced_writes", "uptime_seconds", b"uptime_seconds", "version", b"version", "wal_sync", b"wal_sync", "weaker", b"weaker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_config", b"_config", "_journal", b"_journal", "_loss", b"_loss", "_rocketmq", b"_rocketmq", "_store", b"_store", "at_risk", b"at_risk", "clock_is_off", b"clock_is_off", "clock_skew_seconds", b"clock_skew_seconds", "commits", b"commits", "config", b"config", "dirty_keys", b"dirty_keys", "flush_pace", b"flush_pace", "journal", b"journal", "last_flush_at_ms", b"last_flush_at_ms", "last_flush_error", b"last_flush_error", "last_flush_seconds", b"last_flush_seconds", "loss", b"loss", "meta_available", b"meta_available", "meta_endpoint", b"meta_endpoint", "meta_endpoints", b"meta_endpoints", "meta_loss", b"meta_loss", "meta_loss_at_ms", b"meta_loss_at_ms", "meta_losses", b"meta_losses", "mode", b"mode", "oldest_dirty_seconds", b"oldest_dirty_seconds", "policies", b"policies", "reason", b"reason", "recovery", b"recovery", "refused_keys", b"refused_keys", "rocketmq", b"rocketmq", "save_calls", b"save_calls", "state", b"state", "store", b"store", "store_path", b"store_path", "stored_keys", b"stored_keys", "unsynced_writes", b"unsynced_writes", "uptime_seconds", b"uptime_seconds", "version", b"version", "wal_sync", b"wal_sync", "weaker", b"weaker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__config: _TypeAlias = _typing.Literal["config"]  # noqa: Y015
+    _WhichOneofArgType__config: _TypeAlias = _typing.Literal["_config", b"_config"]  # noqa: Y015
     _WhichOneofReturnType__journal: _TypeAlias = _typing.Literal["journal"]  # noqa: Y015
     _WhichOneofArgType__journal: _TypeAlias = _typing.Literal["_journal", b"_journal"]  # noqa: Y015
     _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
@@ -1908,6 +2000,8 @@ class StatusReply(_message.Message):
     _WhichOneofArgType__rocketmq: _TypeAlias = _typing.Literal["_rocketmq", b"_rocketmq"]  # noqa: Y015
     _WhichOneofReturnType__store: _TypeAlias = _typing.Literal["store"]  # noqa: Y015
     _WhichOneofArgType__store: _TypeAlias = _typing.Literal["_store", b"_store"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__config) -> _WhichOneofReturnType__config | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__journal) -> _WhichOneofReturnType__journal | None: ...
     @_typing.overload
@@ -1918,6 +2012,57 @@ class StatusReply(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__store) -> _WhichOneofReturnType__store | None: ...
 
 Global___StatusReply: _TypeAlias = StatusReply  # noqa: Y015
+
+@_typing.final
+class ConfigStatus(_message.Message):
+    """The configuration file of a process."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    READ_AT_MS_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    DIFFERS_FIELD_NUMBER: _builtins.int
+    NEEDS_RESTART_FIELD_NUMBER: _builtins.int
+    LAST_ERROR_FIELD_NUMBER: _builtins.int
+    FILES_ERROR_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    read_at_ms: _builtins.int
+    """When the content that is in force was read. Unix time in milliseconds."""
+    sha256: _builtins.str
+    """Its SHA-256 in hexadecimal."""
+    differs: _builtins.bool
+    """The file on disk has other content, or cannot be read; looked at every 5
+    seconds. A reload takes it.
+    """
+    last_error: _builtins.str
+    """Why the last reload was refused; empty after one that was not."""
+    files_error: _builtins.str
+    """Why replaced certificates or a replaced token are not taken; empty while all
+    are.
+    """
+    @_builtins.property
+    def needs_restart(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Settings that wait for a restart."""
+
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        read_at_ms: _builtins.int = ...,
+        sha256: _builtins.str = ...,
+        differs: _builtins.bool = ...,
+        needs_restart: _abc.Iterable[_builtins.str] | None = ...,
+        last_error: _builtins.str = ...,
+        files_error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["differs", b"differs", "files_error", b"files_error", "last_error", b"last_error", "needs_restart", b"needs_restart", "path", b"path", "read_at_ms", b"read_at_ms", "sha256", b"sha256"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfigStatus: _TypeAlias = ConfigStatus  # noqa: Y015
 
 @_typing.final
 class StoreStatus(_message.Message):

@@ -531,6 +531,11 @@ class OffsetAdminStub:
                 request_serializer=adapter_dot_rpc_dot_offsets__pb2.SnapshotOffsetsRequest.SerializeToString,
                 response_deserializer=adapter_dot_rpc_dot_offsets__pb2.SnapshotOffsetsReply.FromString,
                 _registered_method=True)
+        self.Reload = channel.unary_unary(
+                '/offsets.v1.OffsetAdmin/Reload',
+                request_serializer=adapter_dot_rpc_dot_offsets__pb2.ReloadRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_offsets__pb2.ReloadReply.FromString,
+                _registered_method=True)
 
 
 class OffsetAdminServicer:
@@ -614,6 +619,15 @@ class OffsetAdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Reload(self, request, context):
+        """Reads the configuration file, the certificates and the token again, as SIGHUP
+        does, and takes at once what may change while the adapter runs. INVALID_ARGUMENT
+        names what is wrong; nothing is changed then.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OffsetAdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -666,6 +680,11 @@ def add_OffsetAdminServicer_to_server(servicer, server):
                     servicer.SnapshotOffsets,
                     request_deserializer=adapter_dot_rpc_dot_offsets__pb2.SnapshotOffsetsRequest.FromString,
                     response_serializer=adapter_dot_rpc_dot_offsets__pb2.SnapshotOffsetsReply.SerializeToString,
+            ),
+            'Reload': grpc.unary_unary_rpc_method_handler(
+                    servicer.Reload,
+                    request_deserializer=adapter_dot_rpc_dot_offsets__pb2.ReloadRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_offsets__pb2.ReloadReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -940,6 +959,33 @@ class OffsetAdmin:
             '/offsets.v1.OffsetAdmin/SnapshotOffsets',
             adapter_dot_rpc_dot_offsets__pb2.SnapshotOffsetsRequest.SerializeToString,
             adapter_dot_rpc_dot_offsets__pb2.SnapshotOffsetsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Reload(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/offsets.v1.OffsetAdmin/Reload',
+            adapter_dot_rpc_dot_offsets__pb2.ReloadRequest.SerializeToString,
+            adapter_dot_rpc_dot_offsets__pb2.ReloadReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -272,6 +272,11 @@ class OffsetAdminStub:
     """Merges offsets: only a value larger than the stored one changes anything."""
     SnapshotOffsets: _grpc.UnaryStreamMultiCallable[_offsets_pb2.SnapshotOffsetsRequest, _offsets_pb2.SnapshotOffsetsReply]
     """Exports all local records as of one instant, while commits continue."""
+    Reload: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.ReloadRequest, _offsets_pb2.ReloadReply]
+    """Reads the configuration file, the certificates and the token again, as SIGHUP
+    does, and takes at once what may change while the adapter runs. INVALID_ARGUMENT
+    names what is wrong; nothing is changed then.
+    """
 
 @_typing.type_check_only
 class OffsetAdminAsyncStub(OffsetAdminStub):
@@ -310,6 +315,11 @@ class OffsetAdminAsyncStub(OffsetAdminStub):
     """Merges offsets: only a value larger than the stored one changes anything."""
     SnapshotOffsets: _aio.UnaryStreamMultiCallable[_offsets_pb2.SnapshotOffsetsRequest, _offsets_pb2.SnapshotOffsetsReply]  # type: ignore[assignment]
     """Exports all local records as of one instant, while commits continue."""
+    Reload: _aio.UnaryUnaryMultiCallable[_offsets_pb2.ReloadRequest, _offsets_pb2.ReloadReply]  # type: ignore[assignment]
+    """Reads the configuration file, the certificates and the token again, as SIGHUP
+    does, and takes at once what may change while the adapter runs. INVALID_ARGUMENT
+    names what is wrong; nothing is changed then.
+    """
 
 class OffsetAdminServicer(metaclass=_abc_1.ABCMeta):
     """Administration. On the Unix socket its owner may call it; on TCP only a caller
@@ -405,6 +415,17 @@ class OffsetAdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_offsets_pb2.SnapshotOffsetsReply], _abc.AsyncIterator[_offsets_pb2.SnapshotOffsetsReply]]:
         """Exports all local records as of one instant, while commits continue."""
+
+    @_abc_1.abstractmethod
+    def Reload(
+        self,
+        request: _offsets_pb2.ReloadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_offsets_pb2.ReloadReply, _abc.Awaitable[_offsets_pb2.ReloadReply]]:
+        """Reads the configuration file, the certificates and the token again, as SIGHUP
+        does, and takes at once what may change while the adapter runs. INVALID_ARGUMENT
+        names what is wrong; nothing is changed then.
+        """
 
 def add_OffsetAdminServicer_to_server(servicer: OffsetAdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

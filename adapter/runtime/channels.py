@@ -1,13 +1,13 @@
 """Channels to a gRPC server, with TLS or without. Certificate files are checked before anything is sent."""
 
-import ssl
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
 
-from adapter.errors import ConfigError
+from adapter.runtime.certificates import PemFiles, read_client_files
 
 if TYPE_CHECKING:  # pydantic takes time to import, and a command without TLS does not need it
     from adapter.runtime.config import ClientTls
@@ -20,9 +20,15 @@ _ITS_OWN = ("grpc.use_local_subchannel_pool", 1)
 
 def open_channel(address: str, tls: "ClientTls | None", options: Options, *, name: str = "tls") -> grpc.aio.Channel:
     """Make a channel that connects on first use; to a Unix socket without TLS. Raises ConfigError, with `name`, for bad files."""
-    if tls is None or address.startswith("unix:"):
+    needed = None if address.startswith("unix:") else tls
+    return open_channel_with(address, read_client_files(needed, name) if needed else None, options)
+
+
+def open_channel_with(address: str, files: PemFiles | None, options: Options) -> grpc.aio.Channel:
+    """Make a channel as `open_channel` does, with files that are read already."""
+    if files is None or address.startswith("unix:"):
         return grpc.aio.insecure_channel(address, [*options, _ITS_OWN])
-    return grpc.aio.secure_channel(address, credentials(tls, name), [*options, _ITS_OWN])
+    return grpc.aio.secure_channel(address, files.channel_credentials(), [*options, _ITS_OWN])
 
 
 async def close_channels(channels: Iterable[grpc.aio.Channel]) -> None:
@@ -34,17 +40,34 @@ async def close_channels(channels: Iterable[grpc.aio.Channel]) -> None:
             await channel.close()
 
 
+class RetiredChannels:
+    """Channels that no new call uses. Each is closed `linger_s` seconds later, when no deadline of a call on it can be left."""
+
+    def __init__(self, linger_s: float) -> None:
+        self._linger_s = linger_s
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def add(self, channels: Iterable[grpc.aio.Channel]) -> None:
+        """Close these later."""
+        closing = asyncio.create_task(self._close(list(channels)), name="channels.retired")
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Close all of them now."""
+        closing = list(self._closing)
+        for task in closing:
+            task.cancel()
+        if closing:
+            await asyncio.wait(closing)
+
+    async def _close(self, channels: Sequence[grpc.aio.Channel]) -> None:
+        try:
+            await asyncio.sleep(self._linger_s)
+        finally:
+            await close_channels(channels)
+
+
 def credentials(tls: "ClientTls", name: str) -> grpc.ChannelCredentials:
     """Read the CA and the client's own certificate. Raises ConfigError, with `name`, for files that cannot be used."""
-    try:
-        ca, key, cert = (path.read_bytes() if path else None for path in (tls.ca, tls.key, tls.cert))
-        # gRPC would fail each call without a reason: let the standard library check the files first.
-        context = ssl.create_default_context(cafile=str(tls.ca))
-        if tls.cert:
-            context.load_cert_chain(tls.cert, tls.key)
-    except ssl.SSLError as error:
-        files = ", ".join(str(path) for path in (tls.ca, tls.cert, tls.key) if path)
-        raise ConfigError(f"{name}: {files}: not PEM files that belong together: {error.reason}") from error
-    except OSError as error:
-        raise ConfigError(f"{name}: {error.filename}: {error.strerror}") from error
-    return grpc.ssl_channel_credentials(ca, key, cert)
+    return read_client_files(tls, name).channel_credentials()

@@ -4,16 +4,18 @@ Here are the sections that several processes share. The files in config/ explain
 """
 
 import grp
+import hashlib
 import re
 import stat
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 
 from adapter.errors import ConfigError
 from adapter.runtime.addresses import is_loopback, split_address
+from adapter.runtime.clocks import wall_ms
 
 OWNER_MODE = stat.S_IRUSR | stat.S_IWUSR  # what a server's owner needs to use its own socket
 
@@ -161,15 +163,33 @@ class LogSection(Section):
 C = TypeVar("C", bound=Section)
 
 
+class Loaded(NamedTuple, Generic[C]):
+    """The settings in a file, and what was read: the SHA-256 of all of it, and the Unix time in milliseconds."""
+
+    settings: C
+    path: Path
+    sha256: str
+    read_at_ms: int
+
+
 def load(path: Path, kind: type[C]) -> C:
     """Read a configuration file. Raises ConfigError that names every bad setting."""
+    return load_file(path, kind).settings
+
+
+def load_file(path: Path, kind: type[C]) -> Loaded[C]:
+    """Read a configuration file, and what identifies its content. Raises as `load`."""
+    read_at_ms = wall_ms()
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
+        values = tomllib.loads(content.decode("utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: is not valid TOML: {error}") from error
-    return parse(values, kind, source=str(path))
+    settings = parse(values, kind, source=str(path))
+    # Absolute: a reload reads the same file wherever the process is then.
+    return Loaded(settings, path.absolute(), hashlib.sha256(content).hexdigest(), read_at_ms)
 
 
 def parse(values: dict[str, Any], kind: type[C], *, source: str) -> C:

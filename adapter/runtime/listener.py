@@ -1,9 +1,12 @@
-"""The gRPC server of a process: addresses, TLS, health per service, reflection, and which server serves which address."""
+"""The gRPC server of a process: addresses, TLS, health per service, reflection, and which server serves which address.
+
+An address is opened here, or its socket was handed over by a service manager (`activation`). Who connects to one that was handed
+over waits until `GrpcServer.accept_waiting`, and after `GrpcServer.drain` for the next process: a restart refuses nobody.
+"""
 
 import asyncio
 import os
 import socket
-import ssl
 import stat
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -21,10 +24,12 @@ from grpc_reflection.v1alpha._async import ReflectionServicer
 from grpc_reflection.v1alpha.reflection import SERVICE_NAME
 from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServicer_to_server
 
-from adapter.errors import ConfigError, ListenError
+from adapter.errors import ListenError
 from adapter.runtime import descriptors
+from adapter.runtime.activation import Inherited, inherited
 from adapter.runtime.addresses import split_address
-from adapter.runtime.config import GrpcServerKind, ServerSection, ServerTls, gid_of
+from adapter.runtime.certificates import ServerCertificate
+from adapter.runtime.config import GrpcServerKind, ServerSection, gid_of
 from adapter.runtime.http2.call import Take
 from adapter.runtime.http2.server import BACKLOG, Http2Server
 from adapter.runtime.statuses import Context
@@ -36,6 +41,7 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 Server = grpc.aio.Server | Http2Server
 
+TELL_S = 0.1  # seconds in which those who watch the health are told that it ends
 SERVICE_NAME_MAX = 255
 UNIX_PATH_MAX = 107  # bytes; sun_path on Linux
 
@@ -85,21 +91,54 @@ class _Health(HealthServicer):  # type: ignore[misc]  # the package has no types
 class GrpcServer:
     """The servers of a process, with the health of its services."""
 
-    def __init__(self, servers: Sequence[Server], health: _Health, services: Sequence[str], addresses: list[str]) -> None:
-        self._servers = servers
+    def __init__(
+        self, grpcio: grpc.aio.Server | None, builtin: Http2Server | None, health: _Health, services: Sequence[str]
+    ) -> None:
+        self._grpcio = grpcio
+        self._builtin = builtin
         self._health = health
         self._services = services
-        self.addresses = addresses
+        self._waiting: list[socket.socket] = []  # handed over, and not accepted on so far
+        self.addresses: list[str] = []
 
-    async def set_serving(self, *, serving: bool) -> None:
-        """Set the health of every service and of the server as a whole."""
-        for service in ("", *self._services):
+    def hold(self, listeners: Sequence[socket.socket]) -> None:
+        """Accept on these sockets once `accept_waiting` is called."""
+        self._waiting += listeners
+
+    async def accept_waiting(self) -> None:
+        """Accept on the sockets that were handed over. Before, those who connect wait; call it when calls can be served."""
+        while self._builtin and self._waiting:
+            await self._builtin.listen(self._waiting.pop(0))
+
+    async def set_serving(self, *, serving: bool, only: str | None = None) -> None:
+        """Set the health of every service and part, and of the server as a whole; or of `only` one of them."""
+        for service in ("", *self._services) if only is None else (only,):
             await self._health.set(service, SERVING if serving else NOT_SERVING)
+
+    def drain(self) -> None:
+        """Ask the clients of the built-in server to leave, and accept no more; what they send before they know is served."""
+        if self._builtin:
+            self._builtin.drain()
+
+    async def drained(self, grace_s: float) -> bool:
+        """Wait until those clients have left, for at most `grace_s` seconds; False if calls may still come.
+
+        Watch calls of the health service end when they have been told. grpcio's server has no such step.
+        """
+        if not self._builtin:
+            return False
+        telling = asyncio.get_running_loop().call_later(TELL_S, self._health.end_watches)
+        all_left = await self._builtin.drained(grace_s)
+        telling.cancel()
+        return all_left and not self._grpcio
 
     async def stop(self, grace_s: float | None) -> None:
         """Refuse new calls at once; give those in flight `grace_s` seconds. Watch calls of the health service end at once."""
         self._health.end_watches()
-        await asyncio.gather(*(server.stop(grace_s) for server in self._servers))
+        servers: list[Server] = [server for server in (self._grpcio, self._builtin) if server]
+        await asyncio.gather(*(server.stop(grace_s) for server in servers))
+        for listener in self._waiting:
+            listener.close()
 
 
 @asynccontextmanager
@@ -110,19 +149,25 @@ async def listening(
     *,
     grpc_server: GrpcServerKind = "grpcio",
     together: Mapping[str, Take] | None = None,
+    parts: Sequence[str] = (),
     options: Sequence[tuple[str, int]] = (),
     refused: Callable[[], None] = lambda: None,
+    certificate: ServerCertificate | None = None,
 ) -> AsyncIterator[GrpcServer]:
     """Serve on the section's addresses, with health NOT_SERVING at first. Raises ListenError or ConfigError.
 
     With `grpc_server` "builtin" the built-in server serves the Unix socket, and TCP unless TLS is configured: grpcio serves TLS
-    in any case. `together` and `refused` concern the built-in server alone. `together` names the methods whose requests are
-    handled in groups, see `Take`. `refused` is called for each connection that is closed because file descriptors are short;
-    grpcio's server closes such connections without a hook.
+    in any case. `parts` are further names with a health of their own, which are no gRPC services. `together` and `refused`
+    concern the built-in server alone. `together` names the methods whose requests are handled in groups, see `Take`. `refused` is
+    called for each connection that is closed because file descriptors are short;
+    grpcio's server closes such connections without a hook. `certificate` is the one of `section.tls`, where it may be
+    exchanged while the server runs.
     """
     unix_path = Path(section.unix_socket) if section.unix_socket else None
     tcp_kind: GrpcServerKind = "grpcio" if section.tls else grpc_server
     kinds = {tcp_kind, grpc_server} if unix_path else {tcp_kind}
+    handed = inherited(section)
+    _check_kinds(handed, section, tcp_kind, grpc_server)
     builtin = Http2Server(refused) if "builtin" in kinds else None
     grpcio = _grpcio_server(section, options) if "grpcio" in kinds else None
     servers: list[Server] = [server for server in (grpcio, builtin) if server]
@@ -135,32 +180,71 @@ async def listening(
         add(target)
     if builtin:
         builtin.take_together(together or {})
-    made = GrpcServer(servers, health, services, [])
+    made = GrpcServer(grpcio, builtin, health, (*services, *parts))
+    made.hold(handed.all)
     await made.set_serving(serving=False)
     try:
-        if grpcio and tcp_kind == "grpcio":
-            made.addresses.append(_bind_tcp(grpcio, section))
-        elif builtin:
-            made.addresses.append(await _serve_tcp(builtin, section))
+        made.addresses.append(await _open_tcp(section, handed, grpcio if tcp_kind == "grpcio" else None, builtin, certificate))
         if unix_path:
-            with _made_unix(unix_path, section):
-                if builtin:
-                    await _serve_unix(builtin, unix_path)
-                elif grpcio:
-                    grpcio.add_insecure_port(f"unix:{unix_path}")
+            if not handed.unix:
+                await _open_unix(unix_path, section, grpcio if grpc_server == "grpcio" else None, builtin)
             made.addresses.append(f"unix:{unix_path}")
         if grpcio:
             await grpcio.start()
         served_by = [tcp_kind, grpc_server][: len(made.addresses)]
-        log.info("server.listening", addresses=made.addresses, grpc_servers=served_by, tls=section.tls is not None)
+        log.info(
+            "server.listening",
+            addresses=made.addresses,
+            grpc_servers=served_by,
+            tls=section.tls is not None,
+            handed_over=len(handed.all),
+        )
         yield made
     finally:
         # Shielded: a cancelled task has to stop the servers, too. Else handlers would use a store that is being closed, and gRPC
         # would write the next call into the memory of an event loop that has ended.
         with anyio.CancelScope(shield=True):
             await made.stop(None)
-        if unix_path and f"unix:{unix_path}" in made.addresses:
+        if unix_path and not handed.unix and f"unix:{unix_path}" in made.addresses:
             unix_path.unlink(missing_ok=True)
+
+
+async def _open_tcp(
+    section: ServerSection,
+    handed: Inherited,
+    grpcio: grpc.aio.Server | None,
+    builtin: Http2Server | None,
+    certificate: ServerCertificate | None,
+) -> str:
+    """Open `listen` with the one of the two servers that is given; return it with the actual port."""
+    if handed.tcp:
+        return _address_of(section, handed.tcp[0].getsockname()[1])
+    if grpcio:
+        return _bind_tcp(grpcio, section, certificate)
+    return await _serve_tcp(cast("Http2Server", builtin), section)
+
+
+async def _open_unix(path: Path, section: ServerSection, grpcio: grpc.aio.Server | None, builtin: Http2Server | None) -> None:
+    """Open the Unix socket with the one of the two servers that is given."""
+    with _made_unix(path, section):
+        if grpcio:
+            grpcio.add_insecure_port(f"unix:{path}")
+        else:
+            await _serve_unix(cast("Http2Server", builtin), path)
+
+
+def _check_kinds(handed: Inherited, section: ServerSection, tcp_kind: GrpcServerKind, unix_kind: GrpcServerKind) -> None:
+    """Raise ListenError for a socket that grpcio would have to serve: it can only open addresses by itself."""
+    tcp = bool(handed.tcp) and tcp_kind == "grpcio"
+    if not tcp and not (handed.unix and unix_kind == "grpcio"):
+        return
+    handed.close()
+    where = f"server.listen = {section.listen!r}" if tcp else f"server.unix_socket = {section.unix_socket!r}"
+    why = "TLS is served by grpcio" if tcp and section.tls and unix_kind == "builtin" else "this address is served by grpcio"
+    raise ListenError(
+        f"{where}: {why}, which cannot take over a socket that the service manager opened: remove its ListenStream= "
+        "from the socket unit, and the process opens the address itself"
+    )
 
 
 def _grpcio_server(section: ServerSection, options: Sequence[tuple[str, int]]) -> grpc.aio.Server:
@@ -186,17 +270,25 @@ async def _serve_tcp(server: Http2Server, section: ServerSection) -> str:
             await server.listen(listener)
     except OSError as error:
         raise _cannot_listen(section) from error
-    return f"{section.listen.rpartition(':')[0]}:{port}"
+    return _address_of(section, port)
 
 
-def _bind_tcp(server: grpc.aio.Server, section: ServerSection) -> str:
+def _bind_tcp(server: grpc.aio.Server, section: ServerSection, certificate: ServerCertificate | None) -> str:
+    """Listen; return `listen` with the actual port. Raises ConfigError or ListenError."""
+    if section.tls and not certificate:
+        certificate = ServerCertificate(section.tls)
     try:
-        if section.tls:
-            port = server.add_secure_port(section.listen, _credentials(section.tls))
+        if certificate:
+            port = server.add_secure_port(section.listen, certificate.credentials())
         else:
             port = server.add_insecure_port(section.listen)
     except RuntimeError as error:
         raise _cannot_listen(section) from error
+    return _address_of(section, port)
+
+
+def _address_of(section: ServerSection, port: int) -> str:
+    """`listen` with the actual port."""
     return f"{section.listen.rpartition(':')[0]}:{port}"
 
 
@@ -277,20 +369,3 @@ def _remove_stale(path: Path) -> bool:
             path.unlink(missing_ok=True)
             return True
     return False
-
-
-def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
-    try:
-        key, cert = tls.key.read_bytes(), tls.cert.read_bytes()
-        client_ca = tls.client_ca.read_bytes() if tls.client_ca else None
-        # gRPC reports nothing useful about a bad file: let the standard library check the files first.
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(tls.cert, tls.key)
-        if tls.client_ca:
-            context.load_verify_locations(tls.client_ca)
-    except ssl.SSLError as error:
-        files = ", ".join(str(path) for path in (tls.cert, tls.key, tls.client_ca) if path)
-        raise ConfigError(f"server.tls: {files}: not PEM files that belong together: {error.reason}") from error
-    except OSError as error:
-        raise ConfigError(f"server.tls: {error.filename}: {error.strerror}") from error
-    return grpc.ssl_server_credentials([(key, cert)], client_ca, require_client_auth=client_ca is not None)

@@ -23,9 +23,15 @@ def setup(section: LogSection) -> None:
             structlog.processors.format_exc_info,
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[section.level.upper()]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+    set_level(section)
+
+
+def set_level(section: LogSection) -> None:
+    """Log from this level on, also through the loggers that exist already."""
+    level = logging.getLevelNamesMapping()[section.level.upper()]
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
 
 
 def audit() -> Any:  # noqa: ANN401 - as structlog.get_logger

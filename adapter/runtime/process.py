@@ -1,6 +1,7 @@
 """Runs a coroutine as a process: signals, exit codes, the limit of open files, and the garbage collector.
 
-The first SIGTERM or SIGINT asks for an orderly stop, the second ends the process at once. SIGHUP is logged and ignored.
+The first SIGTERM or SIGINT asks for an orderly stop, the second ends the process at once. SIGHUP, which `reloading` takes, ends
+it at no time.
 """
 
 import gc
@@ -13,7 +14,7 @@ import anyio
 import structlog
 
 from adapter.errors import AdapterError, leaves
-from adapter.runtime import descriptors
+from adapter.runtime import descriptors, notify
 
 log = structlog.get_logger(__name__)
 
@@ -36,26 +37,22 @@ async def on_signals(stop: Callable[[], None]) -> None:
             stop()
 
 
-def _ignored(number: int, _: object) -> None:
-    log.warning(
-        "process.signal_ignored", signal=signal.Signals(number).name, help="settings are read at the start: restart the process"
-    )
-
-
 def run_process(main: Callable[[Until], Awaitable[int]]) -> int:
     """Run `main` and return its exit code. An AdapterError is logged without a traceback."""
 
     async def guarded() -> int:
         try:
-            return await main(on_signals)
+            with notify.connect().alive():
+                return await main(on_signals)
         except* AdapterError as group:
             for error in leaves(group):
                 log.error("process.failed", error=str(error), kind=type(error).__name__)
         return EXIT_FAILED
 
     descriptors.raise_limit()
-    # The default action of SIGHUP ends the process without a drain. It is sent when a terminal closes, or to reload settings.
-    signal.signal(signal.SIGHUP, _ignored)
+    # The default action of SIGHUP ends the process without a drain. It is sent when a terminal closes, or to reload settings;
+    # `reloading` handles it as soon as it runs, and reads then what had changed before.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # A full collection takes 50 ms and more once a flush of many keys has filled the memory with objects, and every commit waits
     # for it. Almost all objects are freed by their reference counts; the few cycles may wait for the 10 millionth new object.
     gc.freeze()

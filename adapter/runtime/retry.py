@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
 import anyio
+import anyio.lowlevel
 import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
@@ -28,13 +29,16 @@ class Attempts:
         self._max_s = max_s
         self._limit_s = limit_s
         self._on = on
+        self._asked_s = 0.0  # by the server, before the next attempt
+        self._changed = anyio.Event()
+        self._skipped = 0  # pauses that were ended
 
     async def __call__(self, work: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `work` until it succeeds. Raises its last error of the retried type after the limit, any other error at once."""
         began = anyio.current_time()
         # tenacity's own stop and wait use the wall clock and a random generator that tests cannot seed.
         return await AsyncRetrying(
-            sleep=anyio.sleep,
+            sleep=self._sleep,
             retry=retry_if_exception_type(self._on),
             wait=self._pause,
             stop=lambda _: self._limit_s is not None and anyio.current_time() - began >= self._limit_s,
@@ -42,10 +46,36 @@ class Attempts:
             reraise=True,
         )(work, *args, **kwargs)
 
+    def set_pauses(self, first_s: float, max_s: float) -> None:
+        """Have other pauses from now on; one that is under way becomes no longer than `max_s`."""
+        self._first_s, self._max_s = first_s, max_s
+        self._wake()
+
+    def try_now(self) -> None:
+        """End the pause that is under way, if there is one: what failed before is another server now."""
+        self._skipped += 1
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
     def _pause(self, state: RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None
-        asked_s = error.retry_after_s if isinstance(error, TransientError) else 0.0
-        return max(pause_s(state.attempt_number, self._first_s, self._max_s), asked_s)
+        self._asked_s = error.retry_after_s if isinstance(error, TransientError) else 0.0
+        return max(pause_s(state.attempt_number, self._first_s, self._max_s), self._asked_s)
+
+    async def _sleep(self, seconds: float) -> None:
+        began, skipped = anyio.current_time(), self._skipped
+        await anyio.lowlevel.checkpoint()
+        while skipped == self._skipped:
+            longest = max(self._max_s, self._first_s, self._asked_s)
+            left = began + min(seconds, longest) - anyio.current_time()
+            if left <= 0:
+                return
+            changed = self._changed
+            with anyio.move_on_after(left):
+                await changed.wait()
 
     def _tell(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from rocksdict import BlockBasedOptions, Cache, Options, Rdict, ReadOptions
+from rocksdict import AccessType, BlockBasedOptions, Cache, Options, Rdict, ReadOptions
 
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError, StoreLockedError
 from adapter.runtime import descriptors
@@ -128,6 +128,19 @@ def open_store(path: Path, families: Sequence[str], advice: str, fill: Callable[
             raise _explained(error, path, advice) from error
         undo.pop_all()
     return Database(db, directory, _lock_of(directory))
+
+
+def peek(path: Path, key: bytes) -> bytes | None:
+    """Read one value of a database without changing a file. Raises StoreDamagedError or StorageFailedError.
+
+    Takes as long as a replay of the write-ahead log, which stays in memory.
+    """
+    families = {"default": options(create=False)}
+    with contextlib.closing(
+        guarded(lambda: Rdict(str(path), options(create=False), families, access_type=AccessType.read_only()))
+    ) as db:
+        found: bytes | None = guarded(db.get, key)
+        return found
 
 
 def _lock_of(directory: int) -> tuple[int, int]:

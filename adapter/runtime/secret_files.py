@@ -1,4 +1,10 @@
-"""Files that hold a secret. They are accepted only if nobody but their owner has access; their content is never logged."""
+"""Files that hold a secret. They are accepted only if nobody else can have read them; their content is never logged.
+
+A file of this process's user, or of any other user but root, may be open to that user alone (0600). A file of root may also be
+readable by its group (0640): only root gave it that group. Kubernetes makes such files for a pod with `fsGroup`, whose members
+are the containers of that pod; systemd makes them as well. PostgreSQL has the same rule for its keys. Symbolic links are
+followed, and what counts is the file at their end.
+"""
 
 import os
 import stat
@@ -21,14 +27,24 @@ def read_secret(path: Path, name: str) -> str:
     """Read the line of printable ASCII in a file, which may be empty; `name` as in `read_token`. Raises ConfigError."""
     try:
         with path.open(encoding="ascii") as file:
-            mode = os.fstat(file.fileno()).st_mode
+            found = os.fstat(file.fileno())
             secret = file.read().strip()
     except OSError as error:
         raise ConfigError(f"{name}: {path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:
         raise ConfigError(f"{name}: {path}: is not one line of printable ASCII characters") from None
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ConfigError(f"{name}: {path}: others than its owner have access to it: chmod 600")
+    if found.st_mode & _closed_to(found.st_uid):
+        raise ConfigError(
+            f"{name}: {path}: others than its owner have access to it: chmod 600"
+            " (a file of root may be readable by its group: chmod 640, or defaultMode: 0440 of a Kubernetes volume)"
+        )
     if not secret.isprintable():
         raise ConfigError(f"{name}: {path}: is not one line of printable ASCII characters")
     return secret
+
+
+def _closed_to(owner: int) -> int:
+    """The permissions that must not be set on a file of this user."""
+    if owner == 0:
+        return stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO
+    return stat.S_IRWXG | stat.S_IRWXO

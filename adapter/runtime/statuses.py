@@ -29,6 +29,7 @@ MAX_PUSHBACK_S = 60.0  # the longest that is obeyed: a wrong value must not stop
 
 TABLE: dict[type[AdapterError], grpc.StatusCode] = {
     errors.InvalidInputError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.MetaUnavailableError: grpc.StatusCode.UNAVAILABLE,
     errors.BrokerLogError: grpc.StatusCode.UNAVAILABLE,
     errors.NotReadyError: grpc.StatusCode.UNAVAILABLE,

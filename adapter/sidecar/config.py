@@ -24,6 +24,8 @@ from adapter.runtime.config import (
     ServerSection,
     StopSection,
 )
+from adapter.runtime.live import LiveSettings
+from adapter.runtime.telemetry import TelemetrySection
 
 Mode = Literal["write_back", "write_through"]
 
@@ -138,6 +140,7 @@ class AdapterConfig(Section):
     rocketmq: RocketmqSection = RocketmqSection()
     admin: AdminSection = AdminSection()
     journal: JournalSection = JournalSection()
+    telemetry: TelemetrySection = TelemetrySection()
     stop: AdapterStopSection = AdapterStopSection()
     log: LogSection = LogSection()
 
@@ -152,3 +155,24 @@ class AdapterConfig(Section):
     def mode_of(self, namespace: str, group: str) -> Mode:
         """The commit policy of a group: of its first matching rule, else the default one."""
         return next((rule.mode for rule in self.policy if rule.matches(namespace, group)), self.mode)
+
+
+LIVE = LiveSettings(
+    names=frozenset(
+        {
+            "admin.token_file",
+            "expiry",
+            "flush",
+            "log.level",
+            "meta.endpoints",
+            "meta.tls.ca",
+            "meta.tls.cert",
+            "meta.tls.key",
+            "mode",
+            "policy",
+            "server.tls.cert",
+            "server.tls.key",
+        }
+    ),
+    exchanged=frozenset({"server.tls.client_ca"}),
+)

@@ -17,12 +17,18 @@ from adapter.client.broker_log import opened as opened_broker_log
 from adapter.errors import AdapterError, MetaUnavailableError, StorageFailedError, TransientError, leaves
 from adapter.meta.client import GrpcMetaClient, MetaClient
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.runtime import descriptors, metrics_http
+from adapter.runtime import descriptors, logs, metrics_http
+from adapter.runtime.certificates import ServerCertificate
 from adapter.runtime.clocks import REAL, Clocks
+from adapter.runtime.config import Loaded
 from adapter.runtime.listener import GrpcServer, listening
+from adapter.runtime.live import NOTHING_NEW, Prepared
 from adapter.runtime.metrics import CountersCollector, GaugesCollector
+from adapter.runtime.notify import manager
 from adapter.runtime.process import Until
+from adapter.runtime.reloading import Reloading, ReloadingCollector
 from adapter.runtime.retry import Attempts, retrying
+from adapter.runtime.telemetry_opening import telemetry_of
 from adapter.sidecar.api.access import Access
 from adapter.sidecar.api.commits import Commits
 from adapter.sidecar.api.gauges import SidecarGauges
@@ -30,8 +36,10 @@ from adapter.sidecar.api.offset_admin import OffsetAdmin
 from adapter.sidecar.api.offset_service import OffsetService
 from adapter.sidecar.api.state import SidecarState
 from adapter.sidecar.api.status import SidecarStatus
-from adapter.sidecar.config import AdapterConfig
+from adapter.sidecar.api.traced import TracedOffsetService
+from adapter.sidecar.config import LIVE, AdapterConfig
 from adapter.sidecar.engine.core import Core, Opening, open_store, running_core
+from adapter.sidecar.engine.flush_spans import FlushSpans
 from adapter.sidecar.journal.opening import journal_of
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.storage.store import LocalStore
@@ -42,6 +50,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 SERVICES = ("offsets.v1.OffsetStore", "offsets.v1.OffsetAdmin")
+COMMITS = "commits"  # in the health service: SERVING as soon as commits are taken, which is before the recovery
 LINGER_S = 0.1  # between the refusal of new calls and the end of the server
 MAX_REQUEST_BYTES = 4 * 2**20
 REOPEN_FIRST_S, REOPEN_MAX_S = 0.1, 1.0  # pauses between attempts to open a failed store
@@ -62,11 +71,14 @@ class Sidecar:
         opening: Opening = open_store,
         clocks: Clocks = REAL,
         metrics: AdapterMetrics | None = None,
+        reloading: Reloading[AdapterConfig] | None = None,
     ) -> None:
         self._config = config
+        self._reloading = reloading or Reloading(config, LIVE)
         self._meta = meta
         self._broker_log = broker_log
         self._access = Access.of(config)
+        self._certificate = ServerCertificate(config.server.tls) if config.server.tls else None
         self._opening = opening
         self._clocks = clocks
         self._metrics = metrics or AdapterMetrics()
@@ -74,12 +86,36 @@ class Sidecar:
         self._stop = anyio.Event()
         self.state = SidecarState()
         self.gauges = SidecarGauges(meta, self.state, self._journal)
-        self.offsets = OffsetService(self.core, self._metrics)
+        self._telemetry = telemetry_of(config.telemetry, config.broker, self._metrics.registry)
+        self._spans: FlushSpans | None = None
+        if self._telemetry:
+            self._spans = FlushSpans(self._telemetry.record, config.telemetry.sample_ratio)
+            self.offsets: OffsetService = TracedOffsetService(self.core, self.state.committing_core, self._metrics, self._spans)
+        else:
+            self.offsets = OffsetService(self.core, self.state.committing_core, self._metrics)
         self._bridge = _bridge_of(config, self.offsets.commits)
         rocketmq = self._bridge.counts.status if self._bridge else None
-        self.status = SidecarStatus(config, meta, self._metrics, self.state, self._journal, rocketmq)
-        self.ready = anyio.Event()
+        self.status = SidecarStatus(self._reloading, meta, self._metrics, self.state, self._journal, rocketmq)
+        self._join_reloading()
+        self.taking_commits = anyio.Event()  # the store is open
+        self.ready = anyio.Event()  # recovered, or degraded: all calls are taken
         self.addresses: list[str] = []
+
+    def _join_reloading(self) -> None:
+        self._metrics.registry.register(ReloadingCollector("offset_adapter", self._reloading))
+        self._reloading.add(self._access.prepare)
+        if certificate := self._certificate:
+            self._reloading.add(lambda config: certificate.prepare(config.server.tls) if config.server.tls else NOTHING_NEW)
+        self._reloading.add(lambda config: Prepared(lambda: self._take(config)))
+
+    def _take(self, config: AdapterConfig) -> None:
+        """Put the settings in force that may change while the adapter runs."""
+        before, self._config = self._config, config
+        logs.set_level(config.log)
+        if core := self.state.core:
+            core.take(config)
+            if config.meta.endpoints != before.meta.endpoints:
+                core.flusher.try_now()
 
     def stop(self) -> None:
         """Ask for the orderly end (invariant 8)."""
@@ -94,7 +130,8 @@ class Sidecar:
 
         Raises what listening raises, and what opening the store raises at the first attempt.
         """
-        async with self._listening() as server, self._journal.running():
+        telemetry = self._telemetry.running() if self._telemetry else nullcontext()
+        async with telemetry, self._listening() as server, self._journal.running():
             store: LocalStore | None = await self._opening(self._config, only=None)
             while store:
                 left = await self._serve(store, server)
@@ -107,7 +144,7 @@ class Sidecar:
         """Serve until `stop` and return the number of keys left dirty; None if the store failed before."""
         reason = ""
         try:
-            parts = (self._config, store, self._meta, self._metrics, self._broker_log, self._clocks, self._journal)
+            parts = (self._config, store, self._meta, self._metrics, self._broker_log, self._clocks, self._journal, self._spans)
             async with running_core(*parts) as core:
                 try:
                     return await self._run_core(core, server)
@@ -122,10 +159,13 @@ class Sidecar:
         return None
 
     async def _run_core(self, core: Core, server: GrpcServer) -> int:
+        core.recovery_began()
         self.state.attach(core)
-        await self._unless_stopped(lambda: self._recover(core))
+        core.take(self._config)  # again: they may have been replaced while it was made
         core.tasks.start_soon(core.flusher.run, name="flusher")
-        await self._unless_stopped(lambda: self._take_commits(core, server))
+        await self._unless_stopped(lambda: self._take_commits(server))
+        await self._unless_stopped(lambda: self._recover(core))
+        await self._unless_stopped(lambda: self._take_all(core, server))
         await self._stop_intake(server)
         return await self._drain(core)
 
@@ -169,6 +209,12 @@ class Sidecar:
         if core.dirty and await core.store.look() and await core.flusher.rescue() > core.dirty.refused:
             raise MetaUnavailableError(core.flusher.last_error or "a part of the Meta Service does not answer")
 
+    async def _take_commits(self, server: GrpcServer) -> None:
+        await server.accept_waiting()
+        await server.set_serving(serving=True, only=COMMITS)
+        log.info("sidecar.takes_commits", addresses=self.addresses, help="all else waits for the recovery")
+        self.taking_commits.set()
+
     async def _recover(self, core: Core) -> None:
         """Compare with the Meta Service, or after `recovery.timeout_ms` without it serve degraded (invariant 9)."""
         limit_s = self._config.recovery.timeout_ms / 1000
@@ -187,7 +233,7 @@ class Sidecar:
         self._recovered(core)
 
     def _recovered(self, core: Core) -> None:
-        core.reader.recovery_finished()
+        core.recovery_finished()
         # Not before: until here, not all that is dirty is known.
         core.tasks.start_soon(core.expiry.run, name="expiry")
         core.tasks.start_soon(core.renewal.run, name="renewal")
@@ -202,8 +248,11 @@ class Sidecar:
             self._metrics.recovered.labels(result).set(getattr(report, result))
         self._metrics.recovery_seconds.set(report.seconds)
 
-    async def _take_commits(self, core: Core, server: GrpcServer) -> None:
+    async def _take_all(self, core: Core, server: GrpcServer) -> None:
+        if self._stop.is_set():
+            return  # it ended the recovery
         await server.set_serving(serving=True)
+        manager().ready()
         log.info("sidecar.serving", addresses=self.addresses, state=State.State.Name(self.state.state))
         self.ready.set()
         async with anyio.create_task_group() as tasks:
@@ -212,13 +261,19 @@ class Sidecar:
             await anyio.sleep_forever()
 
     async def _stop_intake(self, server: GrpcServer) -> None:
-        self.state.enter(State.STOPPING)
         log.info("sidecar.stopping")
+        manager().stopping()
+        until = anyio.current_time() + self._config.stop.grace_ms / 1000
+        # First, so that clients which watch the health have left when it changes.
+        server.drain()
         await server.set_serving(serving=False)
         self.offsets.end_streams()
-        # Who commits in this moment gets UNAVAILABLE from us, and not CANCELLED from a server that is going away.
-        await anyio.sleep(LINGER_S)
-        await server.stop(self._config.stop.grace_ms / 1000)
+        all_left = await server.drained(until - anyio.current_time())
+        self.state.enter(State.STOPPING)
+        if not all_left:
+            # Who commits in this moment gets UNAVAILABLE from us, and not CANCELLED from a server that is going away.
+            await anyio.sleep(LINGER_S)
+        await server.stop(max(until - anyio.current_time(), 0))
 
     async def _drain(self, core: Core) -> int:
         if not core.recovery.report.done:
@@ -283,7 +338,7 @@ class Sidecar:
         def add(server: grpc.aio.Server) -> None:
             offsets_grpc.add_OffsetStoreServicer_to_server(self.offsets, server)
             offsets_grpc.add_OffsetAdminServicer_to_server(
-                OffsetAdmin(self._config, self.status, self.core, self._access), server
+                OffsetAdmin(self._reloading, self.status, self.core, self._access), server
             )
 
         self._metrics.registry.register(GaugesCollector("offset_adapter", self.gauges.gauges))
@@ -291,6 +346,8 @@ class Sidecar:
         if self._bridge:
             self._metrics.registry.register(GaugesCollector("offset_adapter", self._bridge.counts.gauges))
             self._metrics.registry.register(CountersCollector("offset_adapter", self._bridge.counts.counters))
+        if self._telemetry:
+            self._metrics.registry.register(CountersCollector("offset_adapter", self._telemetry.counters))
         options = [("grpc.max_receive_message_length", MAX_REQUEST_BYTES)]
         self._metrics.registry.register(GaugesCollector("offset_adapter", descriptors.gauges))
         with metrics_http.serving(self._config.metrics, self._metrics.registry, self.state.ready):
@@ -302,8 +359,10 @@ class Sidecar:
                 add,
                 grpc_server=section.grpc_server,
                 together=together,
+                parts=(COMMITS,),
                 options=options,
                 refused=self._metrics.refused_connections.inc,
+                certificate=self._certificate,
             )
             async with listener as server:
                 self.addresses = list(server.addresses)
@@ -328,15 +387,21 @@ def _broker_log(config: AdapterConfig) -> AbstractAsyncContextManager[BrokerLog]
     return opened_broker_log(config.broker_log)
 
 
-async def run(config: AdapterConfig, until: Until) -> int:
-    """Run an adapter; `until` gets its stop function and is cancelled at its end. Returns the exit code."""
+async def run(config: AdapterConfig, until: Until, loaded: Loaded[AdapterConfig] | None = None) -> int:
+    """Run an adapter; `until` gets its stop function and is cancelled at its end. Returns the exit code.
+
+    `loaded` says what the settings were read from, so that they can be read again.
+    """
+    reloading = Reloading(config, LIVE, loaded, around=lambda: manager().reloading())
     async with (
         GrpcMetaClient.open(config.meta, spread=True) as meta,
         _broker_log(config) as broker_log,
         anyio.create_task_group() as tasks,
     ):
-        sidecar = Sidecar(config, meta, broker_log)
+        sidecar = Sidecar(config, meta, broker_log, reloading=reloading)
+        reloading.add(lambda config: meta.prepare(config.meta))
         tasks.start_soon(until, sidecar.stop, name="signals")
+        tasks.start_soon(reloading.run, name="reloading")
         left = await sidecar.run()
         tasks.cancel_scope.cancel()
     return 0 if left == 0 else 1

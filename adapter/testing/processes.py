@@ -48,6 +48,8 @@ class ServiceProcess:
     port: int
     environment: Mapping[str, str] = field(default_factory=dict)
     prefix: Sequence[str] = ()
+    descriptors: Sequence[int] = ()  # file descriptors that it gets besides its log
+    program: Sequence[str] = (sys.executable, "-m", "adapter")
     socket: Path | None = None
     process: subprocess.Popen[bytes] | None = None
     _seen: int = 0  # characters of the log when the process was launched
@@ -81,10 +83,11 @@ class ServiceProcess:
         with (self.directory / f"{self.command}.log").open("ab") as log:
             self._seen = len(self.log)
             self.process = subprocess.Popen(
-                [*self.prefix, sys.executable, "-m", "adapter", self.command, "--config", str(config)],
+                [*self.prefix, *self.program, self.command, "--config", str(config)],
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **self.environment},
+                pass_fds=self.descriptors,
             )
 
     def start(self, timeout_s: float = PATIENCE_S) -> None:

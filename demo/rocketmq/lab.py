@@ -32,6 +32,8 @@ START_S = 300.0  # of a broker, on a machine with many times its load
 OPENED = tuple(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.nio", "sun.nio.ch", "jdk.internal.ref"))
 PORTS = (20_000, 32_000)  # below those that the kernel gives to others
 CLUSTER, BROKER = "demo", "broker-a"
+# What mqadmin prints while the name server does not know the broker.
+NOT_REGISTERED = ("No topic route info", "the broker addr table is empty", "Make sure the specified clusterName exists")
 
 Offsets = dict[int, int]  # queue -> offset
 
@@ -283,13 +285,21 @@ class Lab:
                 time.sleep(0.1)
 
     def mqadmin(self, *words: object) -> str:
-        """Run RocketMQ's own command; returns what it prints."""
+        """Run RocketMQ's own command until it knows the broker; returns what it prints.
+
+        A broker that was just started registers with the name server after it has opened its port.
+        """
         command = [*self._command("org.apache.rocketmq.tools.command.MQAdminStartup", 192), *map(str, words)]
         command += ["-n", self.namesrv_address]
-        done = subprocess.run(
-            command, cwd=self.directory, env=self._environment, capture_output=True, text=True, timeout=START_S, check=False
-        )
-        return done.stdout + done.stderr
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            done = subprocess.run(
+                command, cwd=self.directory, env=self._environment, capture_output=True, text=True, timeout=START_S, check=False
+            )
+            printed = done.stdout + done.stderr
+            if not any(text in printed for text in NOT_REGISTERED) or time.monotonic() > deadline:
+                return printed
+            time.sleep(0.5)
 
     def cli(self, *words: object) -> subprocess.CompletedProcess[str]:
         """Run `offset-adapter` against the adapter."""

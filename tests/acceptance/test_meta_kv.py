@@ -94,6 +94,9 @@ def test_a_list_shows_the_keys_below_a_prefix_of_one_cluster(kv: Kv) -> None:
         kv("put", key, "-", "--cluster", "listed", stdin=value.encode())
     rows = json.loads(kv("list", "p/", "--cluster", "listed", "--json").stdout)
     assert [(row["key"], len(row["value"])) for row in rows] == [("p/a", 2**20), ("p/b", 2**20), ("p/c", 1)]
+    lines = kv("list", "p/", "--cluster", "listed", "--output", "csv").stdout.splitlines()
+    assert (lines[0], lines[-1].endswith(",v,")) == ("key,revision,value,value_base64", True)
+    assert kv("get", "p/c", "--cluster", "listed", "--output", "csv").stdout.splitlines() == [lines[0], lines[-1]]
     shown = kv("list", "--cluster", "listed").output
     assert [key in shown for key in ("p/a", "p/b", "p/c", "q", "1,048,576", "4 keys")] == [True] * 6
     assert kv("list", "--cluster", "nobody").output == "key\trevision\tbytes\tvalue\n0 keys\n"

@@ -174,7 +174,7 @@ def test_describe_of_all_groups_and_of_none(shared: Pair) -> None:
     assert shared("groups", "describe", "one", "none", "--json").code == NO
     for arguments in ([], ["one", "--all-groups"]):
         ran = shared("groups", "describe", *arguments)
-        assert (ran.code, ran.err) == (ERROR, "error: name at least one GROUP, or give --all-groups\n")
+        assert (ran.code, ran.err) == (ERROR, "error: name at least one GROUP, or give --all-groups or --regex\n")
 
 
 def test_groups_are_listed_with_what_they_have(pair: Pair) -> None:
@@ -189,6 +189,29 @@ def test_groups_are_listed_with_what_they_have(pair: Pair) -> None:
     assert "default g 2 0 20" in ran.words
     assert "team g 1 0 20" in ran.words
     assert [(row["namespace"], row["shards"]) for row in pair("groups", "list", "-n", "team", "--json").json] == [("team", 1)]
+
+
+def test_every_group_is_reset_and_set_back_from_a_file(pair: Pair, tmp_path: Path) -> None:
+    """As kafka-consumer-groups does with --all-groups, --topic and --from-file; of other groups and shards nothing is touched."""
+    commit(pair, "a", {"t/0": 100, "t/1": 200, "u/0": 300})
+    commit(pair, "b", {"t/0": 50})
+    commit(pair, "c", {"u/0": 5})
+    pair("commit", "a", "t/0", "7", "-n", "team")
+    plan = tmp_path / "plan.csv"
+    ran = pair("offsets", "reset", "--all-groups", "--topic", "t", "--shift-by", "-10", "--export", plan)
+    assert (ran.code, ran.out.splitlines()[-1]) == (OK, "dry run: 3 of 3 offsets would be moved; --execute does it")
+    assert sorted(plan.read_text().splitlines()) == ["a,t,0,90", "a,t,1,190", "b,t,0,40"]
+    ran = pair("offsets", "reset", "--all-groups", "--to-offset", "1", "--execute")
+    assert (ran.code, ran.out.splitlines()[-1]) == (OK, "done: 5 offsets moved, read back and equal")
+    ran = pair("offsets", "reset", "--all-groups", "--from-file", plan, "--execute")
+    assert (ran.code, ran.out.splitlines()[-1]) == (OK, "done: 3 offsets moved, read back and equal")
+    ran = pair("offsets", "reset", "--all-groups", "u/0", "--to-offset", "2", "--execute")
+    assert (ran.code, ran.out.splitlines()[-1]) == (OK, "done: 2 offsets moved, read back and equal")
+    pair("flush")
+    assert [standing(pair, group) for group in "abc"] == [{"t/0": 90, "t/1": 190, "u/0": 2}, {"t/0": 40}, {"u/0": 2}]
+    assert pair("get", "a", "-n", "team", "--json").json[0]["offset"] == 7
+    ran = pair("offsets", "reset", "--all-groups", "none/0", "--to-offset", "2", "--execute")
+    assert (ran.code, ran.out.startswith("nothing to do: there is no such offset")) == (NO, True)
 
 
 def test_a_deleted_group_is_gone(shared: Pair) -> None:

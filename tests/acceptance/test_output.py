@@ -1,12 +1,16 @@
 """What commands print as processes: at a terminal, into a pipe, to a reader that goes away; and whom they blame."""
 
+import csv
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from io import StringIO
+from pathlib import Path
 
 import pytest
 
@@ -162,6 +166,108 @@ def test_after_ones_own_reset_nobody_is_told_to_stop_consumers(shared: Pair) -> 
     epoch = shared("get", "own", "--json").json[0]["epoch"]
     assert shared("commit", "own", "own/0", "500", "--epoch", str(epoch)).code == OK
     assert "stop its consumers" in shared("offsets", "reset", "own", "--to-offset", "3").err
+
+
+def test_a_narrow_terminal_gets_every_cell_whole(shared: Pair) -> None:
+    """As records, one line for each cell; the same table fits where there is room."""
+    commit(shared, "narrow", {"a-topic-with-a-name/0": 7})
+    where = {"OFFSET_ADAPTER_ADDRESS": shared.adapter.address}
+    shown = at_a_terminal(["get", "narrow"], {**where, "COLUMNS": "60"})
+    record = dict(line.split(maxsplit=1) for line in shown.splitlines() if line)
+    assert {name: record[name] for name in ("group", "shard", "offset", "epoch")} == {
+        "group": "narrow",
+        "shard": "a-topic-with-a-name/0",
+        "offset": "7",
+        "epoch": "1",
+    }
+    assert "metadata" not in record
+    wide = at_a_terminal(["get", "narrow"], {**where, "COLUMNS": "120"})
+    assert wide.splitlines()[0].split()[:4] == ["namespace", "group", "shard", "offset"]
+
+
+def test_the_width_of_a_terminal_changes_nothing_in_a_pipe(shared: Pair) -> None:
+    """Nor do colours that are forced, in any form."""
+    commit(shared, "piped", {"orders/0": 7})
+    for form in ("table", "json", "csv"):
+        command = ("get", "piped", "--output", form, "--address", shared.adapter.address)
+        narrow, wide, plain = (
+            run(*command, COLUMNS="5"),
+            run(*command, COLUMNS="500", FORCE_COLOR="1"),
+            run(*command, NO_COLOR="1"),
+        )
+        assert narrow.out == wide.out == plain.out
+
+
+LISTINGS = (
+    ("list",),
+    ("get", "everywhere"),
+    ("groups", "list"),
+    ("groups", "describe", "everywhere"),
+    ("groups", "broadcast", "everywhere", "orders/0"),
+    ("status",),
+)
+
+
+@pytest.mark.parametrize("command", LISTINGS, ids=" ".join)
+def test_every_listing_has_three_forms(shared: Pair, command: tuple[str, ...]) -> None:
+    """`--json` is short for `--output json`. CSV has a line of names, and the same number of cells in each line."""
+    commit(shared, "everywhere", {"orders/0": 7})
+    shared("flush")
+    table, long, short, rows = (shared(*command, *form) for form in ([], ["--output", "json"], ["--json"], ["--output", "csv"]))
+    assert table.code == long.code == short.code == rows.code
+    assert type(long.json) is type(short.json)
+    names, *cells = csv.reader(StringIO(rows.out))
+    assert cells
+    assert {len(row) for row in cells} == {len(names)}
+    assert (long.err, rows.err) == ("", "")
+
+
+def test_a_watched_command_looks_again(shared: Pair) -> None:
+    """In a pipe each look follows the one before; at a terminal it takes its place. SIGINT ends it with exit code 0."""
+    commit(shared, "watched", {"orders/0": 7})
+    command = [sys.executable, "-m", "adapter", "get", "watched", "--address", shared.adapter.address]
+    assert subprocess.run([*command, "--watch"], capture_output=True, check=False, timeout=120).returncode == ERROR
+    # A shell without job control has a command in the background ignore SIGINT, which the tests may be.
+    code = "import signal; signal.signal(2, signal.default_int_handler); from adapter.__main__ import main; main()"
+    command = [sys.executable, "-c", code, "groups", "list", "--regex", "watch.*", "--watch=0.1", "--output", "csv"]
+    with subprocess.Popen([*command, "--address", shared.adapter.address], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        lines = [process.stdout.readline() for _ in range(6)]
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert process.wait(120) == OK
+    assert lines[::2] == ["namespace,group,shards,dirty,last_commit_at_ms\n"] * 3
+    assert all(line.startswith("default,watched,1,") for line in lines[1::2])
+
+
+def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
+    """By the script that `completion` prints, in a real bash."""
+    shim = tmp_path / "offset-adapter"
+    code = "import sys; sys.argv[0] = 'offset-adapter'; from adapter.__main__ import main; main()"
+    shim.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$@"\n')
+    shim.chmod(0o700)
+    lines = ["source <(offset-adapter completion bash)"]
+    for words in ("groups desc", "doctor --out", "meta placement show --outp"):
+        typed = f"offset-adapter {words}"
+        lines.append(
+            f"COMPREPLY=(); COMP_WORDS=({typed}); COMP_CWORD={len(typed.split()) - 1}; _offset_adapter_completion offset-adapter"
+        )
+        lines.append('echo "${COMPREPLY[@]}"')
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(Path(__file__).parents[2])}
+    ran = subprocess.run(
+        ["bash", "-c", "\n".join(lines)], capture_output=True, text=True, check=True, timeout=120, env=environment
+    )
+    assert ran.stdout.splitlines() == ["describe", "--output", "--output"]
+
+
+def test_groups_are_chosen_by_a_pattern_of_their_whole_name(shared: Pair) -> None:
+    """As a consumer subscribes to topics by a pattern; for `list` and for `describe`."""
+    for group in ("pattern-a", "pattern-b", "a-pattern"):
+        commit(shared, group, {"t/0": 1})
+    for pattern, expected in (("pattern-.", ["pattern-a", "pattern-b"]), ("pattern", []), (".*pattern", ["a-pattern"])):
+        listed = shared("groups", "list", "--regex", pattern, "--json").json
+        described = shared("groups", "describe", "--regex", pattern, "--json").json
+        assert [row["group"] for row in listed] == [row["group"] for row in described] == expected
 
 
 def test_json_of_a_list_is_one_array(shared: Pair) -> None:

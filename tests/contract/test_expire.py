@@ -137,7 +137,7 @@ async def test_an_expiry_and_saves_at_the_same_time_leave_the_group_whole_or_the
             group = f"g{turn}"
             keys = [key(name, group) for name in names]
             await save(engine, *((where, OLD) for where in keys))
-            young = record(6, 3, committed_at_ms=NOW)
+            young = record(6, 3, committed_at_ms=NOW - 1)
             saving = save(engine, (keys[0], young), *((key(f"n{at}", group), young) for at in range(600)))
             expiring = engine.expire(CLUSTER, "default", group, BEFORE, NOW)
             first, second = (saving, expiring) if turn % 2 else (expiring, saving)

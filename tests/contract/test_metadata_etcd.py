@@ -33,6 +33,8 @@ async def test_a_compare_and_set_whose_answer_was_lost_is_not_sent_again() -> No
     async with Losing.open("metadata", shared_members(), section) as cluster:
         assert isinstance(cluster, Losing)
         store = EtcdMetadata(cluster, section.prefix)
+        await store.open()
+        cluster.asked = 0
         cluster.losing = 1
         with pytest.raises(MetaUnavailableError, match="key 'k': it is unknown whether it was written: read it again"):
             await store.put(C, "k", b"ours", 0)
@@ -52,6 +54,8 @@ async def test_a_put_whose_answer_was_lost_is_sent_again() -> None:
     async with Losing.open("metadata", shared_members(), section) as cluster:
         assert isinstance(cluster, Losing)
         store = EtcdMetadata(cluster, section.prefix)
+        await store.open()
+        cluster.asked = 0
         cluster.losing = 1
         revision = await store.put(C, "k", b"v")
         cluster.losing = 1

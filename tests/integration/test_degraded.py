@@ -63,7 +63,7 @@ def _leave_dirty(adapter: ServiceProcess, meta: ServiceProcess) -> None:
 
 
 def test_a_start_without_the_meta_service_is_degraded_and_recovers_when_it_is_back(directory: Path, meta: ServiceProcess) -> None:
-    """NOT_SERVING until `recovery.timeout_ms`, then commits but no reads of the store, then all of it (9)."""
+    """Commits and no reads until `recovery.timeout_ms`, then no reads of the store, then all of it (9)."""
     adapter = adapter_process(directory, meta.address, extra=SETTINGS)
     with ended(adapter):
         _leave_dirty(adapter, meta)
@@ -87,7 +87,7 @@ def _is_not_ready_before_the_timeout(adapter: ServiceProcess, stubs: Rpc, launch
     request = offsets_pb.StatusRequest()
     status = stubs.admin.Status(request, timeout=PATIENCE_S, wait_for_ready=True)
     if status.state == STATE.RECOVERING:  # else this process was held up for longer than the timeout
-        code, text = _refused(lambda: _commit(stubs, {"early": 1}))
+        code, text = _refused(lambda: _read(stubs, "flushed", offsets_pb.MEMORY))
         assert code is UNAVAILABLE
         assert text.startswith("the adapter is recovering") or time.monotonic() - launched > TIMEOUT_S
     adapter.wait_ready()

@@ -10,13 +10,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from adapter.client.broker_log import NoBrokerLog
-from adapter.client.client import OffsetClient
 from adapter.errors import MetaUnavailableError
 from adapter.sidecar.process import Sidecar
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config, running_sidecar
 from adapter.testing.waiting import eventually
-from tests.integration.helpers import PATIENCE_S, commits, key, serving
+from tests.integration.helpers import PATIENCE_S, key, serving
 
 pytestmark = pytest.mark.usefixtures("grpc_server")
 
@@ -46,25 +45,6 @@ async def test_each_service_is_serving_only_after_the_recovery(directory: Path, 
         assert await _health(sidecar, service) == health_pb2.HealthCheckResponse.SERVING
         sidecar.stop()
     assert meta.records[key()].position == (1, 1)
-
-
-async def test_requests_before_the_recovery_are_unavailable(directory: Path) -> None:
-    """A commit, too: a broker that reads its start offset now would get a value that is about to be adopted over (9)."""
-    async with serving(directory, FakeMeta()) as (_, client):
-        await client.commit("g", {"s": 1})
-    meta = FakeMeta()
-    meta.down = MetaUnavailableError("gone")
-    sidecar = Sidecar(adapter_config(directory), meta, NoBrokerLog())
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(sidecar.run)
-        await eventually(lambda: bool(sidecar.addresses), PATIENCE_S)
-        async with grpc.aio.insecure_channel(sidecar.addresses[0]) as channel:
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await OffsetClient(channel).store.CommitOffsets(commits({"s": 2}), timeout=PATIENCE_S)
-        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-        assert (caught.value.details() or "").startswith("the adapter is recovering")
-        meta.down = None
-        sidecar.stop()
 
 
 async def test_what_no_servicer_implements_is_unimplemented(directory: Path) -> None:

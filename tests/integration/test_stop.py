@@ -219,14 +219,16 @@ def test_a_stop_during_the_recovery_does_not_wait_for_it(directory: Path, meta: 
             stubs.store.CommitOffsets(commits({"a": 1}), timeout=PATIENCE_S)
         adapter.kill()
         adapter.launch()
+        wait_until(lambda: adapter.log.count("sidecar.takes_commits") == 2, "it takes commits")
         with rpc(adapter.address) as stubs:
-            status = stubs.admin.Status(offsets_pb.StatusRequest(), timeout=PATIENCE_S, wait_for_ready=True)
+            stubs.store.CommitOffsets(commits({"b": 2}), timeout=PATIENCE_S)
+            status = stubs.admin.Status(offsets_pb.StatusRequest(), timeout=PATIENCE_S)
         assert status.state == offsets_pb.StatusReply.RECOVERING
         assert adapter.stop(PATIENCE_S) == 1
-        assert "left=1" in adapter.log
+        assert "left=2" in adapter.log
         meta.start()
         adapter.start()
-        assert stored_in(meta) == {key("a"): (1, 1)}
+        assert stored_in(meta) == {key("a"): (1, 1), key("b"): (1, 2)}
 
 
 def test_a_clean_stop_of_an_idle_adapter_exits_0_though_the_meta_service_is_gone(directory: Path, meta: ServiceProcess) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
@@ -21,8 +22,10 @@ if TYPE_CHECKING:  # the generated code has these only for the checker
 Report = dict[str, Any]
 DEADLINE_S = 30.0
 RETRY_S = 0.02
+RESTART_S = 60.0
 METADATA = "m" * 4096
 OPTIONS = (("grpc.enable_retries", 0),)
+NO_POLICY = (("grpc.service_config_disable_resolution", 1),)  # transparent retries alone
 KEEPALIVE = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 2_000),
@@ -183,11 +186,16 @@ class Client:
         await asyncio.sleep(float(seconds))
         return {"codes": Counter([before, await self._commit("s-0", 2)])}
 
-    async def drain(self) -> Report:
+    async def drain(self, within_s: float = 5.0) -> Report:
         """A ledger of what was acknowledged, until stdin is at its end."""
-        drain = _Drain(self._stub, self._group)
+        drain = _Drain(self._stub, self._group, within_s)
         await asyncio.gather(*(drain.unary(f"w-{at}") for at in range(8)), drain.stream(), drain.end())
-        return {"acknowledged": drain.acknowledged, "codes": drain.codes, "stream_codes": drain.stream_codes}
+        ledger = {"acknowledged": drain.acknowledged, "codes": drain.codes, "stream_codes": drain.stream_codes}
+        return {**ledger, "longest_ms": round(drain.longest_s * 1000)}
+
+    async def restarts(self) -> Report:
+        """The same with a deadline that no restart takes."""
+        return await self.drain(RESTART_S)
 
     async def _commit(self, shard: str, offset: int) -> int:
         return await self._send(commit(self._group, (shard, offset)))
@@ -223,10 +231,12 @@ class Client:
 class _Drain:
     """Workers that go on through restarts of the adapter."""
 
-    def __init__(self, stub: "Stub", group: str) -> None:
+    def __init__(self, stub: "Stub", group: str, within_s: float) -> None:
         self._stub = stub
         self._group = group
+        self._within_s = within_s
         self._ending = False
+        self.longest_s = 0.0
         self.acknowledged = Counter[str]()
         self.codes = Counter[int]()
         self.stream_codes = Counter[int]()
@@ -239,7 +249,10 @@ class _Drain:
         self.acknowledged[shard] = 0
         while not self._ending:
             offset = self.acknowledged[shard] + 1
-            code = number_of(await self._stub.CommitOffsets(commit(self._group, (shard, offset)), timeout=5).code())
+            begun = time.monotonic()
+            call = self._stub.CommitOffsets(commit(self._group, (shard, offset)), timeout=self._within_s)
+            code = number_of(await call.code())
+            self.longest_s = max(self.longest_s, time.monotonic() - begun)
             self.codes[code] += 1
             if code:
                 await asyncio.sleep(RETRY_S)
@@ -274,7 +287,8 @@ class _Drain:
 
 async def main(scenario: str, address: str, group: str, *arguments: str) -> Report:
     """Do what the arguments say."""
-    options = (*OPTIONS, *(KEEPALIVE if scenario == "keepalive" else ()), *(RECONNECT if scenario == "drain" else ()))
+    policies = NO_POLICY if scenario == "restarts" else OPTIONS
+    options = (*policies, *(KEEPALIVE if scenario == "keepalive" else ()), *(RECONNECT if scenario == "drain" else ()))
     async with grpc.aio.insecure_channel(address, options=options) as channel:
         run: Callable[..., Awaitable[Report]] = getattr(Client(channel, group), scenario)
         return await run(*arguments)

@@ -69,8 +69,18 @@ class _Server(GrpcServer):
         self._calls = process.calls
         self.addresses = []
 
-    async def set_serving(self, *, serving: bool) -> None:
+    async def set_serving(self, *, serving: bool, only: str | None = None) -> None:
         pass
+
+    async def accept_waiting(self) -> None:
+        pass
+
+    def drain(self) -> None:
+        self._process.grpc_server = None
+        self._grpc_server.drain()
+
+    async def drained(self, grace_s: float) -> bool:
+        return await self._grpc_server.drained(grace_s) and not self._calls
 
     async def stop(self, grace_s: float | None) -> None:
         self._process.grpc_server = None
@@ -216,7 +226,7 @@ class Running(Process):
 
     @property
     def state(self) -> int:
-        return self.sidecar.state.state if self.sidecar else State.RECOVERING
+        return self.sidecar.state.state if self.sidecar else State.STARTING
 
     def call(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do something in this process, as one of its callers asks for it."""
@@ -254,10 +264,13 @@ class Running(Process):
             self._count_anew()
 
     def serving(self) -> Core:
-        """The core, as a call gets it. Raises NotReadyError."""
+        """The core, as any call but a commit gets it. Raises NotReadyError."""
         if self.sidecar is None:
             raise NotReadyError("not yet")
-        return self.sidecar.core()
+        core = self.sidecar.core()
+        if not (core.recovery.report.done or self.state == State.DEGRADED):
+            self.machine.violations.append(f"9: {self.broker.name} answers more than commits before it has recovered")
+        return core
 
     def stop(self) -> None:
         """SIGTERM."""

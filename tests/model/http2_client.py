@@ -75,6 +75,10 @@ class Wire(asyncio.Transport):
     def abort(self) -> None:
         self.close()
 
+    def write_eof(self) -> None:
+        """The client closes the connection when the server has said all."""
+        asyncio.get_running_loop().call_soon(self.close)
+
     def get_write_buffer_size(self) -> int:
         return 0
 

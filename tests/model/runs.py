@@ -38,6 +38,7 @@ OFFERS = st.lists(st.builds(Offer, KEY, FURTHER, st.booleans(), SELDOM), min_siz
 ROUNDS = st.lists(OFFERS, min_size=1, max_size=4)
 MEETS = st.sampled_from(["nothing", "nothing", "nothing", "a full disk", "a stop", "a kill"])
 SOON_S = 0.02  # enough for what meets no fault
+EARLY_S = 0.003  # a recovery has begun, and not ended
 UNHEARD_S = 0.22  # enough for a group load to be given up
 
 
@@ -113,6 +114,23 @@ class Everything(RuleBasedStateMachine):
             world.read(at, key.group_key, ReadMode.STORE)
         elif then == "kill":
             world.kill(at, None, restart=True)
+        self._pass(wait)
+
+    @rule(at=BROKERS, key=KEY, commits=COMMITS, change=CHANGE, offset=st.integers(0, 9), again=SELDOM, wait=WAITS)
+    def early(
+        self, at: int, key: OffsetKey, commits: list[tuple[int, bool]], change: str, offset: int, again: bool, wait: float
+    ) -> None:
+        """A broker that was killed takes commits while it recovers, after the offset moved elsewhere; it may be killed again."""
+        world = self.world
+        self._change(1 - at, change, key, offset)
+        self._pass(SOON_S)
+        for _ in range(1 + again):
+            world.trouble(at, [Fault.SLOW])
+            world.kill(at, None, restart=True)
+            for offered, overwrite in commits:
+                self._pass(EARLY_S)
+                world.commit(at, {key: offered}, overwrite=overwrite)
+                world.read(at, key.group_key, ReadMode.MEMORY)
         self._pass(wait)
 
     @rule(

@@ -9,11 +9,12 @@ from typing import Any
 from adapter.errors import InvalidInputError
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, ReadMode
 from adapter.rpc import offsets_pb
+from adapter.sidecar.api.state import TAKES_COMMITS
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
 from adapter.sidecar.engine.resets import Outcome
-from tests.model.broker import Running, Setup, State
+from tests.model.broker import Running, Setup
 from tests.model.consumers import Consumers
 from tests.model.machines import KEYS
 from tests.model.model import Moved, Sent, known
@@ -130,7 +131,7 @@ class World(Consumers):
         """Invariant 10: bad input names its field and stores nothing, not even the good entries beside it."""
         running = self._running(at)
         core = running.core if running else None
-        if running is None or running.sidecar is None or core is None or running.state not in {State.SERVING, State.DEGRADED}:
+        if running is None or running.sidecar is None or core is None or running.state not in TAKES_COMMITS:
             return
         shard, field = BAD[which]
         good = offsets_pb.ShardCommit(shard="good", offset=99)

@@ -78,8 +78,8 @@ FAST_PATH_MUTANTS = (
     Mutant(
         "fast-path-without-a-sync",
         "sidecar/engine/policies.py",
-        "        self.at_once = self._all_write_back and not committer.syncs_each\n",
-        "        self.at_once = self._all_write_back\n",
+        "        return policies.all_write_back and not self._committer.syncs_each\n",
+        "        return policies.all_write_back\n",
         "with always, a power cut loses acknowledged commits",
         ("unit/sidecar/engine/test_fast_path.py::test_with_always_every_commit_is_left_by_the_fast_path",),
     ),

@@ -9,7 +9,7 @@ META_MUTANTS = (
         "            if newest_ms >= before_ms:\n",
         "            if newest_ms >= now_ms:\n",
         "a group that commits through another broker expires (linkedin/kafka #488)",
-        ("contract/test_expire.py::test_one_young_commit_keeps_the_whole_group",),
+        ("contract/test_expire.py::test_an_expiry_and_saves_at_the_same_time_leave_the_group_whole_or_the_saves_above_it",),
     ),
     Mutant(
         "meta-drops-young-tombstones",

@@ -3,6 +3,7 @@
 `why` is what a user would meet. The model test runs first; the named tests only when it saw nothing.
 """
 
+from tests.mutants.cli_mutants import CLI_MUTANTS
 from tests.mutants.epochless_mutants import EPOCHLESS_MUTANTS
 from tests.mutants.etcd_mutants import ETCD_MUTANTS
 from tests.mutants.fast_path_mutants import FAST_PATH_MUTANTS
@@ -12,8 +13,12 @@ from tests.mutants.meta_mutants import META_MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.page_mutants import PAGE_MUTANTS
 from tests.mutants.release_mutants import RELEASE_MUTANTS
+from tests.mutants.reload_mutants import RELOAD_MUTANTS
+from tests.mutants.restart_mutants import RESTART_MUTANTS
 from tests.mutants.rocketmq_mutants import ROCKETMQ_MUTANTS
+from tests.mutants.start_mutants import START_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
+from tests.mutants.version_mutants import VERSION_MUTANTS
 
 MUTANTS = (
     Mutant(
@@ -382,6 +387,7 @@ MUTANTS = (
         "after a reset elsewhere a consumer that has read it cannot commit here until something else brings the epoch",
         ("unit/sidecar/engine/test_read_epochs.py::test_a_newer_epoch_than_is_known_here_is_loaded_first",),
     ),
+    *CLI_MUTANTS,
     *FAST_PATH_MUTANTS,
     *HOLD_MUTANTS,
     *HTTP2_MUTANTS,
@@ -391,5 +397,9 @@ MUTANTS = (
     *ETCD_MUTANTS,
     *PAGE_MUTANTS,
     *RELEASE_MUTANTS,
+    *RELOAD_MUTANTS,
+    *RESTART_MUTANTS,
     *ROCKETMQ_MUTANTS,
+    *START_MUTANTS,
+    *VERSION_MUTANTS,
 )

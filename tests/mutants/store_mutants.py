@@ -69,8 +69,8 @@ STORE_MUTANTS = (
     Mutant(
         "a-second-loss-is-forgotten",
         "sidecar/engine/meta_watch.py",
-        "                self._handled = server_reports.losses\n                await self._compare_again()\n",
-        "                await self._compare_again()\n                self._handled = server_reports.losses\n",
+        "                self._handled = server_reports.comparisons\n                await self._compare_again()\n",
+        "                await self._compare_again()\n                self._handled = server_reports.comparisons\n",
         "what was compared before the second loss is gone for good",
         (_WATCH + "test_a_loss_during_the_comparison_leads_to_another_one",),
     ),
@@ -101,7 +101,7 @@ STORE_MUTANTS = (
     Mutant(
         "an-older-copy-is-no-loss",
         "sidecar/engine/meta_watch.py",
-        "        elif known and known.flushed_seq > self._store.seq:\n",
+        "        elif known and known.flushed_seq > self._store.unasked_seq:\n",
         "        elif known and known.flushed_seq > 2**63:\n",
         "a directory restored from a backup is not reported, and write counters are used again",
         (_WATCH + "test_an_older_copy_of_the_store_is_a_loss_and_counters_go_on",),
@@ -252,5 +252,15 @@ STORE_MUTANTS = (
         "        if self._store.seq > 2**63:\n            return ",
         "a group whose commits the Meta Service lost goes, here too",
         (_WATCH + "test_a_sweep_waits_for_the_comparison_and_for_the_clock",),
+    ),
+    Mutant(
+        "a-later-write-stands-after-a-sync-without-space",
+        "sidecar/storage/store.py",
+        "                self._disk_full = self._sync_without_space = True\n",
+        "                self._disk_full = True\n",
+        "a sync that found no space is vouched for by a later one: a power cut takes acknowledged commits",
+        (
+            "unit/sidecar/storage/test_store.py::test_a_sync_that_finds_no_space_means_a_full_disk_until_the_store_is_opened_again",
+        ),
     ),
 )

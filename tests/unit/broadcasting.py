@@ -29,7 +29,7 @@ class World:
     def __init__(self, core: Core, clock: SetClock) -> None:
         self.core = core
         self.clock = clock
-        self._service = OffsetService(lambda: core, AdapterMetrics())
+        self._service = OffsetService(lambda: core, lambda: core, AdapterMetrics())
 
     async def commit(self, client: str, offsets: Mapping[str, int], group: str = "g") -> list[tuple[str, str, int]]:
         """Commit for a client; returns what supersedes the commit."""

@@ -1,7 +1,8 @@
 """The OffsetStore of broadcasting consumers: a local file with the path and format of RocketMQ's Java client.
 
 At every moment `offsets.json` or `offsets.json.bak` is complete and holds all persisted offsets, also after a crash of the
-process or the machine. An unreadable file is an error, never an absent offset.
+process or the machine. An unreadable file is an error, never an absent offset. Beside them the file FORMAT says their version;
+RocketMQ's client neither reads nor needs it.
 """
 
 import fcntl
@@ -17,14 +18,16 @@ import structlog
 
 from adapter.client.offset_store.store import OffsetStoreError, ReadOffsetType
 from adapter.client.offset_store.table import OffsetTable
-from adapter.errors import InvalidInputError
+from adapter.errors import InvalidInputError, StoreDamagedError, StoreVersionError
 from adapter.formats import files
 from adapter.formats.files import Format
 from adapter.formats.rows import Naming, OffsetRow, Reject
 from adapter.model.names import check_name
 from adapter.model.queues import MessageQueue, queue_of, shard_of
 from adapter.model.records import DEFAULT_NAMESPACE, LONG_MAX
+from adapter.runtime import format_mark
 from adapter.runtime.files import sync_directory
+from adapter.runtime.format_mark import OFFSET_FILE
 
 log = structlog.get_logger(__name__)
 
@@ -32,8 +35,11 @@ FOLDER = ".rocketmq_offsets"
 FILE = "offsets.json"
 BACKUP = ".bak"
 FRESH = ".new"
+_TABLE = "$.offsetTable["  # how the place of a queue begins, and the only member of the file
 
 Offsets: TypeAlias = dict[MessageQueue, int]
+
+_UNREADABLE = (OSError, InvalidInputError, StoreDamagedError, StoreVersionError)
 
 
 class LocalFileOffsetStore(OffsetTable):
@@ -118,7 +124,7 @@ class LocalFileOffsetStore(OffsetTable):
             except BaseException as error:
                 for queue, value in sent.items():
                     entries[queue].put_back(value)
-                if isinstance(error, (OSError, InvalidInputError)):
+                if isinstance(error, _UNREADABLE):
                     raise OffsetStoreError.of("storing the offset", dict.fromkeys(sent, str(error))) from error
                 raise
             for queue, value in sent.items():
@@ -128,7 +134,7 @@ class LocalFileOffsetStore(OffsetTable):
         try:
             async with self._lock:
                 return await anyio.to_thread.run_sync(self._read_file)
-        except (OSError, InvalidInputError) as error:
+        except _UNREADABLE as error:
             raise OffsetStoreError(f"{what} failed: {error}", dict.fromkeys(queues, str(error))) from error
 
     def _shard(self, queue: MessageQueue) -> str:
@@ -151,6 +157,8 @@ class LocalFileOffsetStore(OffsetTable):
             if number != self._newest_write:
                 return  # cancelled while it waited for the lock; a newer write must not be overwritten
             stored, whole = self._read_either()
+            if not format_mark.is_marked(OFFSET_FILE, self._path.parent):
+                format_mark.write(OFFSET_FILE, self._path.parent)
             rows = (
                 OffsetRow(DEFAULT_NAMESPACE, self._naming.group, shard_of(queue), offset)
                 for queue, offset in (stored | offsets).items()
@@ -166,7 +174,11 @@ class LocalFileOffsetStore(OffsetTable):
             sync_directory(self._path.parent)
 
     def _read_either(self) -> tuple[Offsets, bool]:
-        """The offsets of the file, or if it is unreadable those of its .bak; and whether the file itself was read."""
+        """The offsets of the file, or if it is unreadable those of its .bak; and whether the file itself was read.
+
+        A file of a later version is not unreadable: its .bak, which may be older, does not stand for it.
+        """
+        format_mark.is_marked(OFFSET_FILE, self._path.parent)
         reasons: dict[Path, str] = {}
         for path in (self._path, self._backup):
             try:
@@ -191,6 +203,11 @@ class LocalFileOffsetStore(OffsetTable):
         offsets: Offsets = {}
         for row in files.read(path, Format.ROCKETMQ_CLIENT, self._naming):
             queue = None if isinstance(row, Reject) else queue_of(row.shard)
+            if isinstance(row, Reject) and not f"{row.place}[".startswith(_TABLE):
+                raise StoreVersionError(
+                    f"{path}: is not of version {OFFSET_FILE.version}: {row.reason}. If a later offset-adapter wrote it, "
+                    "use that one; if it is damaged, restore it or remove it"
+                )
             if isinstance(row, Reject) or queue is None:
                 raise InvalidInputError(f"line {row.line}: {row.place}: {row.reason}" if isinstance(row, Reject) else row.shard)
             offsets[queue] = row.offset

@@ -9,6 +9,7 @@ Each Raft group is an etcd cluster of its own. Offsets:
 - `reads`: reads and listings over several Raft groups.
 - `expiry`: expires groups and removes old tombstones.
 - `broker_stores`: the reported local stores of brokers.
+- `format_key`: the version of these keys and values, which is checked before anything is written.
 - `keys`: the keys in etcd, and the binary form of values.
 
 Changing the set of Raft groups:

@@ -23,7 +23,9 @@ from adapter.metaservice.etcd.elections import Elections
 from adapter.metaservice.etcd.errors import translate, wants_token
 from adapter.model.records import StoreMark
 from adapter.rpc import etcd_grpc, etcd_pb
-from adapter.runtime.channels import close_channels, open_channel
+from adapter.runtime.certificates import PemFiles, read_client_files
+from adapter.runtime.channels import RetiredChannels, close_channels, open_channel_with
+from adapter.runtime.live import NOTHING_NEW, Prepared
 from adapter.runtime.secret_files import read_secret
 
 if TYPE_CHECKING:  # exist only in the stubs
@@ -71,6 +73,9 @@ class Stubs:
         self.auth: AuthAsyncStub = etcd_grpc.AuthStub(channel)
 
 
+# Registers a function that prepares new settings, see `Reloading.add`.
+Join = Callable[[Callable[[EtcdSection], Prepared]], None]
+
 # A call: takes the member's stubs, the deadline in seconds, and the gRPC metadata.
 Call = Callable[[Stubs, float, Metadata], Awaitable[R]]
 
@@ -86,7 +91,10 @@ class EtcdCluster:
         self.losses = 0  # times that the cluster was found to hold less than it had acknowledged
         self._marks = SeenMarks()
         self._full = False
+        self._channels = channels
         self._stubs = {endpoint: Stubs(channel) for endpoint, channel in channels.items()}
+        self._files: PemFiles | None = None
+        self._retired = RetiredChannels(LIMIT_S)
         self._timeout_s = timeout_s
         self._user = user
         self._token: Metadata = ()
@@ -94,14 +102,38 @@ class EtcdCluster:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, name: str, members: MembersSection, section: EtcdSection) -> "AsyncIterator[EtcdCluster]":
-        """Open a client over new channels. Connects on first use. Raises ConfigError for files that cannot be read."""
+    async def open(
+        cls, name: str, members: MembersSection, section: EtcdSection, join: Join = lambda _: None
+    ) -> "AsyncIterator[EtcdCluster]":
+        """Open a client over new channels. Connects on first use. Raises ConfigError for files that cannot be read.
+
+        `join` gets its `prepare`.
+        """
         user = User(section.user, read_secret(section.password_file, "etcd.password_file")) if section.password_file else None
-        channels = {endpoint: open_channel(endpoint, section.tls, OPTIONS, name="etcd.tls") for endpoint in members.endpoints}
+        files = _files_of(section)
+        channels = _channels(members.endpoints, files)
+        cluster = cls(name, channels, section.timeout_ms / 1000, user)
+        cluster._files = files
+        join(cluster.prepare)
         try:
-            yield cls(name, channels, section.timeout_ms / 1000, user)
+            yield cluster
         finally:
-            await close_channels(channels.values())
+            await cluster._retired.close()
+            await close_channels(cluster._channels.values())
+
+    def prepare(self, section: EtcdSection) -> Prepared:
+        """Read the TLS files again, for new channels to the same members. Raises ConfigError."""
+        files = _files_of(section)
+        if files == self._files:
+            return NOTHING_NEW
+
+        def apply() -> None:
+            self._retired.add(self._channels.values())
+            self._channels = _channels(self.endpoints, files)
+            self._stubs = {endpoint: Stubs(channel) for endpoint, channel in self._channels.items()}
+            self._files = files
+
+        return Prepared(apply, ["etcd.tls"])
 
     async def txn(self, request: etcd_pb.TxnRequest, *, resend: bool = True) -> etcd_pb.TxnResponse:
         """Run a transaction. Raises as `call`."""
@@ -245,3 +277,12 @@ class EtcdCluster:
                 help="adapters keep what is not acknowledged, and send it again",
             )
         self.available = available
+
+
+def _files_of(section: EtcdSection) -> PemFiles | None:
+    """The TLS files, if there are any. Raises ConfigError."""
+    return read_client_files(section.tls, "etcd.tls") if section.tls else None
+
+
+def _channels(endpoints: Sequence[str], files: PemFiles | None) -> Mapping[str, grpc.aio.Channel]:
+    return {endpoint: open_channel_with(endpoint, files, OPTIONS) for endpoint in endpoints}

@@ -11,7 +11,15 @@ from typing import NamedTuple
 import anyio
 import structlog
 
-from adapter.errors import AdapterError, ConfigError, ContendedError, MetaUnavailableError, StoreDamagedError
+from adapter.errors import (
+    AdapterError,
+    ConfigError,
+    ContendedError,
+    MetaUnavailableError,
+    StoreDamagedError,
+    StoreVersionError,
+)
+from adapter.metaservice.etcd import format_key
 from adapter.metaservice.etcd.client import EtcdCluster
 from adapter.metaservice.etcd.keys import Keys
 from adapter.metaservice.etcd.sharding import Layout, first_layout
@@ -79,17 +87,18 @@ class Fences:
     async def open(self) -> Layout:
         """Read the layout; the first process of a new installation creates it.
 
-        Raises MetaUnavailableError, or ConfigError if the layout names a Raft group that is not configured, or the endpoints of
-        one lead to another.
+        Raises MetaUnavailableError; ConfigError if the layout names a Raft group that is not configured, or the endpoints of one
+        lead to another; StoreVersionError if a Raft group has a later version. Nothing is written then.
         """
         async with self._reading:
+            await format_key.establish(self._metadata, self._offsets.values(), self._keys.format)
             await self._reload()
             return self.layout
 
     async def reload(self, refused: Layout) -> Layout:
         """Read the layout again after `refused` was refused, and raise outdated fences. Raises MetaUnavailableError.
 
-        Where `open` would raise a ConfigError, too: other processes may have the new configuration already.
+        Where `open` would raise a ConfigError, too: other processes may have the new configuration, or version, already.
         """
         reads = self._reads
         async with self._reading:
@@ -97,7 +106,7 @@ class Fences:
             if self._layout == refused and self._reads == reads:
                 try:
                     await self._reload()
-                except ConfigError as error:
+                except (ConfigError, StoreVersionError) as error:
                     log.error("layout.unusable", error=str(error))
                     raise MetaUnavailableError(str(error)) from error
             return self.layout
@@ -158,6 +167,8 @@ class Fences:
 
     async def _read_layout_key(self) -> Layout | None:
         reply = await self._metadata.range(etcd_pb.RangeRequest(key=self._keys.layout))
+        # Behind the layout: a later version writes its mark before it changes the layout.
+        await format_key.is_marked(self._metadata, self._keys.format)
         return Layout.decode(reply.kvs[0].value) if reply.kvs else None
 
     async def _create(self) -> Layout:

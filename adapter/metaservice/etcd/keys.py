@@ -60,6 +60,7 @@ class Keys:
         self.offsets = base + b"o/"
         self.tombstones = base + b"t/"  # index of tombstones by time
         self.metadata = base + b"m/"
+        self.format = base + b"format"  # the version of all of these keys and values
         self.layout = base + b"layout"
         self.fence = base + b"fence"
         self.moving = base + b"moving/"  # position of a rebalance in each Raft group

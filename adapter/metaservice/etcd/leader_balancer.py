@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from adapter.errors import AdapterError, ConfigError, RefusedError, TransientError
 from adapter.metaservice.config import EtcdSection, MembersSection
 from adapter.metaservice.etcd import leader_placement
-from adapter.metaservice.etcd.client import EtcdCluster, Metadata, Stubs
+from adapter.metaservice.etcd.client import EtcdCluster, Join, Metadata, Stubs
 from adapter.metaservice.etcd.leader_metrics import LeaderMetrics, LoggedLeaders, Watcher
 from adapter.metaservice.etcd.leader_placement import ClusterState, Move, Moved, RaftGroup, RaftMember, Refused
 from adapter.metaservice.etcd.lease import Cluster, HeldLease, LeaseLock
@@ -217,22 +217,22 @@ class Balancer:
             watcher.lease_changed(error)
 
 
-async def run(section: EtcdSection, registry: CollectorRegistry) -> None:
+async def run(section: EtcdSection, registry: CollectorRegistry, join: Join = lambda _: None) -> None:
     """Balance until cancelled, over channels of its own. Raises ConfigError for files that cannot be read."""
-    async with opened(section) as leaders:
+    async with opened(section, join) as leaders:
         watchers = (LeaderMetrics(registry), LoggedLeaders())
         await Balancer(leaders, section, watchers).run()
 
 
 @asynccontextmanager
-async def opened(section: EtcdSection) -> AsyncIterator[Leaders]:
+async def opened(section: EtcdSection, join: Join = lambda _: None) -> AsyncIterator[Leaders]:
     """Open the clients of all configured Raft groups. Raises ConfigError."""
     if section.metadata is None:
         raise ConfigError("etcd.metadata: no endpoints are configured; leaders are those of Raft groups in etcd")
     async with AsyncExitStack() as stack:
 
         async def reached(name: str, members: MembersSection) -> Watched:
-            return Watched(name, await stack.enter_async_context(EtcdCluster.open(name, members, section)), members)
+            return Watched(name, await stack.enter_async_context(EtcdCluster.open(name, members, section, join)), members)
 
         metadata = await reached(leader_placement.METADATA, section.metadata)
         yield Leaders(metadata, [await reached(group.name, group) for group in section.offsets])

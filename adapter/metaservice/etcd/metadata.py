@@ -5,12 +5,13 @@ be sent again when a member fails. Reads are linearizable.
 """
 
 from adapter.errors import MetaUnavailableError
+from adapter.metaservice.etcd import format_key
 from adapter.metaservice.etcd.client import EtcdCluster
+from adapter.metaservice.etcd.keys import Keys
 from adapter.metaservice.metadata import Entry, Page, PageBuilder, conflict
 from adapter.model.codec import pack_names, prefix_end
 from adapter.rpc import etcd_pb
 
-_ENTRIES = "m/"
 FIRST_SLICE = 4  # entries in the first read of a page, in case they are large
 MAX_SLICE = 32  # entries in one read, each up to 1 MiB, which must be answered within the deadline
 
@@ -20,7 +21,13 @@ class EtcdMetadata:
 
     def __init__(self, cluster: EtcdCluster, prefix: str) -> None:
         self._cluster = cluster
-        self._prefix = f"{prefix}{_ENTRIES}".encode()
+        self._keys = Keys(prefix)
+        self._open = False
+
+    async def open(self) -> None:
+        """Check the version of what is in etcd. Raises StoreVersionError, StoreDamagedError or MetaUnavailableError."""
+        await format_key.establish(self._cluster, (), self._keys.format)
+        self._open = True
 
     async def put(self, cluster: str, key: str, value: bytes, expected: int | None = None) -> int:
         """Write in one transaction; its revision becomes the entry's."""
@@ -59,6 +66,8 @@ class EtcdMetadata:
             limit = min(2 * limit, MAX_SLICE)
 
     async def _write(self, where: bytes, key: str, write: etcd_pb.RequestOp, expected: int | None) -> etcd_pb.TxnResponse:
+        if not self._open:
+            await self.open()
         if expected is None:
             return await self._cluster.txn(etcd_pb.TxnRequest(success=[write]))
         # The MOD of an absent key is 0.
@@ -75,4 +84,4 @@ class EtcdMetadata:
         return done
 
     def _where(self, cluster: str) -> bytes:
-        return self._prefix + pack_names(cluster)
+        return self._keys.metadata + pack_names(cluster)

@@ -15,13 +15,13 @@ from pathlib import Path
 import structlog
 from rocksdict import Rdict, ReadOptions
 
-from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError
+from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError, StoreVersionError
 from adapter.metaservice.rocksdb import store
 from adapter.metaservice.rocksdb.metadata import LAST_REVISION, REVISION_FORM
-from adapter.metaservice.rocksdb.store import DATA, FAMILIES, LOSS, META, REPAIRED, ROWS, STATE, State
+from adapter.metaservice.rocksdb.store import DATA, FAMILIES, LOSS, META, REPAIRED, ROWS, SCHEMA, STATE, State
 from adapter.model.codec import decode_record, decode_seq
 from adapter.model.records import STORE_ID_BYTES, is_old_tombstone
-from adapter.runtime import rocks
+from adapter.runtime import format_mark, rocks
 from adapter.runtime.clocks import wall_ms
 from adapter.runtime.files import sync_directory
 from adapter.runtime.watermark import Loss, Watermark
@@ -38,13 +38,14 @@ def repair(path: Path, tombstones_before_ms: int) -> str:
     """Replace the damaged store by a new one built from all that is readable; the old one is kept. Blocks.
 
     Returns a report. Tombstones from before `tombstones_before_ms` (Unix ms) are left out of what is read from files that the
-    store no longer used. Raises StoreLockedError while a Meta Service runs, StoreDamagedError if there is no store, DiskFullError
-    or StorageFailedError.
+    store no longer used. Raises StoreLockedError while a Meta Service runs, StoreDamagedError if there is no store,
+    StoreVersionError for a store of a later version, DiskFullError or StorageFailedError.
     """
     if not any((path / name).exists() for name in ("db", REPAIRED, "watermark")):
         raise StoreDamagedError(f"{path}: there is no store; store.path in the configuration names it")
     lock = store.lock_directory(path)
     try:
+        format_mark.is_marked(format_mark.META_STORE, path)
         if not (path / REPAIRED).exists():
             watermark = _watermark(path)
             if _is_whole(path, watermark):
@@ -73,7 +74,7 @@ def _build(path: Path, watermark: int, tombstones_before_ms: int) -> None:
             shutil.rmtree(left)
     db = rocks.new(fresh, FAMILIES)
     with contextlib.closing(db):
-        salvage = _Salvage(db)
+        salvage = _Salvage(db, path / "db")
         if not salvage.read("the store", lambda: store.read_only(path / "db", skip=True)) or _has_unlisted_tables(path / "db"):
             # The list of files or a block is unreadable, or the list lacks some files.
             salvage.drop_tombstones_before_ms = tombstones_before_ms
@@ -109,8 +110,9 @@ def _install(path: Path) -> str:
 class _Salvage:
     """Copies what is readable in the files of a damaged store into a new one."""
 
-    def __init__(self, db: Rdict) -> None:
+    def __init__(self, db: Rdict, database: Path) -> None:
         self._db = db
+        self._database = database
         self._state: State | None = None
         self._loss: Loss | None = None
         self.drop_tombstones_before_ms = 0
@@ -122,7 +124,7 @@ class _Salvage:
             with contextlib.closing(opened()) as source:
                 for family in FAMILIES:
                     whole &= self._copy_family(family, source)
-        except DiskFullError:
+        except (DiskFullError, StoreVersionError):
             raise
         except (AdapterError, OSError) as error:
             _refuse_shortage(error)
@@ -172,7 +174,10 @@ class _Salvage:
         return whole
 
     def _copy_bookkeeping(self, key: bytes, value: bytes) -> None:
-        if key == STATE:
+        if key == SCHEMA:
+            with contextlib.suppress(StoreDamagedError):  # of a damaged store
+                store.refuse_later_version(value, self._database)
+        elif key == STATE:
             found = State.decode(value)
             if self._state is None or (found.incarnation, found.seq) > (self._state.incarnation, self._state.seq):
                 self._state = found

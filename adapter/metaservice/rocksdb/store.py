@@ -16,10 +16,11 @@ from typing import NamedTuple
 import structlog
 from rocksdict import AccessType, DBRecoveryMode, Rdict, ReadOptions
 
-from adapter.errors import ConfigError, StoreDamagedError, StoreLockedError
+from adapter.errors import StoreDamagedError, StoreLockedError
 from adapter.model.codec import decode_seq
 from adapter.model.records import STORE_ID_BYTES, StoreStart
-from adapter.runtime import rocks
+from adapter.runtime import format_mark, rocks
+from adapter.runtime.format_mark import META_STORE
 from adapter.runtime.watermark import Loss, Watermark
 
 log = structlog.get_logger(__name__)
@@ -27,9 +28,9 @@ log = structlog.get_logger(__name__)
 DATA, META = "data", "meta"
 FAMILIES = (DATA, META)
 # Keys of the bookkeeping in `meta`. The value of every other row starts with its sequence number.
-STATE, LOSS, _SCHEMA_KEY, _STARTS = b"\0state", b"\0loss", b"\0schema", b"\0starts"
+STATE, LOSS, SCHEMA, _STARTS = b"\0state", b"\0loss", b"\0schema", b"\0starts"
 ROWS = b"\1"  # the keys of rows start here
-_SCHEMA = b"2"
+_CURRENT = 2  # stands for version 1 of the store; each later version has the next number here, too
 CREATED = 1  # the sequence number of a new store; a watermark of 0 is an unreadable one
 MAX_STARTS = 16  # starts that are kept; an adapter that has missed more compares everything
 REPAIRED = "db.repaired"  # a store that a repair has built and not yet moved to `db`
@@ -93,8 +94,8 @@ class Opened(NamedTuple):
 def open_store(path: Path) -> Opened:
     """Open or create the store at `path`, and check it by reading every row once. Blocks.
 
-    Raises StoreLockedError, StoreDamagedError, DiskFullError, StorageFailedError, or ConfigError for a store of another version.
-    The message says what to do.
+    Raises StoreLockedError, StoreDamagedError, DiskFullError, StorageFailedError, or StoreVersionError for a store of a later
+    version. The message says what to do.
     """
     database = path / "db"
     with contextlib.ExitStack() as undo:
@@ -102,6 +103,7 @@ def open_store(path: Path) -> Opened:
             path.mkdir(parents=True, exist_ok=True)
             lock = lock_directory(path)
             undo.callback(os.close, lock)
+            marked = format_mark.is_marked(META_STORE, path)
             watermark = Watermark.open(path / "watermark")
             undo.callback(watermark.close)
             checked = None
@@ -124,6 +126,11 @@ def open_store(path: Path) -> Opened:
                 f"{path}: the store changed while it was opened: it ended at {checked.seq}, and now ends at {state.seq}. {ADVICE}"
             )
         starts = rocks.guarded(_record_start, opened.db, state)
+        if not marked:
+            try:
+                format_mark.write(META_STORE, path)
+            except OSError as error:
+                raise rocks.unusable(error, path) from error
         undo.pop_all()
     return Opened(opened, state, starts, loss, watermark, lock)
 
@@ -200,7 +207,7 @@ def read_only(database: Path, families: Sequence[str] = FAMILIES, *, skip: bool 
 def write_bookkeeping(db: Rdict, state: State, loss: Loss | None = None) -> None:
     """Write the bookkeeping of a new store."""
     meta = db.get_column_family(META)
-    meta.put(_SCHEMA_KEY, _SCHEMA)
+    meta.put(SCHEMA, b"%d" % _CURRENT)
     if loss:
         meta.put(LOSS, loss.encode())
     meta.put(STATE, state.encode())
@@ -211,14 +218,20 @@ def _initialize(db: Rdict) -> None:
 
 
 def bookkeeping(db: Rdict, database: Path) -> tuple[State, Loss | None]:
-    """Read a store's bookkeeping. Raises StoreDamagedError, or ConfigError for a store of another version."""
+    """Read a store's bookkeeping. Raises StoreDamagedError, or StoreVersionError for a store of a later version."""
     meta = db.get_column_family(META)
-    schema, state, loss = (rocks.guarded(meta.get, key) for key in (_SCHEMA_KEY, STATE, LOSS))
-    if schema not in {None, _SCHEMA}:
-        raise ConfigError(f"{database}: was written by another version (schema {schema!r}, this one is {_SCHEMA!r})")
+    schema, state, loss = (rocks.guarded(meta.get, key) for key in (SCHEMA, STATE, LOSS))
     if schema is None or state is None:
         raise StoreDamagedError("its bookkeeping is missing")
+    refuse_later_version(schema, database)
     return State.decode(state), Loss.decode(loss) if loss else None
+
+
+def refuse_later_version(schema: bytes, database: Path) -> None:
+    """Check the version within the database. Raises StoreDamagedError, or StoreVersionError."""
+    if not schema.isdigit() or int(schema) < _CURRENT:
+        raise StoreDamagedError(f"its version is damaged: {schema!r}")
+    format_mark.refuse_later(META_STORE, int(schema) - _CURRENT + format_mark.FIRST, str(database))
 
 
 def _count_rows(family: Rdict, start: bytes) -> tuple[int, int]:

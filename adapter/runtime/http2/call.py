@@ -29,12 +29,14 @@ class Take(NamedTuple):
 
     `offer` gets parsed requests, here always one, and calls the function once: with how many of them are done, for which an empty
     message is the reply, or with an error. `call_left` is called, in place of the method, with a request that is not done.
-    Requests of more than `max_bytes` are not offered: for them the method is called.
+    Requests of more than `max_bytes` are not offered: for them the method is called. `done`, if there is one, is called with each
+    request that is done, and its headers.
     """
 
     offer: Callable[[Sequence[Any], Done], None]
     call_left: Callable[[Any, Any], Any]
     max_bytes: int
+    done: Callable[[Any, Metadata], None] | None = None
 
 
 class Peer(Protocol):
@@ -74,6 +76,7 @@ class Method(NamedTuple):
     serialize: Callable[[Any], bytes]
     takes_stream: bool
     gives_stream: bool
+    call: "type[Call]"
     take: Take | None = None
 
     @classmethod
@@ -82,7 +85,11 @@ class Method(NamedTuple):
         kinds = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
         behavior = next(behavior for behavior in kinds if behavior)
         parse, serialize = handler.request_deserializer or bytes, handler.response_serializer or bytes
-        return cls(behavior, parse, serialize, handler.request_streaming, handler.response_streaming)
+        return cls(behavior, parse, serialize, handler.request_streaming, handler.response_streaming, Call)
+
+    def taken_together(self, take: Take) -> "Method":
+        """The same method, with its small requests handled together."""
+        return self._replace(take=take, call=_ToldCall if take.done else Call)
 
 
 class Requests:
@@ -319,3 +326,15 @@ class Call:
         if self._stream.out:
             self._peer.connection.cut_off(self._stream, Code.CANCEL)  # the client does not read the answers that there are
         self.finish(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+
+
+class _ToldCall(Call):
+    """A call of a method whose `Take.done` is told what is done. A class of its own: other calls do not even look for it."""
+
+    __slots__ = ()
+
+    def _taken(self, count: int, error: AdapterError | None) -> None:
+        request, take = self._offered, self.method.take
+        super()._taken(count, error)
+        if take and take.done and count and not error:
+            take.done(request, self._stream.head.metadata)

@@ -65,6 +65,11 @@ class Connection:
         return self._control.closed
 
     @property
+    def has_left(self) -> bool:
+        """True once the peer has been told which call was the last one."""
+        return self._control.limit != frames.ID_MAX
+
+    @property
     def messages(self) -> int:
         """How many messages have been received."""
         return self._guard.messages

@@ -8,7 +8,6 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, cast
 
 import grpc
@@ -32,7 +31,10 @@ GREET_S = 20.0  # seconds that a peer has for its first frame
 QUIET_S = 60.0  # seconds without a byte after which the peer gets a PING
 ANSWER_S = 20.0  # seconds that it has to answer, before the connection is closed
 
-IDLE_LOOK_S = 0.005  # seconds between two checks whether calls are still open, at a stop
+# At a stop.
+LEAVING_LOOK_S = 0.005  # seconds between two looks at the connections
+ASKED_S = 1.0  # seconds that a client has to acknowledge that it is asked for no more calls
+LEFT_S = 1.0  # seconds that it has to close the connection, once it has all its answers
 
 TELL_S = 10.0  # seconds between two log lines about refused connections
 
@@ -65,6 +67,7 @@ class Http2Peer(asyncio.Protocol):
         self._until_read: list[asyncio.Future[None]] = []
         self._in_line = False
         self._running: set[asyncio.Task[None]] = set()
+        self._asked_to_leave = self._told_all = 0.0  # when; 0: not yet
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept the connection, unless its file descriptor is one of those that are reserved for the store."""
@@ -79,6 +82,8 @@ class Http2Peer(asyncio.Protocol):
             self.name = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
         self._server.peers.add(self)
         self._flush()
+        if self._server.leaving:
+            self.drain()  # it was accepted before the listening socket was closed
 
     def connection_lost(self, _: Exception | None) -> None:
         """Cancel every call."""
@@ -185,14 +190,38 @@ class Http2Peer(asyncio.Protocol):
 
     def drain(self) -> None:
         """Ask the client for no new calls; those that it sent before it knew are still handled."""
-        self.connection.drain()
-        self.flush_soon()
+        if not self._asked_to_leave:
+            self._asked_to_leave = self._loop.time()
+            self.connection.drain()
+            self.flush_soon()
+
+    def see_off(self, now: float) -> None:
+        """Go on with the end of a connection that drains; called until it is closed.
+
+        The client is told which call was the last, gets its answers and the end of the output, and closes the connection. Were it
+        closed on this side while bytes of the client are on their way, the kernel would reset it, and the client could lose what
+        it had not read: answers, and that a call was not begun, which is what lets it make the call again.
+        """
+        if not self.idle:
+            return
+        if not self.connection.has_left:
+            if now - self._asked_to_leave < ASKED_S:
+                return
+            self.connection.go_away()
+            self._flush()
+        if not self._told_all:
+            self._flush()
+            self._told_all = now
+            if self._transport and not self._transport.is_closing():
+                self._transport.write_eof()
+        elif now - self._told_all > LEFT_S:
+            self.hang_up()
 
     @property
     def idle(self) -> bool:
-        """True when no call is open or being handled, and all answers are out."""
+        """True when no call is open or being handled, no bytes wait to be handled, and all answers are out."""
         unsent = self._transport.get_write_buffer_size() if self._transport else 0
-        return not (self.connection.streams or self._running or unsent)
+        return not (self.connection.streams or self._running or self.unread or unsent)
 
     async def end(self) -> None:
         """End open calls with UNAVAILABLE, and close the connection."""
@@ -237,7 +266,7 @@ class Http2Peer(asyncio.Protocol):
             if method is None:
                 self.connection.finish(stream, grpc.StatusCode.UNIMPLEMENTED.value[0], "Method not found!")
             else:
-                stream.call = call = Call(self, stream, method)
+                stream.call = call = method.call(self, stream, method)
                 self._begun.append(call)
         elif stream.call is None:
             return  # refused, or its method is not known
@@ -256,7 +285,7 @@ class Http2Peer(asyncio.Protocol):
         for call in begun:  # only now: most calls have ended already, and need no timer
             call.watch_deadline()
         data = self.connection.take_output()
-        if data and self._transport:
+        if data and self._transport and not self._told_all:
             self._transport.write(data)
         if not self._reading and self.can_write.is_set() and len(self.unread) < READ_MAX:
             self._read_on()
@@ -297,6 +326,7 @@ class Http2Server:
         self._listening: list[asyncio.AbstractServer] = []
         self._watching: asyncio.TimerHandle | None = None
         self._watched = 0.0
+        self.leaving = False  # True once clients are asked to leave
 
     def refuse(self, transport: asyncio.Transport) -> None:
         """Close a connection at once: its file descriptor is one of those that are reserved for the store."""
@@ -319,7 +349,7 @@ class Http2Server:
     def take_together(self, takes: Mapping[str, Take]) -> None:
         """Have the requests of these methods handled in groups, see `Take`."""
         for path, take in takes.items():
-            self.methods[path] = self.methods[path]._replace(take=take)
+            self.methods[path] = self.methods[path].taken_together(take)
 
     async def listen(self, listener: socket.socket) -> None:
         """Serve on a bound socket."""
@@ -347,8 +377,11 @@ class Http2Server:
         if self._starting:
             asyncio.get_running_loop().call_soon(self._start_next)
 
-    async def stop(self, grace_s: float | None) -> None:
-        """Accept no more connections and calls; give open calls `grace_s` seconds, then end them with UNAVAILABLE."""
+    def drain(self) -> None:
+        """Accept no more connections, and ask all clients to leave. Calls that they send before they know are handled."""
+        if self.leaving:
+            return
+        self.leaving = True
         for server in self._listening:
             server.close()
         self._listening.clear()
@@ -356,10 +389,22 @@ class Http2Server:
             self._watching.cancel()
         for peer in self.peers:
             peer.drain()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(grace_s or 0):
-                while not all(peer.idle for peer in self.peers):  # noqa: ASYNC110 - calls end in many places
-                    await asyncio.sleep(IDLE_LOOK_S)
+
+    async def drained(self, grace_s: float) -> bool:
+        """Wait until all clients have left, for at most `grace_s` seconds; False if there are some left."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + grace_s
+        await asyncio.sleep(0)  # connections that were accepted a moment ago begin in this iteration of the event loop
+        while self.peers and loop.time() < until:
+            for peer in list(self.peers):
+                peer.see_off(loop.time())
+            await asyncio.sleep(LEAVING_LOOK_S)
+        return not self.peers
+
+    async def stop(self, grace_s: float | None) -> None:
+        """Accept no more connections and calls; give open calls `grace_s` seconds, then end them with UNAVAILABLE."""
+        self.drain()
+        await self.drained(grace_s or 0)
         await asyncio.gather(*(peer.end() for peer in list(self.peers)))
 
     def _watch(self) -> None:

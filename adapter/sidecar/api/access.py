@@ -23,6 +23,7 @@ from adapter.client.client import USER_KEY
 from adapter.errors import AccessDeniedError, AdapterError, UnauthenticatedError
 from adapter.rpc import offsets_pb
 from adapter.runtime import logs
+from adapter.runtime.live import NOTHING_NEW, Prepared
 from adapter.runtime.logs import TEXT_MAX, harmless
 from adapter.runtime.secret_files import read_token
 from adapter.runtime.slices import others
@@ -60,14 +61,24 @@ class Access:
 
     @classmethod
     def of(cls, config: AdapterConfig) -> "Access":
-        """As the settings say. The token is read here, once: a new one needs a restart. Raises ConfigError."""
-        path = config.admin.token_file
+        """As the settings say. Raises ConfigError for a token file that cannot be used."""
         tls = config.server.tls
         return cls(
-            read_token(path, "admin.token_file") if path else "",
+            _token_of(config),
             mtls=tls is not None and tls.client_ca is not None,
             private=not config.server.socket_mode & (stat.S_IRWXG | stat.S_IRWXO),
         )
+
+    def prepare(self, config: AdapterConfig) -> Prepared:
+        """Read the token again. Raises ConfigError. A call that was admitted goes on."""
+        token = _token_of(config).encode()
+        if token == self._token:
+            return NOTHING_NEW
+
+        def apply() -> None:
+            self._token = token
+
+        return Prepared(apply, ["admin.token_file"])
 
     def admit(self, context: Context) -> str:
         """Who calls, as far as it is verified. Raises AccessDeniedError or UnauthenticatedError."""
@@ -120,7 +131,7 @@ class Access:
         if scheme.lower() != "bearer":
             raise UnauthenticatedError(f"no token: send `authorization: Bearer TOKEN` (--token-file), {_TO_THE_SOCKET}")
         if not hmac.compare_digest(shown.strip().encode(), self._token):
-            raise UnauthenticatedError("wrong token: it is not the one that the adapter read from admin.token_file at its start")
+            raise UnauthenticatedError("wrong token: it is not the one in the adapter's admin.token_file")
 
 
 class Call:
@@ -208,6 +219,12 @@ def audited(method: Callable[[S, Q, Context], Any]) -> Callable[[S, Q, Context],
                 yield reply
 
     return stream if inspect.isasyncgenfunction(method) else answer
+
+
+def _token_of(config: AdapterConfig) -> str:
+    """The token; empty without a file. Raises ConfigError."""
+    path = config.admin.token_file
+    return read_token(path, "admin.token_file") if path else ""
 
 
 def _metadata(context: Context, name: str) -> str:

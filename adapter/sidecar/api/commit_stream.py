@@ -8,10 +8,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple, TypeGuard
 
-from adapter.errors import AdapterError
+from adapter.errors import AdapterError, NotReadyError
 from adapter.rpc import offsets_pb
 from adapter.runtime.statuses import status_of
-from adapter.sidecar.api.commits import Commits, PreparedCommit, Rows
+from adapter.sidecar.api.commits import Committing, PreparedCommit, Rows
+from adapter.sidecar.engine.policies import Policies
 
 Request = offsets_pb.StreamCommitsRequest
 Reply = offsets_pb.StreamCommitsReply
@@ -30,11 +31,12 @@ class _Offered(NamedTuple):
 class CommitStream:
     """The state of one stream: its unanswered requests, and the replies that wait to be sent."""
 
-    def __init__(self, commits: Commits) -> None:
+    def __init__(self, commits: Committing) -> None:
         self._commits = commits
         # Replies, and tasks that end with one, in the order of the requests.
         self._answers: deque[Reply | asyncio.Task[Reply]] = deque()
         self._unfinished: set[asyncio.Task[Reply]] = set()
+        self._policies: Policies | None = None  # that they began under
         self._unanswered = 0
         self._bytes = 0  # of requests that wait for something, and of rows in replies that are not taken
         self._ended = False
@@ -76,13 +78,21 @@ class CommitStream:
     async def _wait_for_turn(self, request: Request) -> None:
         """Return when there is room for a request, and for an OVERWRITE when all before it are done.
 
-        A rewind means something only in its place, even when a part of what came before goes to the Meta Service first.
+        A rewind means something only in its place, even when a part of what came before goes to the Meta Service first. And after
+        the policies were replaced, no commit that is answered at once may overtake one that waits for the Meta Service.
         """
         while self._unanswered >= MAX_PIPELINED or self._bytes >= MAX_PIPELINED_BYTES:
             self._room.clear()
             await self._room.wait()
-        if self._unfinished and _is_ordered(request):
+        if self._unfinished and (_is_ordered(request) or self._has_other_policies()):
             await asyncio.wait(self._unfinished)
+
+    def _has_other_policies(self) -> bool:
+        """Whether a request that begins now would have other policies than those that are not finished."""
+        try:
+            return self._commits.policies is not self._policies
+        except NotReadyError:
+            return False
 
     def _add(self, answer: "Reply | asyncio.Task[Reply]") -> None:
         last = self._answers[-1] if self._answers else None
@@ -130,6 +140,7 @@ class CommitStream:
         if begun.room:
             await room.wait(begun.room)
         self._bytes += begun.memory
+        self._policies = begun.policies
         task = asyncio.create_task(self._finish(request.id, begun), name="stream.commit")
         self._add(task)
         self._unfinished.add(task)

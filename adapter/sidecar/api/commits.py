@@ -13,7 +13,7 @@ A request is offered to the fast path at most once: `offered` says that it was a
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from adapter.errors import AdapterError, InvalidInputError
 from adapter.meta.slash_names import name_problem
@@ -24,7 +24,9 @@ from adapter.sidecar.api.commit_requests import ParsedCommit, parse_commit, pars
 from adapter.sidecar.api.replies import raised_rows, superseded_rows
 from adapter.sidecar.engine.changes import Standing
 from adapter.sidecar.engine.core import Core
-from adapter.sidecar.engine.group_commit import GroupCommit
+from adapter.sidecar.engine.fast_path import Run
+from adapter.sidecar.engine.group_commit import Done, GroupCommit
+from adapter.sidecar.engine.policies import Policies
 from adapter.sidecar.metrics import AdapterMetrics
 
 SMALL = 100  # offsets and groups of a commit that is checked at once: a millisecond or two
@@ -54,17 +56,40 @@ class PreparedCommit(NamedTuple):
     """A checked commit whose groups are loaded, to be finished.
 
     `memory` is about how many bytes it takes while it waits. `written_through` are the places, in the request, of the groups that
-    wait for the Meta Service.
+    wait for the Meta Service, by the policies that it began under.
     """
 
     checked: CheckedCommit
     memory: int
     written_through: list[int]
+    policies: Policies
 
     @property
     def room(self) -> int:
         """The bytes to take of `Router.room` while it is finished: 0 for a commit that does not wait for the Meta Service."""
         return self.memory if self.written_through else 0
+
+
+class Committing(Protocol):
+    """Makes the commits of a call, as `Commits` does."""
+
+    @property
+    def policies(self) -> Policies:
+        """The policies for commits that begin now. Raises NotReadyError."""
+
+    def offer(self, run: Run, done: Done) -> None:
+        """Offer a run of requests to the fast path, together with all others of this iteration of the event loop."""
+
+    async def commit(self, request: offsets_pb.CommitOffsetsRequest, *, offered: bool = False) -> offsets_pb.CommitOffsetsReply:
+        """Make a request durable and return its reply."""
+
+    async def begin(
+        self, request: offsets_pb.CommitOffsetsRequest, *, offered: bool = False, patient: bool = False
+    ) -> Rows | PreparedCommit:
+        """Commit a request for which nothing has to be awaited; else check and prepare it."""
+
+    async def finish(self, prepared: PreparedCommit) -> Rows:
+        """Make a prepared commit durable."""
 
 
 class Commits:
@@ -78,8 +103,12 @@ class Commits:
         self._metrics = metrics
         self._large = LargeCalls("bytes of large commits", at_once=1, max_waiting=MAX_LARGE_BYTES)
         self._group_commit = GroupCommit(core, metrics, self.refused)
-        # Offers a run of requests to the fast path, together with all others of this iteration of the event loop.
         self.offer = self._group_commit.add
+
+    @property
+    def policies(self) -> Policies:
+        """The policies for commits that begin now. Raises NotReadyError."""
+        return self._core().router.policies
 
     async def commit(self, request: offsets_pb.CommitOffsetsRequest, *, offered: bool = False) -> offsets_pb.CommitOffsetsReply:
         """Make a request durable and return its reply; `offered` says that the fast path has left it already.
@@ -107,18 +136,19 @@ class Commits:
         try:
             if not offered and self._commit_fast(request):
                 return ALL_PLAIN
+            # Before anything is awaited: a stream lets a request begin when its turn has come under these.
+            policies = self.policies
             async with self._one_large(request, patient=patient):
                 checked = await self._check(request)
-                standing = checked.core.router.commit_at_once(checked.parsed.commit)
+                standing = checked.core.router.commit_at_once(checked.parsed.commit, policies)
                 if standing is not None:
                     return self._acknowledged(checked, standing)
             await self.prepare(checked)
         except AdapterError as error:
             self.refused(error)
             raise
-        through = checked.core.router.writes_through
-        places = [at for at, group in enumerate(checked.parsed.groups) if through(group)]
-        return PreparedCommit(checked, request.ByteSize() + OFFSET_BYTES * checked.parsed.commit.size, places)
+        places = [at for at, group in enumerate(checked.parsed.groups) if policies.writes_through(group)]
+        return PreparedCommit(checked, request.ByteSize() + OFFSET_BYTES * checked.parsed.commit.size, places, policies)
 
     def check(self, request: offsets_pb.CommitOffsetsRequest) -> CheckedCommit:
         """Validate a request at once. Raises InvalidInputError or NotReadyError."""
@@ -138,7 +168,7 @@ class Commits:
         """
         checked = prepared.checked
         try:
-            return self._acknowledged(checked, await checked.core.router.commit(checked.parsed.commit))
+            return self._acknowledged(checked, await checked.core.router.commit(checked.parsed.commit, prepared.policies))
         except AdapterError as error:
             self.refused(error)
             raise

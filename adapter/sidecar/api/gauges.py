@@ -35,7 +35,9 @@ class SidecarGauges:
     def gauges(self) -> dict[str, tuple[str, float]]:
         """Gauges by name, each with its help text."""
         core = self._state.core
-        values = {"up_state": ("1 recovering, 2 serving, 3 degraded, 4 failed, 5 stopping.", float(self._state.state))}
+        values = {
+            "up_state": ("1 recovering, 2 serving, 3 degraded, 4 failed, 5 stopping, 6 starting.", float(self._state.state))
+        }
         values["meta_available"] = ("1 while the last call to the Meta Service was answered.", float(self._meta.available))
         values["meta_knows_epochs"] = (
             "0 when the Meta Service knows only offsets, as RobustMQ does.",

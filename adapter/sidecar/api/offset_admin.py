@@ -12,6 +12,7 @@ from adapter.model.codec import pack_names
 from adapter.model.paging import DEFAULT_PAGE, parse_page
 from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord
 from adapter.rpc import offsets_grpc, offsets_pb
+from adapter.runtime.reloading import Reloading
 from adapter.runtime.slices import in_slices, others
 from adapter.runtime.statuses import Context
 from adapter.sidecar.api.access import Access, audited
@@ -33,8 +34,10 @@ Describe = offsets_pb.DescribeGroupReply
 class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
     """`offsets.v1.OffsetAdmin`. `core` returns the open core, or raises NotReadyError."""
 
-    def __init__(self, config: AdapterConfig, status: SidecarStatus, core: Callable[[], Core], access: Access) -> None:
-        self._config = config
+    def __init__(
+        self, reloading: Reloading[AdapterConfig], status: SidecarStatus, core: Callable[[], Core], access: Access
+    ) -> None:
+        self._reloading = reloading
         self._status = status
         self._core = core
         self._access = access
@@ -72,7 +75,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
         core = self._core()
         group = parse_group(request.namespace, request.group)
         member = core.store.member(group)
-        reply = Describe(mode=self._config.mode_of(*group), member_id=member.member_id if member else "")
+        reply = Describe(mode=self._reloading.settings.mode_of(*group), member_id=member.member_id if member else "")
         if member:
             reply.generation = member.generation
         wanted = Wanted(group, await parse_shards(request.shards))
@@ -168,12 +171,18 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
                     taken_at_ms=core.clocks.now_ms(),
                     records=snapshot.records,
                     flushed_seq=snapshot.flushed_seq,
-                    broker=self._config.broker,
+                    broker=self._reloading.settings.broker,
                 )
             )
             async with aclosing(snapshot.pages()) as pages:
                 async for keys, records in pages:
                     yield offsets_pb.SnapshotOffsetsReply(keys=keys, records=records)
+
+    @audited
+    async def Reload(self, request: offsets_pb.ReloadRequest, context: Context) -> offsets_pb.ReloadReply:  # noqa: D102
+        report = await self._reloading.reload()
+        changed = [offsets_pb.ReloadReply.Change(**change._asdict()) for change in report.changed]
+        return offsets_pb.ReloadReply(changed=changed, needs_restart=report.needs_restart)
 
     @staticmethod
     async def _bounds(core: Core, group: GroupKey, shards: list[str], reply: offsets_pb.DescribeGroupReply) -> dict[str, Bounds]:

@@ -16,7 +16,7 @@ from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.runtime.http2.call import Take
 from adapter.runtime.statuses import Context, answering, status_of, trailing_of
 from adapter.sidecar.api.commit_stream import CommitStream
-from adapter.sidecar.api.commits import Commits
+from adapter.sidecar.api.commits import Commits, Committing
 from adapter.sidecar.api.listing import changes, list_page, stored_row
 from adapter.sidecar.api.requests import parse_commit_broadcast, parse_read_broadcast, parse_read_mode, parse_wanted
 from adapter.sidecar.engine.core import Core
@@ -32,22 +32,24 @@ ENDED = "the adapter is stopping; send again what was not answered"
 class OffsetService(offsets_grpc.OffsetStoreServicer):
     """`offsets.v1.OffsetStore`. `core` gives the store, or raises NotReadyError while there is none to serve.
 
-    `take` is for the HTTP/2 server: it offers the small requests of CommitOffsets to the group commit.
+    `committing` does the same for commits, which are taken earlier. Commits of broadcasting groups are not: they decide by what
+    is read here whether the former ones have expired. `take` is for the HTTP/2 server: it offers the small requests of
+    CommitOffsets to the group commit.
     """
 
-    def __init__(self, core: Callable[[], Core], metrics: AdapterMetrics) -> None:
+    def __init__(self, core: Callable[[], Core], committing: Callable[[], Core], metrics: AdapterMetrics) -> None:
         self._core = core
         self._readers: set[asyncio.Task[None]] = set()
         self._watches: Watches | None = None  # of the core that was watched last
         self._stopping = False
-        self.commits = Commits(core, metrics)
+        self.commits = Commits(committing, metrics)
         self.take = Take(self.commits.offer, self._commit_offered, MAX_REQUEST_BYTES)
 
     @answering
     async def CommitOffsets(  # noqa: D102 - documented in the proto, as all RPCs
         self, request: offsets_pb.CommitOffsetsRequest, context: Context
     ) -> offsets_pb.CommitOffsetsReply:
-        return await self.commits.commit(request)
+        return await self._commits_of(context).commit(request)
 
     async def StreamCommits(  # noqa: D102
         self, request_iterator: AsyncIterator[offsets_pb.StreamCommitsRequest], context: Context
@@ -55,7 +57,7 @@ class OffsetService(offsets_grpc.OffsetStoreServicer):
         if self._stopping:
             # A client whose stream was ended opens the next one at once; that would hold up the stop.
             await context.abort(grpc.StatusCode.UNAVAILABLE, ENDED)
-        stream = CommitStream(self.commits)
+        stream = CommitStream(self._commits_of(context))
         reader = asyncio.create_task(stream.read(request_iterator), name="stream.reader")
         self._readers.add(reader)
         try:
@@ -114,7 +116,7 @@ class OffsetService(offsets_grpc.OffsetStoreServicer):
         except AdapterError as error:
             self.commits.refused(error)
             raise
-        return await broadcasts.commit(commit, request.group, self.commits.commit)
+        return await broadcasts.commit(commit, request.group, self._commits_of(context).commit)
 
     @answering
     async def ReadBroadcast(  # noqa: D102
@@ -153,4 +155,8 @@ class OffsetService(offsets_grpc.OffsetStoreServicer):
     @answering
     async def _commit_offered(self, request: offsets_pb.CommitOffsetsRequest, context: Context) -> offsets_pb.CommitOffsetsReply:
         """CommitOffsets for a request that the fast path has declined."""
-        return await self.commits.commit(request, offered=True)
+        return await self._commits_of(context).commit(request, offered=True)
+
+    def _commits_of(self, context: Context) -> Committing:
+        """What makes the commits of a call."""
+        return self.commits

@@ -1,19 +1,23 @@
 """Where the sidecar is between start and stop, and the core that serves meanwhile."""
 
+from collections.abc import Collection
+
 from adapter.errors import NotReadyError
 from adapter.rpc import offsets_pb
+from adapter.runtime import notify
 from adapter.sidecar.engine.core import Core
 
 State = offsets_pb.StatusReply
 
-SERVES = {State.SERVING, State.DEGRADED}  # commits are taken
+SERVES = {State.SERVING, State.DEGRADED}  # all calls are taken; DEGRADED refuses some of them by itself
+TAKES_COMMITS = SERVES | {State.RECOVERING}
 
 
 class SidecarState:
     """The state, its reason if there is one, and the core while a store is open."""
 
     def __init__(self) -> None:
-        self.state: offsets_pb.StatusReply.State.ValueType = State.RECOVERING
+        self.state: offsets_pb.StatusReply.State.ValueType = State.STARTING
         self.reason = ""
         self.core: Core | None = None
 
@@ -21,9 +25,10 @@ class SidecarState:
         """Change the state."""
         self.state = state
         self.reason = reason
+        notify.manager().status(self.ready()[1])
 
     def attach(self, core: Core) -> None:
-        """Note that a store is open and its recovery begins."""
+        """Note that a store is open and its recovery begins: commits are taken from now on."""
         self.core = core
         self.enter(State.RECOVERING)
 
@@ -32,14 +37,34 @@ class SidecarState:
         self.core = None
 
     def serving_core(self) -> Core:
-        """The core for a request that begins now. Raises NotReadyError if none may begin."""
-        if self.core is None or self.state not in SERVES:
-            raise NotReadyError(f"the adapter is {self._name}: {self.reason or 'try again soon'}")
-        return self.core
+        """The core for a request that begins now, of any kind. Raises NotReadyError if none may begin.
+
+        Not before the recovery has ended: it may adopt a larger value, or another epoch, of any key that is read here before.
+        """
+        return self._core_in(SERVES)
+
+    def committing_core(self) -> Core:
+        """The core for a commit, which may begin as soon as the store is open: what the recovery finds is merged with it."""
+        return self._core_in(TAKES_COMMITS)
 
     def ready(self) -> tuple[bool, str]:
-        """For `/readyz`: whether commits are accepted, also without the Meta Service; and the state with its reason."""
-        return self.state in SERVES, ": ".join(filter(None, [self._name, self.reason]))
+        """For `/readyz`: whether all calls are accepted, also without the Meta Service; and the state with its reason."""
+        return self.state in SERVES, ": ".join(filter(None, [self._name, self.full_reason()]))
+
+    def full_reason(self) -> str:
+        """Why the state is what it is, with how far a recovery is that goes on."""
+        core = self.core  # once: this is called in the metrics thread, too
+        if core is None or self.state not in {State.RECOVERING, State.DEGRADED}:
+            return self.reason
+        report = core.recovery.report
+        if self.state == State.DEGRADED:
+            return f"{self.reason}; the recovery has compared {report.compared} of {report.of} keys, and goes on"
+        return f"commits are taken, all else waits: the recovery has compared {report.compared} of {report.of} keys"
+
+    def _core_in(self, states: Collection[offsets_pb.StatusReply.State.ValueType]) -> Core:
+        if self.core is None or self.state not in states:
+            raise NotReadyError(f"the adapter is {self._name}: {self.full_reason() or 'try again soon'}")
+        return self.core
 
     @property
     def _name(self) -> str:

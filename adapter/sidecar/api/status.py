@@ -6,6 +6,7 @@ from collections.abc import Callable
 from adapter import __version__
 from adapter.meta.client import MetaClient
 from adapter.rpc import offsets_pb
+from adapter.runtime.reloading import Reloading
 from adapter.sidecar.api.state import SidecarState
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.core import Core
@@ -34,14 +35,14 @@ class SidecarStatus:
 
     def __init__(
         self,
-        config: AdapterConfig,
+        reloading: Reloading[AdapterConfig],
         meta: MetaClient,
         metrics: AdapterMetrics,
         state: SidecarState,
         journal: Journal = NO_JOURNAL,
         rocketmq: Callable[[], offsets_pb.RocketmqStatus] | None = None,
     ) -> None:
-        self._config = config
+        self._reloading = reloading
         self._meta = meta
         self._metrics = metrics
         self._state = state
@@ -51,10 +52,10 @@ class SidecarStatus:
 
     def reply(self) -> offsets_pb.StatusReply:
         """The reply to Status now."""
-        config, server_reports = self._config, self._meta.server_reports
+        config, server_reports = self._reloading.settings, self._meta.server_reports
         reply = offsets_pb.StatusReply(
             state=self._state.state,
-            reason=self._reason(),
+            reason=self._state.full_reason(),
             version=__version__,
             uptime_seconds=time.monotonic() - self._started,
             mode=config.mode,
@@ -84,16 +85,24 @@ class SidecarStatus:
             reply.journal.bytes = counts.bytes
             reply.journal.deleted_segments = counts.deleted_segments
             reply.journal.last_error = counts.last_error
+        if self._reloading.path:
+            reply.config.CopyFrom(config_status(self._reloading))
         if self._rocketmq:
             reply.rocketmq.CopyFrom(self._rocketmq())
         return reply
 
-    def _reason(self) -> str:
-        state = self._state
-        if state.core is None or state.state != offsets_pb.StatusReply.DEGRADED:
-            return state.reason
-        report = state.core.recovery.report
-        return f"{state.reason}; the recovery has compared {report.compared} of {report.of} keys, and goes on"
+
+def config_status(reloading: Reloading[AdapterConfig]) -> offsets_pb.ConfigStatus:
+    """What is known of the configuration file."""
+    return offsets_pb.ConfigStatus(
+        path=str(reloading.path),
+        read_at_ms=reloading.read_at_ms,
+        sha256=reloading.sha256,
+        differs=reloading.differs,
+        needs_restart=reloading.needs_restart,
+        last_error=reloading.last_error,
+        files_error=reloading.files_error,
+    )
 
 
 def _fill(reply: offsets_pb.StatusReply, core: Core) -> None:

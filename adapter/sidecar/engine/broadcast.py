@@ -117,7 +117,7 @@ class Broadcasts:
         router: Router,
         now_ms: Callable[[], int],
     ) -> None:
-        self._expires_ms = section.broadcast_seconds * 1000
+        self.take(section)
         self._store = store
         self._groups = groups
         self._loader = loader
@@ -128,6 +128,10 @@ class Broadcasts:
         self._noted: dict[GroupKey, dict[str, int]] = {}
         self._last_kept: tuple[GroupKey | None, int] = (None, 0)  # what `keep_last` did last, and when
         self._last_logged = ""
+
+    def take(self, section: ExpirySection) -> None:
+        """Count a client as gone after the time that these settings say."""
+        self._expires_ms = section.broadcast_seconds * 1000
 
     async def run(self) -> None:
         """Store the lowest offsets every 5 s. A failure is logged once, and retried."""

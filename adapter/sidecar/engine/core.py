@@ -1,5 +1,6 @@
 """An open local store with everything that works on it. When the store fails, the whole core is replaced by a new one."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.engine.expiry import Expiry
 from adapter.sidecar.engine.fast_path import FastPath
+from adapter.sidecar.engine.flush_spans import FlushSpans
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.group_loader import GroupLoader
 from adapter.sidecar.engine.groups import Groups
@@ -70,6 +72,35 @@ class Core:
     clocks: Clocks
     tasks: anyio.abc.TaskGroup
 
+    def recovery_began(self) -> None:
+        """Note that the Meta Service may hold more of any key, until `recovery_finished`."""
+        self.loader.recovery_began()
+        self.fast_path.recovery_began()
+
+    def recovery_finished(self) -> None:
+        """Note that every key was compared with the Meta Service."""
+        self.loader.recovery_finished()
+        self.fast_path.recovery_finished()
+        self.reader.recovery_finished()
+
+    def take(self, config: AdapterConfig) -> None:
+        """Put the settings in force that may change while the core runs.
+
+        A commit that has begun is answered by the policy of then; it says itself if it was written through.
+        """
+        self.router.take(config)
+        if not self.router.at_once:
+            self.fast_path.possible = False
+        # Else behind what was offered to it in this iteration: a stream that did so counts on the policies of then.
+        asyncio.get_running_loop().call_soon(self._open_fast_path)
+        self.flusher.take(config.flush)
+        self.expiry.take(config.expiry)
+        self.broadcasts.take(config.expiry)
+        self.renewal.take(config.expiry)
+
+    def _open_fast_path(self) -> None:
+        self.fast_path.possible = self.router.at_once
+
 
 class Opening(Protocol):
     """Opens a local store; raises what `LocalStore.open` raises."""
@@ -92,6 +123,7 @@ async def running_core(
     broker_log: BrokerLog,
     clocks: Clocks = REAL,
     journal: Journal = NO_JOURNAL,
+    spans: FlushSpans | None = None,
 ) -> AsyncIterator[Core]:
     """Run a core over an open store, which is closed at the end.
 
@@ -104,8 +136,8 @@ async def running_core(
     committer = Committer(store, dirty, clocks.monotonic, journal, holds)
     loader = GroupLoader(store, committer, meta)
     saver = Saver(meta, ShardLabels(config.meta.shard_names, config.meta.topics))
-    write_through = WriteThrough(committer, store, saver, metrics, journal)
-    flusher = Flusher(config.flush, store, dirty, committer, saver, metrics, clocks, journal)
+    flusher = Flusher(config.flush, store, dirty, committer, saver, metrics, clocks, journal, spans)
+    write_through = WriteThrough(committer, store, saver, metrics, journal, uncompared=lambda _: not flusher.tracks_all)
     recovery = Recovery(store, dirty, committer, flusher, meta, batch_keys=config.recovery.batch_keys, clock=clocks.monotonic)
     large = LargeCalls()
     groups = Groups(store, dirty, large)
@@ -123,7 +155,7 @@ async def running_core(
             tasks.start_soon(write_through.run, name="write_through")
             tasks.start_soon(broadcasts.run, name="broadcasts")
             tasks.start_soon(store.watch, name="store.watch")
-            tasks.start_soon(store.run_sync, config.flush.interval_ms / 1000, name="store.sync")
+            tasks.start_soon(store.run_sync, flusher.interval, name="store.sync")
             yield Core(
                 store=store,
                 dirty=dirty,

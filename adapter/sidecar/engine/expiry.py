@@ -16,6 +16,7 @@ from adapter.meta.store_marks import SKEW_HELP
 from adapter.model.codec import group_prefix
 from adapter.model.records import GroupKey, OffsetKey, expired, is_old_tombstone
 from adapter.runtime import logs
+from adapter.runtime.live import Live
 from adapter.sidecar.config import ExpirySection
 from adapter.sidecar.engine.broadcast import Broadcasts, is_of_client
 from adapter.sidecar.engine.changes import Forget, Reconcile
@@ -58,9 +59,7 @@ class Expiry:
         pause_s: float = PAUSE_S,
         journal: Journal = NO_JOURNAL,
     ) -> None:
-        self._retention_ms = section.retention_hours * HOUR_MS
-        self._broadcast_ms = section.broadcast_seconds * 1000
-        self._interval_s = section.interval_ms / 1000
+        self._section = Live(section)
         self._store = store
         self._dirty = dirty
         self._groups = groups
@@ -75,10 +74,14 @@ class Expiry:
         self._last_logged = ""
         self._looked_at = 0
 
+    def take(self, section: ExpirySection) -> None:
+        """Use these settings from the next group on."""
+        self._section.take(section)
+
     async def run(self) -> None:
         """Sweep once per interval, first after one interval, as Kafka does: consumers that were away have time to return."""
         while True:
-            await anyio.sleep(self._interval_s)
+            await self._section.pause(lambda section: section.interval_ms / 1000)
             try:
                 await self.sweep_once()
             except AdapterError as error:
@@ -115,7 +118,8 @@ class Expiry:
     async def _expire_if_old(self, row: GroupRow) -> None:
         now_ms = self._now_ms()
         of_client = is_of_client(row.group)
-        retention_ms = self._broadcast_ms if of_client else self._retention_ms
+        section = self._section.now
+        retention_ms = section.broadcast_seconds * 1000 if of_client else section.retention_hours * HOUR_MS
         before_ms = now_ms - retention_ms
         if not retention_ms or row.last_commit_at_ms >= before_ms:
             return

@@ -18,21 +18,31 @@ from adapter.sidecar.storage.write_batch import FastWriteBatch
 Run = Sequence[offsets_pb.CommitOffsetsRequest]  # applied in this order
 
 MAX_REQUEST_BYTES = 1_024  # of a request that the fast path may take: three names of at most 255 bytes, and numbers
+INCREASE_ONLY, OVERWRITE = int(offsets_pb.INCREASE_ONLY), int(offsets_pb.OVERWRITE)
 _FRAMING = 9  # bytes of a request with one name each, beside the names and the offset
 
 Staged = tuple[tuple[str, str], str, Held]
 
 
 class FastPath:
-    """Decides and writes plain commits. `possible` is False if commits wait for a sync or for the Meta Service."""
+    """Decides and writes plain commits. `possible` is False while commits wait for a sync or for the Meta Service."""
 
     def __init__(
         self, store: LocalStore, dirty: DirtyKeys, *, possible: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._store = store
         self._dirty = dirty
-        self._possible = possible
+        self.possible = possible
         self._clock = clock
+        self._modes = OVERWRITE  # the highest mode that it takes
+
+    def recovery_began(self) -> None:
+        """Leave commits with OVERWRITE, for which the Meta Service is asked first: see `GroupLoader.load_for`."""
+        self._modes = INCREASE_ONLY
+
+    def recovery_finished(self) -> None:
+        """Take them again."""
+        self._modes = OVERWRITE
 
     def commit(self, runs: Sequence[Run], now_ms: int) -> list[int]:
         """Commit of each run the requests before the first that the fast path leaves, all in one write, and mark them dirty.
@@ -40,7 +50,7 @@ class FastPath:
         Returns how many requests of each run are committed. Raises DiskFullError or StorageFailedError: then nothing of any run
         counts as committed. Names are not checked: those of a key that is in the cache were.
         """
-        if not self._possible:
+        if not self.possible:
             return [0] * len(runs)
         forward = self._store.forward()
         staged: list[Staged] = []
@@ -81,7 +91,7 @@ class FastPath:
         # A held record, in the first epoch of an era, is left to the rules.
         if offset < stands or not (offset and live) or (knows and knows != epoch) or not (epoch & LOWER_HALF or not epoch):
             return False
-        if not _is_plain(request, group, item) and (request.mode > 1 or _has_more(group, item)):
+        if not _is_plain(request, group, item) and (request.mode > self._modes or _has_more(group, item)):
             return False
         if offset == stands and now_ms <= when:
             return True  # a repeated commit: what stands is stored already, or with this write

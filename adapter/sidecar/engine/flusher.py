@@ -7,7 +7,7 @@ Never blocks a commit.
 
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
 import anyio
@@ -19,6 +19,7 @@ from adapter.meta.packed import Chunk, Outcomes, chunks
 from adapter.model.records import GroupKey, Held, OffsetKey, OffsetRecord, Run, SaveOutcome, Status
 from adapter.runtime.backoff import pause_s
 from adapter.runtime.clocks import REAL, Clocks
+from adapter.runtime.live import Live
 from adapter.runtime.retry import retrying
 from adapter.runtime.slices import in_slices, others
 from adapter.runtime.wording import counted
@@ -26,6 +27,7 @@ from adapter.sidecar.config import FlushSection
 from adapter.sidecar.engine.changes import FirstEpochs, Reconcile
 from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.dirty import DirtyKeys
+from adapter.sidecar.engine.flush_spans import FlushSpans
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.storage.store import LocalStore
@@ -77,14 +79,18 @@ class Flusher:
         metrics: AdapterMetrics,
         clocks: Clocks = REAL,
         journal: Journal = NO_JOURNAL,
+        spans: FlushSpans | None = None,
     ) -> None:
-        self._section = section
+        self._live = Live(section)
+        self._attempts = retrying("flush", first_s=0.0, max_s=0.0)
+        self.take(section)
         self._store = store
         self._dirty = dirty
         self._committer = committer
         self.saver = saver
         self._metrics = metrics
         self._journal = journal
+        self._spans = spans
         self._clock = clocks.monotonic
         self._now_ms = clocks.now_ms
         self._lock = anyio.Lock()
@@ -113,6 +119,10 @@ class Flusher:
         return max(self._store.flushed_seq, self._carried if self.tracks_all else 0)
 
     @property
+    def _section(self) -> FlushSection:
+        return self._live.now
+
+    @property
     def pace(self) -> str:
         """How long the Meta Service needs for what is dirty, by what the last saves took; empty if that is short."""
         limits = self.saver.meta.limits
@@ -126,20 +136,37 @@ class Flusher:
             f"{counted(count, f'dirty {what}')} take about {count * each_s:,.0f} s"
         )
 
+    def take(self, section: FlushSection) -> None:
+        """Flush and retry at the times of these settings from now on."""
+        interval_s = section.interval_ms / 1000
+        self._live.take(section)
+        self._attempts.set_pauses(interval_s, max(section.backoff_max_ms / 1000, interval_s))
+
+    async def interval(self) -> None:
+        """Sleep for one flush interval."""
+        await self._live.pause(lambda section: section.interval_ms / 1000)
+
+    async def _until_tick(self, passed_s: float) -> None:
+        """Sleep until the next tick; the last one was so many seconds ago."""
+        await self._live.pause(lambda section: section.interval_ms / 1000 - passed_s)
+
+    def try_now(self) -> None:
+        """End the pause after a failed flush: the endpoints are others now."""
+        self._attempts.try_now()
+
     async def run(self) -> None:
         """Flush once per interval; after a failure back off. Each attempt sends the values that are newest then."""
-        interval_s = self._section.interval_ms / 1000
-        policy = retrying("flush", first_s=interval_s, max_s=max(self._section.backoff_max_ms / 1000, interval_s))
-        next_at = self._clock() + interval_s
+        ticked_at = self._clock()
         while True:
-            await anyio.sleep(max(next_at - self._clock(), 0))
+            await self._until_tick(self._clock() - ticked_at)
             # At most one a tick (5): a flush that is slower than the interval, or was retried, skips the ticks it missed.
             now = self._clock()
-            next_at = max(next_at, now - interval_s) + interval_s
+            interval_s = self._section.interval_ms / 1000
+            ticked_at = max(ticked_at + interval_s, now - interval_s)
             refused_too = self._dirty.refused > 0 and now >= self._refused_since + self._section.refused_retry_ms / 1000
             aside_too = 0 < self._aside_until <= now
             if self._dirty.pending or refused_too or aside_too:
-                await policy(self.flush_once, refused_too=refused_too, aside_too=aside_too)
+                await self._attempts(self.flush_once, refused_too=refused_too, aside_too=aside_too)
 
     async def flush_once(self, *, refused_too: bool = False, aside_too: bool = False) -> int:
         """Send what is dirty now, and what was refused or set aside before if asked for; returns how many keys were acknowledged.
@@ -185,7 +212,8 @@ class Flusher:
         outcome = _Outcome()
         started = self._clock()
         try:
-            await self._send(batch, outcome, self._covers(seq) if only is None else 0, yielding=only is None)
+            with self._spans.flush(batch, self._dirty, outcome) if self._spans else nullcontext():
+                await self._send(batch, outcome, self._covers(seq) if only is None else 0, yielding=only is None)
         except TransientError as error:
             self.last_error = str(error)
             self._metrics.flush_failed()

@@ -8,9 +8,9 @@ from typing import NamedTuple, TypeVar
 import anyio
 import structlog
 
-from adapter.errors import AdapterError, ContendedError, MetaUnavailableError, TimedOutError
+from adapter.errors import AdapterError, ContendedError, MetaUnavailableError, NotReadyError, TimedOutError
 from adapter.meta.client import KEYS_AT_ONCE, LOAD_ROWS, GroupsPage, MetaClient
-from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, is_deleted
+from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord, is_deleted
 from adapter.runtime.coalescing import Coalescer
 from adapter.runtime.retry import retrying
 from adapter.runtime.slices import in_slices
@@ -69,10 +69,19 @@ class GroupLoader:
         self._store = store
         self._committer = committer
         self._meta = meta
+        self._recovering = False
         self._large: set[GroupKey] = set()
         self._for_commits: Coalescer[Wanted, None] = Coalescer(self._load_for_commits, max_items=LOAD_GROUPS)
         self._for_reads: Coalescer[Wanted, bool] = Coalescer(self._load_for_reads, max_items=LOAD_GROUPS)
         self._large_loads: Coalescer[GroupKey, None] = Coalescer(self._load_large, max_items=LOAD_GROUPS)
+
+    def recovery_began(self) -> None:
+        """Note that what is here may be behind the Meta Service: what may be a rewind is decided by what stands there."""
+        self._recovering = True
+
+    def recovery_finished(self) -> None:
+        """Note that every key was compared."""
+        self._recovering = False
 
     async def run(self) -> None:
         """Make the calls for loads until cancelled; pending loads then fail with NotReadyError."""
@@ -115,16 +124,23 @@ class GroupLoader:
 
     def must_load(self, commit: Commit) -> bool:
         """True when a group of the commit has to be loaded first, see `load_for`."""
-        return any(map(self._must_load_any, commit.columns)) or any(
-            self._must_load(key, offered.epoch) for key, offered in commit.entries
+        return (
+            any(map(self._must_load_any, commit.columns))
+            or any(self._must_load(key, offered.epoch) for key, offered in commit.entries)
+            or any(not (self.is_loaded(group) and self._meta.knows_epochs) for group in self._rewound(commit))
         )
 
     async def load_for(self, commit: Commit) -> None:
         """Load the groups of keys that are not local, or that their consumer knows in a later epoch, so that epochs are known.
 
         Of large groups only these keys. What cannot be loaded now is not waited for: its keys go in with epoch 0.
+
+        During a recovery the same is done for all keys of an OVERWRITE: an offset that goes forward here may be a rewind of what
+        another adapter had saved, and would be lost if it was stored without the next epoch. Raises NotReadyError for one before
+        a server without epochs, where the larger offset stands until the key was compared.
         """
-        missing: dict[GroupKey, dict[str, None]] = {}
+        rewound = self._rewound(commit)
+        missing = {group: dict.fromkeys(shards) for group, shards in rewound.items() if not self.is_loaded(group)}
         for key, offered in commit.entries:
             if self._must_load(key, offered.epoch):
                 missing.setdefault(key.group_key, {})[key.shard] = None
@@ -138,6 +154,19 @@ class GroupLoader:
             except AdapterError as error:
                 log.info("load.failed", namespace=group.namespace, group=group.group, error=str(error))
                 break
+        # Known for certain only behind a call.
+        if rewound and self._meta.available and not self._meta.knows_epochs:
+            raise NotReadyError("the adapter is recovering: with this Meta Service, OVERWRITE is taken when that is done")
+
+    def _rewound(self, commit: Commit) -> dict[GroupKey, list[str]]:
+        """The keys of an OVERWRITE during a recovery, which may be rewinds; none otherwise."""
+        found: dict[GroupKey, list[str]] = {}
+        if self._recovering and commit.mode is CommitMode.OVERWRITE and self._meta.available:
+            for key, _ in commit.entries:
+                found.setdefault(key.group_key, []).append(key.shard)
+            for columns in commit.columns:
+                found.setdefault(columns.group, []).extend(columns.shards)
+        return found
 
     def _must_load_any(self, columns: Columns) -> bool:
         return next(self._missing_of(columns), None) is not None

@@ -42,7 +42,7 @@ class MetaWatch:
         self._identified = False
         self._reported_seq = 0  # that the Meta Service has acknowledged, of this store
         self._others: set[bytes] = set()  # other stores that were reported in place of this one
-        self._handled = meta.server_reports.losses  # comparisons that began before are covered by the recovery
+        self._handled = meta.server_reports.comparisons  # those that began before are covered by the recovery
         self._refused = ""
         meta.server_reports.set_local_store(self.local)
 
@@ -57,6 +57,7 @@ class MetaWatch:
                 await self._identify()
             except RefusedError as error:
                 self._refused_by(error)
+            self._store.asked()
             self._identified = True
         await self._recovery.run()
 
@@ -70,8 +71,8 @@ class MetaWatch:
             except AdapterError as error:
                 log.debug("meta.report", error=str(error))
                 await anyio.sleep(PAUSE_S)
-            while self._handled != server_reports.losses:
-                self._handled = server_reports.losses
+            while self._handled != server_reports.comparisons:
+                self._handled = server_reports.comparisons
                 await self._compare_again()
                 done()
 
@@ -125,10 +126,11 @@ class MetaWatch:
                 "this one was made anew, or the disk of that one is not mounted",
             )
             await self._report(local, known.store_id)
-        elif known and known.flushed_seq > self._store.seq:
+        elif known and known.flushed_seq > self._store.unasked_seq:
+            # Not `seq`, which has moved on with the commits that were taken since the open.
             await self._store.note_loss(
-                known.flushed_seq - self._store.seq,
-                f"the Meta Service has the write {known.flushed_seq} of this store, whose newest is {self._store.seq}: "
+                known.flushed_seq - self._store.unasked_seq,
+                f"the Meta Service has the write {known.flushed_seq} of this store, whose newest was {self._store.unasked_seq}: "
                 "it was put back from an older copy",
                 known.flushed_seq,
             )

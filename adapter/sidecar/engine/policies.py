@@ -3,12 +3,12 @@
 write_back: the local store has it. write_through: the Meta Service has it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from adapter.errors import AdapterError
 from adapter.meta.client import failure_of
-from adapter.meta.epochless import Saver
+from adapter.meta.epochless import Saver, nothing
 from adapter.model.records import (
     FIRST_EPOCH,
     GroupKey,
@@ -47,10 +47,13 @@ class WriteThrough:
         saver: Saver,
         metrics: AdapterMetrics,
         journal: Journal = NO_JOURNAL,
+        *,
+        uncompared: Callable[[OffsetKey], bool] = nothing,
     ) -> None:
         self._committer = committer
         self._store = store
         self._saver = saver
+        self._uncompared = uncompared  # what `Saver.save` takes: before a recovery has ended, that is any key
         self._metrics = metrics
         self._journal = journal
         self._saves: Coalescer[Commit, list[Standing]] = Coalescer(
@@ -83,7 +86,7 @@ class WriteThrough:
             return planned
         entries = [SaveEntry(key, record) for key, record in offers.items()]
         with self._metrics.save_call("write_through", len(entries)):
-            outcomes = await self._saver.save(entries)
+            outcomes = await self._saver.save(entries, uncompared=self._uncompared)
         self._journal.moved("rewind", self._rewinds(entries, outcomes))
         self._journal.flushed(entries, outcomes)
         by_key = {entry.key: outcome for entry, outcome in zip(entries, outcomes, strict=True)}
@@ -120,23 +123,50 @@ class WriteThrough:
         return Standing(key, after, raised=is_raised(standing, after))
 
 
+class Policies:
+    """The commit policies of a configuration. Other settings are other policies: a commit keeps those that it began under."""
+
+    def __init__(self, config: AdapterConfig) -> None:
+        self._mode_of = lru_cache(maxsize=65_536)(config.mode_of)
+        self.all_write_back = config.mode == "write_back" and not config.policy
+
+    def writes_through(self, group: GroupKey) -> bool:
+        """True for a group whose commits wait for the Meta Service."""
+        return not self.all_write_back and self._mode_of(*group) == "write_through"
+
+
 class Router:
-    """Commits each group in the mode that the configuration names for it: write_back by the committer, or write_through."""
+    """Commits each group by its policy: write_back by the committer, or write_through.
+
+    `policies` are those in force, for commits that begin now.
+    """
 
     def __init__(self, config: AdapterConfig, loader: GroupLoader, committer: Committer, write_through: WriteThrough) -> None:
         # For commits that wait for the Meta Service. Who takes it is the server: it can stop reading.
         self.room = Room("commits that are written through", MAX_WAITING_BYTES)
+        self.policies = Policies(config)
+        self._said = config.mode, config.policy
         self._loader = loader
         self._committer = committer
         self._write_through = write_through
-        self._mode_of = lru_cache(maxsize=65_536)(config.mode_of)
-        self._all_write_back = config.mode == "write_back" and not config.policy
-        # Commits of loaded groups wait for nothing.
-        self.at_once = self._all_write_back and not committer.syncs_each
 
-    def commit_at_once(self, commit: Commit) -> list[Standing] | None:
+    def take(self, config: AdapterConfig) -> None:
+        """Put the policies of these settings in force."""
+        said = config.mode, config.policy
+        if said != self._said:
+            self.policies, self._said = Policies(config), said
+
+    @property
+    def at_once(self) -> bool:
+        """Whether commits of loaded groups wait for nothing."""
+        return self._allows_at_once(self.policies)
+
+    def _allows_at_once(self, policies: Policies) -> bool:
+        return policies.all_write_back and not self._committer.syncs_each
+
+    def commit_at_once(self, commit: Commit, policies: Policies) -> list[Standing] | None:
         """Commit a batch that needs no await, as most do; None if it needs one."""
-        if not self.at_once or self._loader.must_load(commit):
+        if not self._allows_at_once(policies) or self._loader.must_load(commit):
             return None
         return self._committer.apply(commit)
 
@@ -144,19 +174,19 @@ class Router:
         """Load the groups of keys that are not local. Commits apply in the order in which they were prepared."""
         await self._loader.load_for(commit)
 
-    def writes_through(self, group: GroupKey) -> bool:
-        """True for a group whose commits wait for the Meta Service."""
-        return not self._all_write_back and self._mode_of(*group) == "write_through"
+    async def commit(self, commit: Commit, policies: Policies | None = None) -> list[Standing]:
+        """Commit a batch; returns what `Committer.submit` does. What is written through goes first: it is what may fail.
 
-    async def commit(self, commit: Commit) -> list[Standing]:
-        """Commit a batch; returns what `Committer.submit` does. What is written through goes first: it is what may fail."""
-        if self._all_write_back:
+        `policies`: those that the commit began under; by default those in force.
+        """
+        policies = policies or self.policies
+        if policies.all_write_back:
             return await self._committer.submit(commit)
         standing: list[Standing] = []
         for make_durable, through in ((self._write_through.commit, True), (self._committer.submit, False)):
             part = commit._replace(
-                entries=[entry for entry in commit.entries if self.writes_through(entry[0].group_key) is through],
-                columns=[columns for columns in commit.columns if self.writes_through(columns.group) is through],
+                entries=[entry for entry in commit.entries if policies.writes_through(entry[0].group_key) is through],
+                columns=[columns for columns in commit.columns if policies.writes_through(columns.group) is through],
             )
             if part.entries or part.columns:
                 standing += await make_durable(part)

@@ -21,7 +21,6 @@ from adapter.sidecar.engine.comparison import LocalKeys, Piece, Source, WholeGro
 from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.storage.store import LocalStore
-from adapter.sidecar.storage.write_batch import Stored
 
 log = structlog.get_logger(__name__)
 
@@ -122,19 +121,22 @@ class Recovery:
                 log.info("recovery.progress", compared=self.report.compared, of=self.report.of)
 
     async def mark_unflushed(self) -> None:
-        """Mark dirty what a former process left unflushed, for a stop or a degraded start that cannot wait for the comparison."""
+        """Mark dirty what a former process left unflushed, for a stop or a degraded start that cannot wait for the comparison.
+
+        A page at a time, since commits go on.
+        """
         flushed_seq = self._store.flushed_seq
         if flushed_seq >= self._store.seq:
             return
-
-        def read() -> list[Stored]:
-            return [stored for stored in self._store.scan() if stored.seq > flushed_seq]
-
-        for key, _, seq in await self._store.apart(read):
-            held = self._store.hold(key)
-            # Not what was committed, flushed or adopted while the scan ran.
-            if key not in self._dirty and held and held[1] == seq:
-                self._dirty.add(key.group_key, {key.shard: held}, self._clock())
+        after: OffsetKey | None = None
+        while page := await self._store.page(self._batch_keys, after=after):
+            after = page[-1].key
+            async for some in in_slices([stored for stored in page if stored.seq > flushed_seq]):
+                for key, _, seq in some:
+                    held = self._store.hold(key)
+                    # Not what was committed, flushed or adopted since the page was read.
+                    if key not in self._dirty and held and held[1] == seq:
+                        self._dirty.add(key.group_key, {key.shard: held}, self._clock())
         log.info("recovery.unflushed", dirty=len(self._dirty))
 
     async def _compare(self, piece: Piece) -> None:

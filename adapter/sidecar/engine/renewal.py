@@ -43,7 +43,7 @@ class Renewal:
         now_ms: Callable[[], int],
     ) -> None:
         self._interval_s = section.expires_groups_after_seconds / SHARE
-        self._retention_ms = expiry.retention_hours * HOUR_MS
+        self.take(expiry)
         self._store = store
         self._dirty = dirty
         self._groups = groups
@@ -51,6 +51,10 @@ class Renewal:
         self._flusher = flusher
         self._meta = flusher.saver.meta
         self._now_ms = now_ms
+
+    def take(self, expiry: ExpirySection) -> None:
+        """Keep groups for as long as these settings say."""
+        self._retention_ms = expiry.retention_hours * HOUR_MS
 
     @property
     def needed(self) -> bool:

@@ -1,7 +1,10 @@
 """The journal's directory: the open segment, finished ones as Parquet, the lock, the bound on the disk. For one thread.
 
-    <path>/.open/<BROKER>/<RUN>-<NUMBER>.batches                         open, see `journal_frames`
+    <path>/.open/<BROKER>/<RUN>-<NUMBER>.batches                         open, see `frames`
     <path>/date=<DATE>/broker=<BROKER>/<RUN>-<NUMBER>.parquet            finished
+
+Each segment says its version in its schema. One that a later version has left open is left to that version, which finishes it at
+its next start; another form than frames of Arrow needs another ending than `.batches`.
 
 A method that raises OSError has changed nothing that counts, and may be called again.
 """
@@ -26,7 +29,7 @@ import structlog
 from adapter.model.schemas import BROKER, JOURNAL, JOURNAL_VERSION, VERSION_OF_JOURNAL
 from adapter.runtime.files import sync_directory
 from adapter.sidecar.config import JournalSection
-from adapter.sidecar.journal.frames import framed, read, write_all
+from adapter.sidecar.journal.frames import Found, framed, read, write_all
 from adapter.sidecar.journal.notes import Counts
 
 log = structlog.get_logger(__name__)
@@ -87,7 +90,13 @@ class SegmentFiles:
         for fragment in self._open_dir.glob("*.tmp"):
             fragment.unlink()
         for left in sorted(self._open_dir.glob("*.batches")):
-            if self._publish(left.stem, left.read_bytes()):
+            found = read(left.read_bytes())
+            if _is_later(found.rows):
+                log.warning(
+                    "journal.later_version", segment=left.stem, help="a later version left it, and finishes it when it is back"
+                )
+                continue
+            if self._publish(left.stem, found):
                 log.info("journal.recovered", segment=left.stem)
             left.unlink()
         self._finished = deque(sorted(self._scan()))
@@ -118,7 +127,7 @@ class SegmentFiles:
         if self.empty:
             return
         # Not by its path: whatever became of the directory, these are the rows.
-        published = self._publish(self._name, os.pread(self._segment, self._size, 0))
+        published = self._publish(self._name, read(os.pread(self._segment, self._size, 0)))
         (self._open_dir / f"{self._name}.batches").unlink(missing_ok=True)
         file, self._segment, self._size = self._segment, -1, 0
         self._number += 1
@@ -155,9 +164,9 @@ class SegmentFiles:
         os.fsync(self._lock)
         self._numbered = True
 
-    def _publish(self, name: str, data: bytes) -> Finished | None:
+    def _publish(self, name: str, found: Found) -> Finished | None:
         """Move the rows of an open segment to their place; None if there are none. A repetition gives the same file."""
-        rows, torn = read(data)
+        rows, torn = found
         if torn:
             log.warning("journal.torn", segment=name, bytes=torn, help="what a killed process had not written whole is left out")
         if rows is None:
@@ -195,6 +204,14 @@ class SegmentFiles:
                 path.parent.rmdir()
                 path.parent.parent.rmdir()
         self._counts.segments, self._counts.bytes = len(self._finished), self._held
+
+
+def _is_later(rows: pa.Table | None) -> bool:
+    """Whether the rows of an open segment are of a later version than this program writes. One that cannot be read is, too."""
+    if rows is None:
+        return False
+    version = (rows.schema.metadata or {}).get(VERSION_OF_JOURNAL, b"")
+    return not version.isdigit() or int(version) > int(JOURNAL_VERSION)
 
 
 def as_parquet(rows: pa.Table) -> pa.Buffer:

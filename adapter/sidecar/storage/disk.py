@@ -13,16 +13,18 @@ from typing import Protocol, Self, TypeVar, cast
 
 import anyio
 import anyio.to_thread
-from rocksdict import WriteBatch
+from rocksdict import Rdict, WriteBatch
 
 from adapter.errors import StorageFailedError, StoreDamagedError
-from adapter.runtime import rocks
+from adapter.runtime import format_mark, rocks
+from adapter.runtime.format_mark import ADAPTER_STORE
 from adapter.runtime.watermark import Watermark
 from adapter.sidecar.config import WalSync
 from adapter.sidecar.storage import boot_marker
 
 R = TypeVar("R")
 
+FORMAT = b"\0format"  # the key of the mark within the database: the same as in the file, in case that this gets lost
 REOPEN_SPARE_BYTES = 2**20  # beyond the replay: manifest, options, a new WAL
 # Errors that do not show whether a file is there.
 _NO_ROOM_TO_LOOK = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
@@ -117,7 +119,7 @@ class Disk(Protocol):
 
 
 class RocksDisk:
-    """A directory with a RocksDB, the watermark file and the `running` file.
+    """A directory with a RocksDB, the watermark file, the `running` file, and the mark of its version.
 
     Reads and writes are called on the event loop: they do not release the GIL, so that a thread would only add a hop.
     """
@@ -140,6 +142,7 @@ class RocksDisk:
         """
         database = path / "db"
         try:
+            refuse_later_version(path)
             if create:
                 path.mkdir(0o700, parents=True, exist_ok=True)
             existed = database.exists() and any(database.iterdir())
@@ -154,7 +157,10 @@ class RocksDisk:
             if not existed and watermark.value:
                 # Refused before RocksDB could make an empty database here, which the next start would take for the store.
                 raise StoreDamagedError(f"{path}: is empty, though {watermark.value} writes were acknowledged here. {ADVICE}")
-            opened = rocks.open_store(database, ("default",), ADVICE)
+            opened = rocks.open_store(database, ("default",), ADVICE, _mark)
+            undo.callback(opened.close)
+            # For a store whose file FORMAT is of another one.
+            _check_row(path, lambda: rocks.guarded(opened.db.get, FORMAT))
             undo.pop_all()
         return cls(path, opened, watermark)
 
@@ -217,8 +223,13 @@ class RocksDisk:
         return boot_marker.machine_went_down(self._path / "running")
 
     def begin(self, wal_sync: WalSync) -> None:
-        """Make the watermark durable if it is new, and write the file `running`."""
+        """Make the watermark durable if it is new, and write the file `running`; mark a store from before there were marks."""
+        if self.get(FORMAT) is None:
+            rocks.guarded(_mark, self._db)
+            self.sync_now()
         try:
+            if not format_mark.is_marked(ADAPTER_STORE, self._path):
+                format_mark.write(ADAPTER_STORE, self._path)
             self._watermark.establish()
             boot_marker.begin(self._path / "running", wal_sync)
         except OSError as error:
@@ -263,6 +274,31 @@ class RocksDisk:
         """Close the watermark and RocksDB, without a sync."""
         self._watermark.close()
         self._opened.close()
+
+
+def refuse_later_version(path: Path) -> None:
+    """Refuse the store at `path` if it is of a later version than this program reads. Changes no file.
+
+    Raises StoreVersionError; StoreDamagedError when the version cannot be read; StorageFailedError, OSError.
+    """
+    database = path / "db"
+    if format_mark.is_marked(ADAPTER_STORE, path) or not (database / "CURRENT").exists():
+        return
+    _check_row(path, lambda: rocks.peek(database, FORMAT))
+
+
+def _check_row(path: Path, read: Callable[[], bytes | None]) -> None:
+    """Check the mark within the database; it has none if no program has opened it since there are marks."""
+    try:
+        row = read()
+    except StoreDamagedError as error:
+        raise StoreDamagedError(f"{path}: {error}. {ADVICE}") from error
+    if row is not None:
+        format_mark.check(ADAPTER_STORE, row, str(path / "db"), ADVICE)
+
+
+def _mark(db: Rdict) -> None:
+    db.put(FORMAT, format_mark.encode(ADAPTER_STORE))
 
 
 def _names(path: Path) -> set[str]:

@@ -1,5 +1,6 @@
 """What can be done about a local store that does not open. Nothing is deleted: the damaged store stays beside the new one."""
 
+import contextlib
 import fcntl
 import shutil
 import time
@@ -9,9 +10,11 @@ import structlog
 from rocksdict import Rdict
 
 from adapter.errors import StorageFailedError, StoreDamagedError, StoreLockedError
-from adapter.runtime import rocks
+from adapter.runtime import format_mark, rocks
+from adapter.runtime.format_mark import ADAPTER_STORE
 from adapter.runtime.wording import counted
 from adapter.sidecar.config import StoreSection
+from adapter.sidecar.storage.disk import refuse_later_version
 from adapter.sidecar.storage.store import LocalStore
 
 log = structlog.get_logger(__name__)
@@ -20,10 +23,14 @@ log = structlog.get_logger(__name__)
 def repair(section: StoreSection) -> str:
     """Copy the store aside, let RocksDB rebuild it from the files that are intact, and open it; says what is left.
 
-    Raises StoreLockedError while an adapter runs, StoreDamagedError when nothing could be rebuilt.
+    Raises StoreLockedError while an adapter runs, StoreDamagedError when nothing could be rebuilt, StoreVersionError for a store
+    of a later version.
     """
     database = section.path / "db"
     _must_be_free(section.path)
+    if not format_mark.is_marked(ADAPTER_STORE, section.path):
+        with contextlib.suppress(StoreDamagedError):  # what is to be repaired; the open at the end looks again
+            refuse_later_version(section.path)
     aside = _aside(section.path)
     shutil.copytree(section.path, aside, ignore=shutil.ignore_patterns("*.sock"))
     log.info("repair.copied", to=str(aside))

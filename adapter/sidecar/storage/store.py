@@ -8,7 +8,7 @@ and reported. Knows no Meta Service.
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Self, TypeVar
@@ -28,9 +28,11 @@ from adapter.sidecar.storage.write_batch import (
     LOSS,
     STATE,
     STORE_ID,
+    UNASKED,
     FastWriteBatch,
     State,
     Stored,
+    Unasked,
     WriteBatch,
     decode_member,
     member_key,
@@ -52,6 +54,8 @@ class LocalStore:
         self.snapshots = Snapshots()
         self.failure = ""
         self._disk_full = False
+        # A sync found no space: what it was to make durable is not, so no later write or sync may succeed before an open.
+        self._sync_without_space = False
         self._batches = self._synced_batches = 0
         state = State.decode(disk.get(STATE))
         self._keys, self._digest = state.keys, state.digest
@@ -64,6 +68,8 @@ class LocalStore:
         self.loss_at_open = False
         # Made with the store; never changes.
         self.store_id = disk.get(STORE_ID) or b""
+        # The newest write when the store was opened first since the Meta Service was asked what it remembers of it.
+        self.unasked_seq = self.seq
         # Which open file is not in its place any more; empty while all are.
         self.missing = ""
 
@@ -94,6 +100,7 @@ class LocalStore:
                 )
             store._verify()
             store._identify()
+            store._begin_unasked()
             disk.begin(wal_sync)
             undo.pop_all()
         log.info("store.opened", path=disk.name, keys=store.keys, seq=store.seq, flushed_seq=store.flushed_seq)
@@ -208,28 +215,29 @@ class LocalStore:
     async def sync(self) -> None:
         """Make every write so far survive a power cut.
 
-        Raises StorageFailedError, and so does every later write: a sync is never retried. DiskFullError while the disk is full:
-        RocksDB then refuses to sync for want of an intact WAL; the open that has to follow syncs what was written before.
+        Raises StorageFailedError, and so does every later write: a sync is never retried. DiskFullError while the disk is full,
+        also when the sync is the first to find that out: the open that has to follow syncs what was written before.
         """
-        self.check()
+        self._check_syncs()
         seq, batches = self.seq, self._batches
         try:
             await self._disk.sync()
         except Exception as error:
-            if self._disk_full:
+            if self._disk_full or isinstance(error, DiskFullError):
+                self._disk_full = self._sync_without_space = True
                 raise DiskFullError(f"{self._disk.name}: no space left: {error}") from error
             raise self._fail(f"the sync of the local store failed: {error}") from error
-        self.check()  # one that succeeds behind one that failed proves nothing
+        self._check_syncs()  # one that succeeds behind one that failed proves nothing
         self.synced_seq = max(self.synced_seq, seq)
         self._synced_batches = max(self._synced_batches, batches)
         if self.wal_sync == "always" and seq > self._disk.watermark:
             self._advance_watermark(seq)
 
-    async def run_sync(self, interval_s: float) -> None:
-        """Sync WAL and watermark once per interval while something was written. For `never` it does nothing."""
+    async def run_sync(self, interval: Callable[[], Awaitable[None]]) -> None:
+        """Sync WAL and watermark after each `interval` in which something was written. For `never` it does nothing."""
         marked = 0
         while self.wal_sync != "never":
-            await anyio.sleep(interval_s)
+            await interval()
             if self._batches == marked or self._disk_full:
                 continue
             marked = self._batches
@@ -270,6 +278,14 @@ class LocalStore:
         """
         self._put_loss(writes, why, reached)
         await self.sync()
+
+    def asked(self) -> None:
+        """Note that what the Meta Service remembers was compared with `unasked_seq`. Raises DiskFullError, StorageFailedError."""
+        self.check()
+        batch = self._disk.batch()
+        batch.delete(UNASKED)
+        self._write(batch)
+        self.unasked_seq = self.seq
 
     def advance_flushed(self, seq: int) -> None:
         """The Meta Service has every write up to `seq`. Stored with the next write: after a kill it may be lower."""
@@ -386,6 +402,16 @@ class LocalStore:
             self._write(batch)
             self._disk.sync_now()
 
+    def _begin_unasked(self) -> None:
+        """Before the first commit: keep how far the store is, until `asked`."""
+        unasked = Unasked.decode(self._disk.get(UNASKED))
+        if unasked is None or unasked.flushed_seq != self.flushed_seq:
+            unasked = Unasked(self.seq, self.flushed_seq)
+            batch = self._disk.batch()
+            batch.put(UNASKED, unasked.encode())
+            self._write(batch)
+        self.unasked_seq = unasked.seq
+
     def _put_loss(self, writes: int, why: str, reached: int) -> None:
         """Store the loss and the new bookkeeping in one batch. Status shows it from then on, also after restarts."""
         self.loss = Loss(writes, time.time_ns() // 1_000_000, why)
@@ -403,7 +429,17 @@ class LocalStore:
             help="what is missing is looked up in the Meta Service",
         )
 
+    def _check_syncs(self) -> None:
+        """Raise DiskFullError or StorageFailedError if a sync has not done its work since the store was opened."""
+        self.check()
+        if self._sync_without_space:
+            raise DiskFullError(f"{self._disk.name}: a sync found no space, and the store was not opened again since")
+
     def _write(self, batch: Batch) -> None:
+        if self._sync_without_space:
+            raise DiskFullError(
+                f"{self._disk.name}: no space left; nothing was stored. Free some space there; the store is then opened again"
+            )
         try:
             self._disk.write(batch)
         except DiskFullError as error:

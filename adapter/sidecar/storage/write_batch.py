@@ -14,9 +14,11 @@ from adapter.sidecar.storage.disk import Batch
 STATE = b"\0state"
 LOSS = b"\0loss"
 STORE_ID = b"\0store"
+UNASKED = b"\0unasked"  # see `Unasked`; absent once the Meta Service was asked
 _MEMBER = b"\0member"  # before the packed names of a group
 _MEMBER_FORM = struct.Struct(">Q")
 _STATE_FORM = struct.Struct(">QQQQ")
+_UNASKED_FORM = struct.Struct(">QQ")
 
 
 class Stored(NamedTuple):
@@ -47,6 +49,27 @@ class State(NamedTuple):
     def encode(self) -> bytes:
         """The stored form, 32 bytes."""
         return _STATE_FORM.pack(*self)
+
+
+class Unasked(NamedTuple):
+    """That commits are taken though the Meta Service was not asked yet what it remembers of this store.
+
+    `seq`: the newest write counter at the first such open. What the Meta Service remembers is compared with it, since the commits
+    since then hide how far an older copy of the store was. `flushed_seq`: the one of `State` then, which does not move before the
+    question; with another one in `State` this is out of date.
+    """
+
+    seq: int
+    flushed_seq: int
+
+    @classmethod
+    def decode(cls, value: bytes | None) -> "Unasked | None":
+        """The stored form; None if there is none."""
+        return cls(*_UNASKED_FORM.unpack(value)) if value else None
+
+    def encode(self) -> bytes:
+        """The stored form, 16 bytes."""
+        return _UNASKED_FORM.pack(*self)
 
 
 def member_key(group: GroupKey) -> bytes:

@@ -21,11 +21,13 @@ type drain struct {
 	lock         sync.Mutex
 	acknowledged map[string]uint64
 	codes        tally
+	within       time.Duration
+	longest      time.Duration
 	streamCodes  tally
 }
 
-func (c client) drain() report {
-	d := &drain{client: c, acknowledged: map[string]uint64{}}
+func (c client) drain(within time.Duration) report {
+	d := &drain{client: c, acknowledged: map[string]uint64{}, within: within}
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		d.ending.Store(true)
@@ -36,7 +38,16 @@ func (c client) drain() report {
 	}
 	workers.Go(d.stream)
 	workers.Wait()
-	return report{"acknowledged": d.acknowledged, "codes": d.codes.counts(), "stream_codes": d.streamCodes.counts()}
+	return report{
+		"acknowledged": d.acknowledged, "codes": d.codes.counts(), "stream_codes": d.streamCodes.counts(),
+		"longest_ms": d.longest.Milliseconds(),
+	}
+}
+
+func (d *drain) took(since time.Time) {
+	d.lock.Lock()
+	defer d.lock.Unlock()
+	d.longest = max(d.longest, time.Since(since))
 }
 
 func (d *drain) acknowledge(shard string, offset uint64) {
@@ -48,7 +59,9 @@ func (d *drain) acknowledge(shard string, offset uint64) {
 func (d *drain) unary(shard string) {
 	d.acknowledge(shard, 0)
 	for offset := uint64(1); !d.ending.Load(); {
-		code := d.send(commit(d.group, entry{shard: shard, offset: offset}), 5*time.Second)
+		begun := time.Now()
+		code := d.send(commit(d.group, entry{shard: shard, offset: offset}), d.within)
+		d.took(begun)
 		d.codes.add(code)
 		if code != 0 {
 			time.Sleep(pause)

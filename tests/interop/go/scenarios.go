@@ -32,7 +32,8 @@ var scenarios = map[string]func(client, [2]float64) report{
 	"metadata":         func(c client, _ [2]float64) report { return c.metadata() },
 	"server_stream":    func(c client, _ [2]float64) report { return c.serverStream() },
 	"keepalive":        func(c client, n [2]float64) report { return c.keepalive(n[0]) },
-	"drain":            func(c client, _ [2]float64) report { return c.drain() },
+	"drain":            func(c client, _ [2]float64) report { return c.drain(5 * time.Second) },
+	"restarts":         func(c client, _ [2]float64) report { return c.drain(time.Minute) },
 }
 
 func (c client) unary(count int) report {

@@ -27,12 +27,15 @@ final class Calls {
     record Result(int code, String message, byte[] reply) {
     }
 
-    Calls(final String address, final boolean keepalive) {
+    Calls(final String address, final boolean keepalive, final boolean transparentRetries) {
         final ManagedChannelBuilder<?> builder = Grpc.newChannelBuilder(address, InsecureChannelCredentials.create());
         if (keepalive) {
             builder.keepAliveTime(10, TimeUnit.SECONDS).keepAliveTimeout(2, TimeUnit.SECONDS).keepAliveWithoutCalls(true);
         }
-        channel = builder.directExecutor().disableRetry().build();
+        if (!transparentRetries) {
+            builder.disableRetry();
+        }
+        channel = builder.directExecutor().disableServiceConfigLookUp().build();
     }
 
     void close() {

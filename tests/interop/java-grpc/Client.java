@@ -23,7 +23,7 @@ public final class Client {
     }
 
     public static void main(final String[] args) throws Exception {
-        final Calls calls = new Calls(args[1], args[0].equals("keepalive"));
+        final Calls calls = new Calls(args[1], args[0].equals("keepalive"), args[0].equals("restarts"));
         final Map<String, ?> report = new Client(calls, args[2]).run(args);
         new PrintStream(System.out, true, StandardCharsets.UTF_8).println(new Gson().toJson(report));
         calls.close();
@@ -48,7 +48,8 @@ public final class Client {
             case "metadata" -> metadata();
             case "server_stream" -> serverStream();
             case "keepalive" -> keepalive(Double.parseDouble(args[3]));
-            case "drain" -> new Drain(calls, group).run();
+            case "drain" -> new Drain(calls, group, 5_000).run();
+            case "restarts" -> new Drain(calls, group, 60_000).run();
             default -> throw new IllegalArgumentException("no such scenario: " + args[0]);
         };
     }

@@ -5,6 +5,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicLong;
 
 /** Workers that go on through restarts of the adapter, until stdin is at its end; the ledger of what was acknowledged. */
 final class Drain {
@@ -14,13 +15,16 @@ final class Drain {
     private final Map<String, Long> acknowledged = new ConcurrentHashMap<>();
     private final Map<Integer, Integer> codes = new TreeMap<>();
     private final Map<Integer, Integer> streamCodes = new TreeMap<>();
+    private final int withinMs;
+    private final AtomicLong longestNs = new AtomicLong();
     private volatile boolean ending;
 
     private interface Worker {
         void work() throws InterruptedException;
     }
 
-    Drain(final Calls calls, final String group) {
+    Drain(final Calls calls, final String group, final int withinMs) {
+        this.withinMs = withinMs;
         this.calls = calls;
         this.group = group;
     }
@@ -37,7 +41,8 @@ final class Drain {
         for (final Thread thread : threads) {
             thread.join();
         }
-        return Map.of("acknowledged", acknowledged, "codes", codes, "stream_codes", streamCodes);
+        final long longestMs = longestNs.get() / 1_000_000;
+        return Map.of("acknowledged", acknowledged, "codes", codes, "stream_codes", streamCodes, "longest_ms", longestMs);
     }
 
     private static Thread started(final Worker worker) {
@@ -56,7 +61,9 @@ final class Drain {
         acknowledged.put(shard, 0L);
         while (!ending) {
             final long offset = acknowledged.get(shard) + 1;
-            final int code = calls.commit(commit(shard, offset), Calls.within(5000), new Metadata()).join().code();
+            final long begun = System.nanoTime();
+            final int code = calls.commit(commit(shard, offset), Calls.within(withinMs), new Metadata()).join().code();
+            longestNs.accumulateAndGet(System.nanoTime() - begun, Math::max);
             synchronized (codes) {
                 Client.count(codes, code);
             }

@@ -57,6 +57,7 @@ def test_help_imports_no_command(option: str) -> None:
         "adapter.cli.main",
         "adapter.cli.lazy",
         "adapter.cli.table",
+        "adapter.cli.terminal",
     }
 
 

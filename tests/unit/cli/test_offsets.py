@@ -1,5 +1,7 @@
 """The commands about offsets: what they refuse before any call, and their help."""
 
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
@@ -22,6 +24,15 @@ USAGE: list[tuple[list[str], str]] = [
     (["offsets", "delete", "t/0", "--all-groups", "--topic", "t"], "--topic: --all-groups wants the shards by their names"),
     (["offsets", "reset", "g", "s", "--from-file", "no.csv"], "--from-file: the file names the shards; name none"),
     (["offsets", "reset", "g", "--to-latest", "--export", "-"], "--export: name a file; --json prints the plan"),
+    (["offsets", "reset", "--to-latest"], "name the GROUP, or give --all-groups"),
+    (["offsets", "reset", "", "s", "--to-latest"], "name the GROUP, or give --all-groups"),
+    (
+        ["offsets", "reset", "--all-groups", "s", "--create", "--to-latest"],
+        "--create: name the GROUP; --all-groups is for offsets",
+    ),
+    (["groups", "list", "--regex", "("], "--regex: '(' is not a regular expression: missing ), unterminated subpattern"),
+    (["groups", "describe", "g", "--regex", "g"], "name at least one GROUP, or give --all-groups or --regex"),
+    (["groups", "list", "--json", "--output", "csv"], "--json and --output csv: name one of them"),
     (["offsets", "delete"], "name the group, or give --all-groups and the shards"),
     (["offsets", "delete", "--all-groups"], "name the shards"),
     (["offsets", "delete", "", "s"], "GROUP is empty; --all-groups is for every group"),
@@ -36,6 +47,7 @@ USAGE: list[tuple[list[str], str]] = [
     (["import", "-", "--format", "rocketmq-rocksdb"], "FILE: rocketmq-rocksdb is a directory; name it"),
     (["import", "a.csv", "--broker", "b"], "--broker: kafka-csv names shards as they are; only rocketmq-broker and rocketmq-"),
     (["export", "--format", "rocketmq-rocksdb"], "-o: rocketmq-rocksdb is a directory; name it"),
+    (["export", "--output", "json"], "-o: 'json' is a form of listings; here it names a file: --format sets its format"),
     (["export", "--layout", "v2"], "--layout: kafka-csv has none; only rocketmq-rocksdb has"),
     (["export", "-o", "offsets.json"], "rocketmq-client: such a file is of one group; name exactly one"),
     (["export", "a", "b", "-o", "offsets.json"], "rocketmq-client: such a file is of one group; name exactly one"),
@@ -59,6 +71,19 @@ def test_a_plan_is_taken_as_a_whole_or_not_at_all() -> None:
     bad, twice = str(ran.exception).splitlines()
     assert bad.startswith("standard input: line 2: partition: 'x' is not a whole number from 0 to ")
     assert twice == "standard input: shard: 't/0' is in it twice"
+
+
+def test_a_plan_for_all_groups_names_each_of_them_and_stays_in_its_namespace(tmp_path: Path) -> None:
+    """A line without a group, a shard that is in it twice for one group, an entry of another namespace."""
+    given = ["offsets", "reset", "--all-groups", "--address", "unix:/nowhere", "--from-file"]
+    ran = CliRunner().invoke(cli, [*given, "-"], input="a,t,0,5\nb,t,0,5\na,t,0,6\n")
+    assert str(ran.exception) == "standard input: shard: 't/0' is in it twice for group 'a'"
+    ran = CliRunner().invoke(cli, [*given, "-"], input="t,0,5\n")
+    assert isinstance(ran.exception, InvalidInputError)
+    plan = tmp_path / "plan.json"
+    plan.write_text('[{"namespace": "other", "group": "a", "shard": "s", "offset": 1}]')
+    ran = CliRunner().invoke(cli, [*given, str(plan)])
+    assert str(ran.exception) == f"{plan}: namespace: 'other' is not that of --namespace, 'default'"
 
 
 COMMANDS: list[tuple[str, ...]] = [

@@ -1,5 +1,6 @@
 """Rows on standard output: complete, in order, printed as they arrive, without control characters."""
 
+import csv
 import json
 from io import StringIO
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.cli.table import LEFT, PAGE, RIGHT, JsonRows, Side, Table, json_text, print_json, print_table, visible
+from adapter.cli.table import LEFT, PAGE, RIGHT, CsvRows, JsonRows, Side, Table, json_text, print_json, print_table, visible
 
 COLUMNS: dict[str, Side] = {"group": LEFT, "offset": RIGHT, "note": LEFT}
 LONG = "a-group-of-which-only-the-end-differs-" * 10
@@ -32,15 +33,76 @@ def standard_output(monkeypatch: pytest.MonkeyPatch, kind: type[StringIO]) -> St
     return made
 
 
-@KINDS
-def test_nothing_is_cut(monkeypatch: pytest.MonkeyPatch, kind: type[StringIO]) -> None:
-    """Two groups that differ in their last letter look different, on any terminal and in a pipe."""
-    output = standard_output(monkeypatch, kind)
+def test_a_pipe_cuts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two groups that differ in their last letter look different, whatever the width."""
+    output = standard_output(monkeypatch, StringIO)
     print_table(COLUMNS, [(LONG + "a", "1", "m" * 4_096), (LONG + "b", "2", "")])
     lines = output.getvalue().splitlines()
     assert len(lines) == 3
     assert lines[1].split() == [LONG + "a", "1", "m" * 4_096]
     assert lines[2].split() == [LONG + "b", "2"]
+
+
+def test_a_narrow_terminal_gets_a_record_for_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole cells below each other, with the names of their columns, and nothing for an empty cell."""
+    output = standard_output(monkeypatch, Terminal)
+    print_table(COLUMNS, [(LONG + "a", "1", "m" * 4_096), (LONG + "b", "2", "")])
+    records = [["group", LONG + "a"], ["offset", "1"], ["note", "m" * 4_096], [], ["group", LONG + "b"], ["offset", "2"], []]
+    assert [line.split() for line in output.getvalue().splitlines()] == records
+
+
+def test_a_narrow_terminal_first_leaves_out_what_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later row with a value there begins a new part with that column: nothing is lost."""
+    output = standard_output(monkeypatch, Terminal)
+    monkeypatch.setenv("COLUMNS", "20")
+    columns: dict[str, Side] = {"group": LEFT, "a column nobody filled": LEFT, "offset": RIGHT}
+    rows = [*([("g", "", "1")] * PAGE), ("h", "x", "2"), ("i", "", "3")]
+    print_table(columns, rows)
+    lines = output.getvalue().splitlines()
+    assert lines[:3] == ["group  offset", "g           1", "g           1"]
+    assert lines[PAGE + 1 :] == [
+        *("group                   h", "a column nobody filled  x", "offset                  2", ""),
+        *("group                   i", "offset                  3", ""),
+    ]
+    monkeypatch.setenv("COLUMNS", "80")
+    output.truncate(0)
+    output.seek(0)
+    print_table(columns, [("g", "", "1")])
+    assert output.getvalue().splitlines()[0].split() == ["group", *["a", "column", "nobody", "filled"], "offset"]
+
+
+def test_prose_in_the_last_column_is_folded_at_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below itself, at a terminal; a pipe has one line. No word is broken."""
+    text = " ".join(f"word{number}" for number in range(30)) + " /a/path/that-is-longer/than-all-the-room/that-there-is/here"
+    output = standard_output(monkeypatch, Terminal)
+    monkeypatch.setenv("COLUMNS", "40")
+    print_table({"what": LEFT, "value": LEFT}, [("first", text), ("second", "")], prose=True)
+    first, *lines = output.getvalue().splitlines()
+    assert first.split() == ["what", "value"]
+    assert " ".join(" ".join(lines).split()) == f"first {text} second"
+    assert {len(line) - len(line.lstrip()) for line in lines[1:-1]} == {8}
+    assert all(len(line) <= 40 for line in lines if "/a/path" not in line)
+    output = standard_output(monkeypatch, StringIO)
+    print_table({"what": LEFT, "value": LEFT}, [("first", text)], prose=True)
+    assert output.getvalue() == f"what\tvalue\nfirst\t{text}\n"
+
+
+def test_csv_is_quoted_as_others_read_it_and_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of the fields also without rows; an absent value is an empty cell; a number has no commas; an object is JSON."""
+    monkeypatch.setattr("sys.stdout", made := StringIO())
+    with CsvRows[dict[str, object]](("group", "offset", "dirty", "of"), dict) as rows:
+        rows.add({"group": 'a "b", c', "offset": 2**64 - 1, "dirty": True, "of": {"x": [1]}})
+        assert made.getvalue().count("\n") == 2  # each row as it comes
+        rows.add({"group": "\x1b[31m\n", "offset": None})
+    assert list(csv.reader(StringIO(made.getvalue()))) == [
+        ["group", "offset", "dirty", "of"],
+        ['a "b", c', str(2**64 - 1), "true", '{"x": [1]}'],
+        ["\\x1b[31m\\n", "", "", ""],
+    ]
+    monkeypatch.setattr("sys.stdout", made := StringIO())
+    with CsvRows[dict[str, object]](("group", "offset"), dict):
+        pass
+    assert made.getvalue() == "group,offset\n"
 
 
 def test_a_pipe_gets_tabs_below_the_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +140,7 @@ def test_rows_are_out_before_the_last_has_come(monkeypatch: pytest.MonkeyPatch, 
 
 
 @KINDS
-def test_a_cell_behind_the_first_page_may_be_wider(monkeypatch: pytest.MonkeyPatch, kind: type[StringIO]) -> None:
+def test_a_cell_after_the_first_page_may_be_wider(monkeypatch: pytest.MonkeyPatch, kind: type[StringIO]) -> None:
     """A wide cell in a later row is printed completely."""
     output = standard_output(monkeypatch, kind)
     print_table(COLUMNS, [*([("g", "1", "x")] * PAGE), (LONG, "10000000", "last")])

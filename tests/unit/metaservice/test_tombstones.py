@@ -13,6 +13,7 @@ from adapter.metaservice.config import TombstoneSection
 from adapter.metaservice.engine import Engine
 from adapter.metaservice.metrics import MetaMetrics
 from adapter.metaservice.process import HOUR_MS, drop_tombstones
+from adapter.runtime.live import Live
 from adapter.testing.waiting import eventually
 
 NOW_MS = 1_700_000_000_000
@@ -45,7 +46,7 @@ class NotedEngine:
 async def dropping(engine: NotedEngine, **section: int) -> MetaMetrics:
     """Run the task until the engine has given its answers, or the task ends."""
     metrics = MetaMetrics()
-    settings = TombstoneSection(interval_ms=10, **section)
+    settings = Live(TombstoneSection(interval_ms=10, **section))
     task = asyncio.create_task(drop_tombstones(cast("Engine", engine), settings, metrics, lambda: NOW_MS))
     await eventually(lambda: not engine._answers or task.done())
     if not task.done():
@@ -70,11 +71,19 @@ async def test_tombstones_older_than_the_retention_are_forgotten_again_and_again
     assert [line["count"] for line in lines if line["event"] == "tombstones.dropped"] == [3, 4]
 
 
-async def test_without_a_retention_they_are_kept_for_ever() -> None:
-    """The task has nothing to do."""
-    engine = NotedEngine(1)
-    assert dropped(await dropping(engine, retention_hours=0)) == 0
-    assert engine.asked == []
+async def test_without_a_retention_they_are_kept_until_there_is_one() -> None:
+    """The settings may change while the task runs, and end the pause that it is in."""
+    engine, metrics = NotedEngine(1), MetaMetrics()
+    section = Live(TombstoneSection(interval_ms=10, retention_hours=0))
+    task = asyncio.create_task(drop_tombstones(cast("Engine", engine), section, metrics, lambda: NOW_MS))
+    await asyncio.sleep(0.1)
+    assert (engine.asked, task.done()) == ([], False)
+    section.take(TombstoneSection(interval_ms=86_400_000, retention_hours=0))
+    await asyncio.sleep(0.1)
+    section.take(TombstoneSection(interval_ms=10, retention_hours=3))
+    await eventually(lambda: not engine._answers)
+    task.cancel()
+    assert engine.asked == [NOW_MS - 3 * HOUR_MS]
 
 
 async def test_a_full_disk_puts_it_off() -> None:

@@ -99,3 +99,38 @@ def test_only_errors_of_the_kind_are_tried_again(error: AdapterError, on: type[A
     began, ended = attempts_of(failing(error, 2), lambda: retrying("x", first_s=1.0, max_s=1.0, **kind))  # type: ignore[arg-type]
     assert len(began) == attempts
     assert ended is (error if attempts == 1 else None)
+
+
+def changed_after(seconds: float, change: Callable[[retry.Attempts], None], error: AdapterError = DOWN) -> list[float]:
+    """The times of the first three attempts, with pauses of 1,000 s, where `change` is made during the first pause."""
+    loop = VirtualLoop()
+    began: list[float] = []
+    policy = retrying("x", first_s=1_000.0, max_s=1_000.0)
+
+    async def once() -> None:
+        began.append(loop.time())
+        if len(began) < 3:
+            raise error
+
+    task = loop.create_task(policy(once))
+    loop.call_later(seconds, change, policy)
+    loop.run_for(10_000.0)
+    assert task.done()
+    loop.close()
+    return [at - began[0] for at in began]
+
+
+def test_new_pauses_shorten_the_one_that_is_under_way() -> None:
+    """It is as long as the longest pause that is allowed by then, and never shorter than what the server asked for."""
+
+    def shorter(policy: retry.Attempts) -> None:
+        policy.set_pauses(20.0, 20.0)
+
+    assert changed_after(5.0, shorter) == pytest.approx([0, 20, 40])
+    assert changed_after(50.0, shorter) == pytest.approx([0, 50, 70])
+    assert changed_after(5.0, shorter, MetaUnavailableError("by the test", retry_after_s=300.0)) == pytest.approx([0, 300, 600])
+
+
+def test_a_pause_ends_when_it_is_told_to() -> None:
+    """Only the one that is under way."""
+    assert changed_after(5.0, retry.Attempts.try_now) == pytest.approx([0, 5, 1_005])

@@ -53,7 +53,7 @@ async def test_the_file_is_where_the_java_client_looks(tmp_path: Path) -> None:
     store.update_offset(A, 1)
     await store.persist(A)
     assert (tmp_path / ".rocketmq_offsets" / CLIENT_ID / "audit" / "offsets.json").is_file()
-    assert [path.name for path in store.path.parent.iterdir()] == ["offsets.json"]
+    assert sorted(path.name for path in store.path.parent.iterdir()) == ["FORMAT", "offsets.json"]
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../g", "/etc", "a/b", "a\0b", "n" * 256])
@@ -242,7 +242,7 @@ async def test_a_crash_between_the_two_renames_loses_nothing(tmp_path: Path) -> 
     store.update_offset(B, 3)
     await store.persist(B)
     assert await stored_in(tmp_path) == {A: 2, B: 3}
-    assert sorted(found.name for found in path.parent.iterdir()) == ["offsets.json", "offsets.json.bak"]
+    assert sorted(found.name for found in path.parent.iterdir()) == ["FORMAT", "offsets.json", "offsets.json.bak"]
 
 
 async def test_what_a_crashed_process_of_the_same_number_left_is_not_in_the_way(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ async def test_what_a_crashed_process_of_the_same_number_left_is_not_in_the_way(
     store.update_offset(A, 3)
     await store.persist(A)
     assert await stored_in(tmp_path) == {A: 3}
-    assert sorted(found.name for found in path.parent.iterdir()) == ["offsets.json", "offsets.json.bak"]
+    assert sorted(found.name for found in path.parent.iterdir()) == ["FORMAT", "offsets.json", "offsets.json.bak"]
 
 
 @pytest.mark.parametrize(

@@ -153,13 +153,6 @@ def test_a_file_without_a_usable_token_is_refused(tmp_path: Path, content: str |
     assert TOKEN[1:] not in str(caught.value)
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o610, 0o644, 0o777])
-def test_a_token_file_that_others_can_open_is_refused(tmp_path: Path, mode: int) -> None:
-    """Whatever its content is."""
-    with pytest.raises(ConfigError, match=r"^admin\.token_file: .*others than its owner have access to it: chmod 600"):
-        read_token(_file(tmp_path, TOKEN, mode), "admin.token_file")
-
-
 def test_a_token_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     """If it is missing or a directory."""
     for path, why in ((tmp_path / "no", "No such file"), (tmp_path, "Is a directory")):

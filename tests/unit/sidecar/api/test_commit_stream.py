@@ -13,6 +13,7 @@ from adapter.sidecar.api.commit_stream import CommitStream
 from adapter.sidecar.api.commits import SMALL, Commits
 from adapter.sidecar.api.offset_service import OffsetService
 from adapter.sidecar.engine.changes import Commit, Standing
+from adapter.sidecar.engine.policies import Policies
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import core_over, watched
@@ -29,7 +30,7 @@ async def replies(core: Any, *offsets: int | None) -> list[tuple[int, int, int, 
             commit = offsets_pb.CommitOffsetsRequest(groups=[offsets_pb.GroupCommits(group="g", shards=shards)])
             yield offsets_pb.StreamCommitsRequest(id=number, commit=commit)
 
-    service = OffsetService(lambda: core, AdapterMetrics())
+    service = OffsetService(lambda: core, lambda: core, AdapterMetrics())
     found = service.StreamCommits(requests(), None)  # type: ignore[arg-type]  # a context is for errors of the stream itself
     return [(reply.id, reply.covers, reply.code, len(reply.superseded)) async for reply in found]
 
@@ -81,8 +82,8 @@ async def test_what_is_committed_is_answered_when_the_reader_is_ended_in_that_mo
         stream = CommitStream(Commits(lambda: core, AdapterMetrics()))
         commit_at_once = core.router.commit_at_once
 
-        def ended(change: Commit) -> list[Standing] | None:
-            standing = commit_at_once(change)
+        def ended(change: Commit, policies: Policies) -> list[Standing] | None:
+            standing = commit_at_once(change, policies)
             reader.cancel()
             return standing
 

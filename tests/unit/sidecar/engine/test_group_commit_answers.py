@@ -11,6 +11,7 @@ import pytest
 
 from adapter.errors import DiskFullError
 from adapter.rpc import offsets_grpc, offsets_pb
+from adapter.runtime.http2.admission import PROVEN_MESSAGES
 from adapter.runtime.http2.server import Http2Server
 from adapter.sidecar.api.commit_stream import MAX_PIPELINED
 from adapter.sidecar.api.offset_service import ENDED, OffsetService
@@ -32,7 +33,7 @@ class Served:
 
     def __init__(self, core: Core) -> None:
         self.core = core
-        self.offsets = OffsetService(lambda: core, AdapterMetrics())
+        self.offsets = OffsetService(lambda: core, lambda: core, AdapterMetrics())
         self.server = Http2Server()
         offsets_grpc.add_OffsetStoreServicer_to_server(self.offsets, cast("grpc.Server", self.server))
         self.server.take_together({COMMIT: self.offsets.take})
@@ -80,7 +81,12 @@ def stream_requests(*offsets: int, shard: str = "a") -> list[bytes]:
 async def test_an_answer_is_sent_when_a_flush_was_due_before_it(tmp_path: Path) -> None:
     """A connection that was about to send other frames sends the reply too."""
     async with served_over(tmp_path) as served:
-        served.call("fast", request("a", offset=5).SerializeToString())
+        for offset in range(2, 2 + PROVEN_MESSAGES):
+            served.call(str(offset), request("a", offset=offset).SerializeToString())
+        await served.answers()
+        assert served.client.peer.is_proven  # what it sends is handled as soon as it is read
+        served.told.clear()
+        served.call("fast", request("a", offset=50).SerializeToString())
         served.client.peer.flush_soon()
         assert await served.answers() == {"fast": OK}
 

@@ -74,6 +74,20 @@ async def test_what_the_meta_service_lost_is_pushed_again(tmp_path: Path) -> Non
         assert core.flusher.tracks_all
 
 
+async def test_another_meta_service_gets_what_the_former_one_had_acknowledged(tmp_path: Path) -> None:
+    """When the endpoints are all others: it may know nothing, and have no mark or report by which that would show (3)."""
+    meta = ForgetfulMeta()
+    meta.refusal = UnknownCallError("by the test")
+    async with core_over(tmp_path, meta) as core:
+        await flushed(core, 5, "a")
+        await core.meta_watch.recover()
+        meta.records.clear()
+        meta.server_reports.record_move()
+        await compared(core)
+        assert meta.records[A].offset == 5
+        assert meta.server_reports.losses == 0
+
+
 async def test_from_the_notice_on_nothing_counts_as_flushed(tmp_path: Path) -> None:
     """A stop during the comparison flushes everything, and so does a start without the Meta Service (8, 9)."""
     meta = ForgetfulMeta()
@@ -244,7 +258,7 @@ async def test_an_older_copy_of_the_store_is_a_loss_and_counters_go_on(tmp_path:
         assert core.store.loss
         assert core.store.loss[::2] == (
             2,
-            "the Meta Service has the write 3 of this store, whose newest is 1: it was put back from an older copy",
+            "the Meta Service has the write 3 of this store, whose newest was 1: it was put back from an older copy",
         )
         assert (core.store.get(A), core.store.get(B)) == (meta.records[A], meta.records[B])
         assert core.store.seq > 3
@@ -325,3 +339,17 @@ def test_only_the_store_that_was_open_is_opened_again(tmp_path: Path) -> None:
     with pytest.raises(StorageFailedError, match="the store is gone"):
         LocalStore.open(tmp_path / "none", "interval", only=one.store_id)
     assert not (tmp_path / "none").exists()
+
+
+async def test_a_store_that_was_asked_about_is_no_older_copy_later(tmp_path: Path) -> None:
+    """What was flushed and reported since is no loss at the next start, though `flushed_seq` was not stored before a kill."""
+    meta = ForgetfulMeta()
+    async with core_over(tmp_path, meta) as core:
+        await core.meta_watch.recover()
+        await flushed(core, 5, "a")
+        await core.meta_watch.report()
+        doom(core.store)
+    async with core_over(tmp_path, meta, tracks_all=False) as core:
+        assert core.store.flushed_seq == 0
+        await core.meta_watch.recover()
+        assert core.store.loss is None

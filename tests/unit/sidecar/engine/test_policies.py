@@ -231,3 +231,14 @@ async def test_cached_groups_go_on_while_the_written_through_ones_are_refused(tm
             await send(core, commit_of({key("s", "payments-1"): 2}))
         await commit(core, 5)
         assert key() in core.dirty
+
+
+async def test_a_written_through_commit_lowers_nothing_before_the_recovery(tmp_path: Path) -> None:
+    """A server without epochs overwrites. Behind a former rewind here, another broker may have gone further there (2)."""
+    meta = FakeMeta({A: record(100, 0)})
+    meta.knows_epochs = False
+    async with core_over(tmp_path, meta, tracks_all=False, **THROUGH) as core:
+        core.store.write({A: record(50, 2)})
+        (standing,) = await send(core, commit_of({A: 60}))
+        assert standing.record is not None
+        assert (standing.record.offset, meta.records[A].offset) == (100, 100)

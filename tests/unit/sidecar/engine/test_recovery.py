@@ -246,3 +246,11 @@ async def test_after_a_loss_keys_of_other_batches_are_not_counted_as_adopted(tmp
     lost(tmp_path, 1)
     async with core_over(tmp_path, FakeMeta(mine), tracks_all=False, recovery={"batch_keys": 1}) as core:
         assert counts(await core.recovery.run()) == (3, 0, 0, 3, 0)
+
+
+async def test_all_that_is_unflushed_is_marked_page_by_page(tmp_path: Path) -> None:
+    """A million keys are not read at once, since commits go on meanwhile; none is left out (3)."""
+    left_behind(tmp_path, {A: record(1), B: record(2), C: record(3)}, flushed=1)
+    async with core_over(tmp_path, FakeMeta(), tracks_all=False, recovery={"batch_keys": 1}) as core:
+        await core.recovery.mark_unflushed()
+        assert [found in core.dirty for found in (A, B, C)] == [False, True, True]

@@ -137,6 +137,22 @@ def test_a_segment_of_an_older_version_keeps_it(tmp_path: Path) -> None:
     assert (found.schema_arrow, found.metadata.metadata[VERSION_OF_JOURNAL]) == (older, b"0")
 
 
+@pytest.mark.parametrize("version", ["2", "x", None])
+def test_a_segment_that_a_later_version_left_open_is_left_to_it(tmp_path: Path, version: str | None) -> None:
+    """Its rows may mean something else; the file stays as it is, and segments of this version are written beside it."""
+    written(tmp_path, [1]).close()
+    (left,) = open_segments(tmp_path)
+    schema = JOURNAL.with_metadata({VERSION_OF_JOURNAL: version} if version else {})
+    left.write_bytes(framed(schema.serialize()) + framed(batch_of([1]).serialize()))
+    content = left.read_bytes()
+    files = written(tmp_path, [2, 3], NOW_MS + 1)
+    files.finish()
+    files.close()
+    assert (open_segments(tmp_path), left.read_bytes()) == ([left], content)
+    (own,) = segments(tmp_path)
+    assert pq.ParquetFile(own).metadata.num_rows == 2
+
+
 def test_a_run_has_a_number_above_all_before(tmp_path: Path) -> None:
     """Also if the clock went back, or segments or the directory of open ones were deleted."""
     for at_ms, expected in ((NOW_MS, NOW_MS), (NOW_MS, NOW_MS + 1), (NOW_MS - DAY_MS, NOW_MS + 2), (NOW_MS + 9, NOW_MS + 9)):

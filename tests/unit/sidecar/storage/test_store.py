@@ -3,8 +3,10 @@
 import asyncio
 import shutil
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
+import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -282,6 +284,35 @@ def test_a_refused_write_leaves_nothing_in_memory(tmp_path: Path, monkeypatch: p
     store.close()
 
 
+async def test_a_sync_that_finds_no_space_means_a_full_disk_until_the_store_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later writes are refused as well: a sync that succeeded then would vouch for what the first one did not write (1)."""
+    store = opened(tmp_path)
+    store.write({A: record(1)})
+
+    async def full() -> None:
+        raise DiskFullError("full by the test")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rocks_of(store), "sync", full)
+        with pytest.raises(DiskFullError):
+            await store.sync()
+    assert store.failure == ""
+    with pytest.raises(DiskFullError):
+        store.write({A: record(2)})
+    with pytest.raises(DiskFullError):
+        await store.sync()
+    assert store.get(A) == record(1)
+    with pytest.raises(StorageFailedError, match="has space again"):
+        await store.watch()
+    store.close()
+    again = opened(tmp_path)
+    again.write({A: record(2)})
+    assert again.get(A) == record(2)
+    again.close()
+
+
 def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
     """Neither counters nor count; the store has to be opened again (4)."""
     store = opened(tmp_path)
@@ -311,7 +342,7 @@ def test_a_watermark_that_cannot_be_written_fails_the_store(tmp_path: Path) -> N
 async def test_the_interval_syncs_once_after_writes_and_not_without(tmp_path: Path) -> None:
     """One sync covers all writes before it; an idle store is not synced."""
     store = WatchedStore.open(tmp_path, "interval")
-    task = asyncio.create_task(store.run_sync(0.001))
+    task = asyncio.create_task(store.run_sync(partial(anyio.sleep, 0.001)))
     await asyncio.sleep(0)
     for offset in range(3):
         store.write({A: record(offset)})
@@ -330,7 +361,7 @@ async def test_never_leaves_the_sync_to_the_kernel(tmp_path: Path) -> None:
     """The sync task ends immediately."""
     store = WatchedStore.open(tmp_path, "never")
     store.write({A: record(1)})
-    await store.run_sync(0.001)
+    await store.run_sync(partial(anyio.sleep, 0.001))
     assert (store.syncs, store.unsynced_writes) == (0, 1)
     store.close()
 

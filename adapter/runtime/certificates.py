@@ -1,0 +1,136 @@
+"""Certificates, keys and CAs: read, checked before they are used, and exchanged while a server runs.
+
+What is checked is exactly what is used: files are read once, and nothing depends on what stands in them a moment later.
+"""
+
+import os
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import grpc
+
+from adapter.errors import ConfigError
+
+if TYPE_CHECKING:  # pydantic takes time to import, and a command without TLS does not need it
+    from adapter.runtime.config import ClientTls, ServerTls
+    from adapter.runtime.live import Prepared
+
+
+class PemFiles(NamedTuple):
+    """The content of PEM files. None: no such file is configured."""
+
+    ca: bytes | None
+    cert: bytes | None
+    key: bytes | None
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """Credentials for the channels of a client."""
+        return grpc.ssl_channel_credentials(self.ca, self.key, self.cert)
+
+
+def read_client_files(tls: "ClientTls", name: str) -> PemFiles:
+    """Read the CA, and the client's certificate if there is one. Raises ConfigError, with `name`, for unusable files."""
+    return _read(PemFilePaths(tls.ca, tls.cert, tls.key), name, ssl.PROTOCOL_TLS_CLIENT)
+
+
+def read_server_files(tls: "ServerTls", name: str) -> PemFiles:
+    """Read a server's certificate and key, and the CA of its clients. Raises ConfigError, with `name`, for unusable files."""
+    return _read(PemFilePaths(tls.client_ca, tls.cert, tls.key), name, ssl.PROTOCOL_TLS_SERVER)
+
+
+class PemFilePaths(NamedTuple):
+    """Where the files are."""
+
+    ca: Path | None
+    cert: Path | None
+    key: Path | None
+
+
+class ServerCertificate:
+    """The certificate of a server that runs, with the CA of its clients. Connections that are open keep theirs."""
+
+    name = "server.tls"
+
+    def __init__(self, tls: "ServerTls") -> None:
+        """Raise ConfigError for files that cannot be used."""
+        self._files = read_server_files(tls, self.name)
+        self._configuration = self._handed_out = _configuration(self._files)
+
+    def prepare(self, tls: "ServerTls") -> "Prepared":
+        """Read the files again, for new connections. Raises ConfigError. Whether clients need a certificate stays as it is."""
+        from adapter.runtime.live import NOTHING_NEW, Prepared  # noqa: PLC0415 - anyio, which a short command does not need
+
+        files = read_server_files(tls, self.name)
+        if files == self._files:
+            return NOTHING_NEW
+
+        def apply() -> None:
+            self._files = files
+            self._configuration = _configuration(files)
+
+        return Prepared(apply, [self.name])
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Credentials for a port; each handshake asks whether there are new files."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._configuration,
+            cast("Callable[[], grpc.ServerCertificateConfiguration]", self._newest),  # None is allowed as well
+            require_client_authentication=self._files.ca is not None,
+        )
+
+    def _newest(self) -> grpc.ServerCertificateConfiguration | None:
+        """The configuration for handshakes from now on; None if it is the one of before. Called in gRPC's threads."""
+        newest = self._configuration
+        if newest is self._handed_out:
+            return None
+        self._handed_out = newest
+        return newest
+
+
+def _configuration(files: PemFiles) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(files.key or b"", files.cert or b"")], files.ca)
+
+
+def _read(paths: PemFilePaths, name: str, protocol: int) -> PemFiles:
+    try:
+        files = PemFiles(*(path.read_bytes() if path else None for path in paths))
+    except OSError as error:
+        raise ConfigError(f"{name}: {error.filename}: {error.strerror}") from error
+    try:
+        _check(files, protocol)
+    except (ssl.SSLError, ValueError) as error:
+        shown = ", ".join(str(path) for path in (paths.cert, paths.key, paths.ca) if path)
+        why = error.reason if isinstance(error, ssl.SSLError) else error
+        raise ConfigError(f"{name}: {shown}: not PEM files that belong together: {why}") from error
+    return files
+
+
+def _check(files: PemFiles, protocol: int) -> None:
+    """Raise SSLError or ValueError as the standard library does: gRPC reports nothing useful about a bad file."""
+    context = ssl.SSLContext(protocol)
+    if files.ca is not None:
+        with _as_file(files.ca) as ca:
+            context.load_verify_locations(ca)
+    if files.cert is not None and files.key is not None:
+        with _as_file(files.cert) as cert, _as_file(files.key) as key:
+            # Without `password`, OpenSSL would ask for it at the terminal.
+            context.load_cert_chain(cert, key, password=_no_password)
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted; a process that starts by itself needs one that is not")
+
+
+@contextmanager
+def _as_file(data: bytes) -> Iterator[str]:
+    """A path under which `ssl` can read this, in memory: a key is never written to a disk."""
+    number = os.memfd_create("pem")
+    try:
+        with open(number, "wb", closefd=False) as file:
+            file.write(data)
+        yield f"/proc/self/fd/{number}"
+    finally:
+        os.close(number)

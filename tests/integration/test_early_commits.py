@@ -1,0 +1,294 @@
+"""Between the open of the store and the end of the recovery: commits are taken, and nothing else is answered (invariant 9)."""
+
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from adapter.client.broker_log import NoBrokerLog
+from adapter.client.client import OffsetClient
+from adapter.errors import MetaUnavailableError
+from adapter.model.records import KnownStore, OffsetKey, OffsetRecord, ReadMode, StoreReport, next_era
+from adapter.rpc import offsets_pb
+from adapter.sidecar.process import COMMITS, SERVICES, Sidecar
+from adapter.sidecar.storage.store import LocalStore
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.sidecars import adapter_config
+from adapter.testing.waiting import eventually
+from tests.integration.helpers import PATIENCE_S, commits, key, record, serving
+from tests.unit.helpers import crash
+
+pytestmark = pytest.mark.usefixtures("grpc_server")
+
+STATE = offsets_pb.StatusReply
+TAKEN = {"CommitOffsets", "StreamCommits", "Status"}
+
+
+class HeldMeta(FakeMeta):
+    """A Meta Service that answers a recovery only when the test says so, and commits and flushes at once."""
+
+    def __init__(self, records: dict[OffsetKey, OffsetRecord] | None = None) -> None:
+        super().__init__(records)
+        self.asked = anyio.Event()
+        self.answers = anyio.Event()
+
+    async def report_store(self, store: StoreReport, replaces: bytes = b"") -> KnownStore | None:
+        """The first call of a recovery."""
+        self.asked.set()
+        await self.answers.wait()
+        return await super().report_store(store, replaces)
+
+
+@asynccontextmanager
+async def recovering(directory: Path, meta: HeldMeta, **sections: Any) -> AsyncIterator[tuple[Sidecar, OffsetClient]]:
+    """A sidecar whose recovery has asked and got no answer. At the end it is stopped."""
+    sidecar = Sidecar(adapter_config(directory, **sections), meta, NoBrokerLog())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sidecar.run)
+        with anyio.fail_after(PATIENCE_S):
+            await sidecar.taking_commits.wait()
+            await meta.asked.wait()
+        async with OffsetClient.connect(sidecar.addresses[-1], PATIENCE_S) as client:
+            yield sidecar, client
+        sidecar.stop()
+
+
+async def left(directory: Path, offsets: dict[str, int], meta: FakeMeta | None = None) -> None:
+    """Leave a store that holds these offsets."""
+    async with serving(directory, meta or FakeMeta()) as (_, client):
+        await client.commit("g", offsets)
+
+
+async def recovered(sidecar: Sidecar, meta: HeldMeta) -> None:
+    """Let the recovery go on, and wait until all that it found is flushed."""
+    meta.answers.set()
+    with anyio.fail_after(PATIENCE_S):
+        await sidecar.ready.wait()
+    await eventually(lambda: sidecar.state.state == STATE.SERVING and not len(sidecar.core().dirty), PATIENCE_S)
+
+
+async def health(sidecar: Sidecar) -> list[bool]:
+    """Of the whole, of each service, and of commits alone: whether it is SERVING."""
+    async with grpc.aio.insecure_channel(sidecar.addresses[-1]) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        names = ("", *SERVICES, COMMITS)
+        replies = [await stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=PATIENCE_S) for name in names]
+    return [reply.status == health_pb2.HealthCheckResponse.SERVING for reply in replies]
+
+
+def other_calls() -> list[MethodDescriptor]:
+    """Every call that is not taken before the recovery has ended, also those that will be added."""
+    services = offsets_pb.DESCRIPTOR.services_by_name
+    return [method for name in SERVICES for method in services[name.rpartition(".")[2]].methods if method.name not in TAKEN]
+
+
+async def _refusal(client: OffsetClient, method: MethodDescriptor) -> tuple[grpc.StatusCode, str]:
+    stub = client.store if method.containing_service.name == "OffsetStore" else client.admin
+    call = getattr(stub, method.name)(GetMessageClass(method.input_type)(), timeout=PATIENCE_S)
+    try:
+        if method.server_streaming:
+            async for _ in call:
+                break
+        else:
+            await call
+    except grpc.aio.AioRpcError as error:
+        return error.code(), error.details() or ""
+    return grpc.StatusCode.OK, ""
+
+
+async def test_commits_are_taken_and_nothing_else_is_answered(directory: Path) -> None:
+    """Every other call could be answered with what the recovery is about to adopt over (9)."""
+    await left(directory, {"s": 1})
+    meta = HeldMeta({key(): record(100)})
+    async with recovering(directory, meta) as (sidecar, client):
+        await client.commit("g", {"s": 2, "new": 1})
+        assert other_calls()
+        for method in other_calls():
+            code, text = await _refusal(client, method)
+            assert code is grpc.StatusCode.UNAVAILABLE, method.full_name
+            assert text.startswith("the adapter is recovering: commits are taken"), method.full_name
+        for mode in ReadMode:
+            with pytest.raises(grpc.aio.AioRpcError, match="the adapter is recovering"):
+                await client.read("g", ["s"], mode=mode)
+        status = await client.status()
+        assert (status.state, status.recovery.done) == (STATE.RECOVERING, False)
+        assert "compared 0 of" in status.reason
+        assert await health(sidecar) == [False, False, False, True]
+        assert sidecar.state.ready()[0] is False
+        await recovered(sidecar, meta)
+        assert all(await health(sidecar))
+        rows = await client.read("g", ["s", "new"], mode=ReadMode.MEMORY)
+        assert {shard: row.offset for shard, row in rows.items()} == {"s": 100, "new": 1}
+
+
+async def test_a_stream_is_taken_as_well(directory: Path) -> None:
+    """Its commits are acknowledged before the recovery has ended, and are flushed."""
+    await left(directory, {"s": 1})
+    meta = HeldMeta()
+    async with recovering(directory, meta) as (_, client):
+
+        async def requests() -> AsyncIterator[offsets_pb.StreamCommitsRequest]:
+            for number in range(1, 4):
+                yield offsets_pb.StreamCommitsRequest(id=number, commit=commits({"s": number + 1}))
+
+        replies = [reply async for reply in client.store.StreamCommits(requests(), timeout=PATIENCE_S)]
+        assert sum(reply.covers for reply in replies) == 3
+        assert not any(reply.code for reply in replies)
+        await eventually(lambda: meta.records.get(key(), record(0)).offset == 4, PATIENCE_S)
+
+
+async def test_what_is_larger_there_wins_over_an_early_commit_and_what_is_smaller_does_not(directory: Path) -> None:
+    """As with every merge: by epoch, then by offset (2, 7)."""
+    await left(directory, {"ahead": 10, "behind": 10, "reset": 10})
+    meta = HeldMeta({key("ahead"): record(90), key("behind"): record(5), key("reset"): record(3, next_era(1))})
+    async with recovering(directory, meta) as (sidecar, client):
+        for offset in (11, 12):  # the second one on the fast path
+            for shard in ("ahead", "behind", "reset"):
+                await client.commit("g", {shard: offset})
+        await recovered(sidecar, meta)
+        core = sidecar.core()
+        stands = {shard: core.store.get(key(shard)) for shard in ("ahead", "behind", "reset")}
+        assert {shard: found.offset for shard, found in stands.items() if found} == {"ahead": 90, "behind": 12, "reset": 3}
+        assert {shard: meta.records[key(shard)] for shard in stands} == stands
+
+
+@pytest.mark.parametrize("large", [False, True])
+async def test_a_rewind_is_decided_by_what_stands_in_the_meta_service(directory: Path, *, large: bool) -> None:
+    """Forward here and back there: without a new epoch it would be acknowledged and then lost."""
+    await left(directory, {"s": 100})
+    meta = HeldMeta({key(): record(200)} | {key(f"o{number:04}"): record(1) for number in range(2_500 if large else 1)})
+    async with recovering(directory, meta) as (sidecar, client):
+        await client.commit("g", {"s": 101})  # it is in the record cache now, where the fast path finds it
+        await client.store.CommitOffsets(commits({"s": 150}, overwrite=True), timeout=PATIENCE_S)
+        await recovered(sidecar, meta)
+        assert meta.records[key()].position == (2, 150)
+        found = sidecar.core().store.get(key())
+        assert found is not None
+        assert found.position == (2, 150)
+
+
+async def test_a_rewind_does_not_wait_for_a_meta_service_that_is_down(directory: Path) -> None:
+    """It is taken as it is without the Meta Service: decided by what is here."""
+    await left(directory, {"s": 100})
+    meta = HeldMeta()
+    meta.down = MetaUnavailableError("gone")
+    async with recovering(directory, meta) as (sidecar, client):
+        await client.store.CommitOffsets(commits({"s": 50}, overwrite=True), timeout=PATIENCE_S)
+        meta.down = None
+        await recovered(sidecar, meta)
+        assert meta.records[key()].position == (2, 50)
+
+
+async def test_nothing_counts_as_flushed_before_the_recovery_has_ended(directory: Path) -> None:
+    """What a former process left dirty is not known before, so a kill must find it above `flushed_seq` (3)."""
+    gone = FakeMeta()
+    gone.down = MetaUnavailableError("gone")
+    async with serving(directory, gone, recovery={"timeout_ms": 0}, stop={"drain_timeout_ms": 100}) as (_, client):
+        await client.commit("g", {"dirty": 5})
+    meta = HeldMeta()
+    async with recovering(directory, meta) as (sidecar, client):
+        await client.commit("g", {"s": 2})
+        await eventually(lambda: key() in meta.records, PATIENCE_S)
+        core = sidecar.state.committing_core()
+        await eventually(lambda: not len(core.dirty), PATIENCE_S)
+        assert key("dirty") not in meta.records
+        assert (core.store.flushed_seq, core.flusher.covered_seq) == (0, 0)
+        await recovered(sidecar, meta)
+        await client.commit("g", {"s": 3})
+        await eventually(lambda: core.store.flushed_seq == core.store.seq, PATIENCE_S)
+        assert meta.records[key("dirty")].offset == 5
+
+
+async def test_a_stop_during_the_recovery_flushes_what_was_taken_and_what_was_left(directory: Path) -> None:
+    """It does not wait for the recovery (8)."""
+    gone = FakeMeta()
+    gone.down = MetaUnavailableError("gone")
+    async with serving(directory, gone, recovery={"timeout_ms": 0}, stop={"drain_timeout_ms": 100}) as (_, client):
+        await client.commit("g", {"dirty": 5})
+    meta = HeldMeta()
+    async with recovering(directory, meta) as (sidecar, client):
+        await client.commit("g", {"s": 2})
+    assert not sidecar.ready.is_set()
+    assert {where.shard: found.offset for where, found in meta.records.items()} == {"dirty": 5, "s": 2}
+
+
+async def test_an_older_copy_is_noticed_though_commits_have_overtaken_it(directory: Path) -> None:
+    """Also by a start behind one that was killed before it could ask: the commits were taken before the question (1)."""
+    meta = FakeMeta()
+    await left(directory, {"s": 1}, meta)
+    config = adapter_config(directory)
+    copy = directory / "copy"
+    shutil.copytree(config.store.path, copy)
+    async with serving(directory, meta) as (sidecar, client):
+        for offset in range(2, 6):
+            await client.commit("g", {"s": offset})
+        await client.flush()
+        await sidecar.core().meta_watch.report()
+    (known,) = meta.stores.values()
+    assert known.store.flushed_seq == 5
+    shutil.rmtree(config.store.path)
+    copy.rename(config.store.path)
+    for seq in (2, 9):  # starts that take commits, the last one beyond what the Meta Service remembers, and are killed
+        store = LocalStore.open(config.store.path, config.store.wal_sync)
+        while store.seq < seq:
+            store.write({key(): record(store.seq)})
+        crash(store)
+    held = HeldMeta(meta.records)
+    held.stores = meta.stores
+    async with recovering(directory, held) as (sidecar, client):
+        await client.commit("g", {"s": 20})
+        await recovered(sidecar, held)
+        loss = (await client.status()).loss
+        assert "it was put back from an older copy" in loss.why
+        assert loss.writes == 4
+    async with serving(directory, held) as (sidecar, client):
+        await client.commit("g", {"s": 21})
+        assert not sidecar.core().store.loss_at_open  # it is told once
+
+
+@pytest.mark.parametrize("through", [False, True])
+async def test_each_mode_takes_commits(directory: Path, *, through: bool) -> None:
+    """`write_through` goes to the Meta Service first, which decides by what it has; `always` is synced before the answer."""
+    sections: dict[str, Any] = {"mode": "write_through"} if through else {"store": {"wal_sync": "always"}}
+    async with serving(directory, FakeMeta(), **sections) as (_, client):
+        await client.commit("g", {"ahead": 10, "s": 1})
+    meta = HeldMeta({key("ahead"): record(90)})
+    async with recovering(directory, meta, **sections) as (sidecar, client):
+        rows: Sequence[Any] = (await client.store.CommitOffsets(commits({"ahead": 20, "s": 2}), timeout=PATIENCE_S)).superseded
+        if through:
+            assert [(row.shard, row.offset) for row in rows] == [("ahead", 90)]
+            assert meta.records[key()].offset == 2
+        core = sidecar.state.committing_core()
+        if not through:
+            assert core.store.synced_seq >= core.store.seq_of(key())
+        await recovered(sidecar, meta)
+        assert (meta.records[key()].offset, meta.records[key("ahead")].offset) == (2, 90)
+
+
+async def test_a_server_without_epochs_gets_no_rewind_before_the_recovery(directory: Path) -> None:
+    """There the larger offset stands until the key was compared: the rewind would be acknowledged and then lost (1)."""
+    before = FakeMeta()
+    before.knows_epochs = False
+    await left(directory, {"s": 100}, before)
+    meta = HeldMeta(before.records)
+    meta.knows_epochs = False
+    rewind = commits({"s": 50}, overwrite=True)
+    async with recovering(directory, meta) as (sidecar, client):
+        await client.commit("g", {"s": 101})
+        for _ in range(2):  # also when its group is loaded
+            with pytest.raises(grpc.aio.AioRpcError, match="OVERWRITE is taken when that is done") as caught:
+                await client.store.CommitOffsets(rewind, timeout=PATIENCE_S)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        await recovered(sidecar, meta)
+        await client.store.CommitOffsets(rewind, timeout=PATIENCE_S)
+        await client.flush()
+        assert meta.records[key()].offset == 50

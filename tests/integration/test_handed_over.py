@@ -1,0 +1,73 @@
+"""Sockets that a service manager handed over: by which server they are served, and by which they cannot be."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from adapter.errors import ListenError
+from adapter.runtime import listener
+from adapter.runtime.activation import Inherited
+from adapter.runtime.config import GrpcServerKind, ServerSection, ServerTls
+from adapter.runtime.listener import listening
+from adapter.testing.waiting import PATIENCE_S
+
+
+@pytest.fixture
+def handed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Inherited]:
+    """A TCP and a Unix socket."""
+    tcp, unix = socket.create_server(("127.0.0.1", 0)), socket.socket(socket.AF_UNIX)
+    unix.bind(str(tmp_path / "a.sock"))
+    unix.listen()
+    found = Inherited([tcp], [unix])
+    monkeypatch.setattr(listener, "inherited", lambda _: found)
+    yield found
+    found.close()
+    for each in (tcp, unix):
+        each.close()
+
+
+def section(tmp_path: Path, *, tls: bool = False) -> ServerSection:
+    """The settings that belong to the two sockets. The files of the certificate are never read here."""
+    files = ServerTls(cert=tmp_path / "cert", key=tmp_path / "key") if tls else None
+    return ServerSection(listen="127.0.0.1:0", unix_socket=str(tmp_path / "a.sock"), tls=files)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tls", "named"), [("builtin", True, "TLS is served by grpcio"), ("grpcio", False, "this address")]
+)
+async def test_a_tcp_socket_that_grpcio_would_have_to_serve_is_refused(
+    handed: Inherited, tmp_path: Path, kind: GrpcServerKind, *, tls: bool, named: str
+) -> None:
+    """It has no way to take one over; the error says what to remove."""
+    with pytest.raises(
+        ListenError, match=rf"server.listen = '127.0.0.1:0': {named}.*remove its ListenStream= from the socket unit"
+    ):
+        async with listening(section(tmp_path, tls=tls), [], lambda _: None, grpc_server=kind):
+            pass
+    assert handed.tcp[0].fileno() == -1
+
+
+async def test_a_unix_socket_that_grpcio_would_have_to_serve_is_refused(handed: Inherited, tmp_path: Path) -> None:
+    """As well."""
+    handed.tcp.pop().close()
+    with pytest.raises(ListenError, match=r"server.unix_socket = .*: this address is served by grpcio"):
+        async with listening(section(tmp_path), [], lambda _: None, grpc_server="grpcio"):
+            pass
+
+
+async def test_who_connects_early_is_answered_once_calls_are_taken(handed: Inherited, tmp_path: Path) -> None:
+    """On both sockets; the one that is a file stays when the server has stopped."""
+    request = health_pb2.HealthCheckRequest()
+    port = handed.tcp[0].getsockname()[1]
+    async with listening(section(tmp_path), [], lambda _: None, grpc_server="builtin") as server:
+        assert server.addresses == [f"127.0.0.1:{port}", f"unix:{tmp_path}/a.sock"]
+        for address in server.addresses:
+            async with grpc.aio.insecure_channel(address) as channel:
+                call = health_pb2_grpc.HealthStub(channel).Check(request, timeout=PATIENCE_S)
+                await server.accept_waiting()
+                assert (await call).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    assert (tmp_path / "a.sock").is_socket()

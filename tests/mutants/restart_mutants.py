@@ -1,0 +1,108 @@
+"""Mutants of a restart: sockets of a service manager, how clients are asked to leave, and what the service manager is told."""
+
+from tests.mutants.mutant import Mutant
+
+RESTART = "durability/test_restart.py"
+UNDER_LOAD = f"{RESTART}::test_restarts_under_load_refuse_no_commit_and_lose_none"
+BETWEEN = f"{RESTART}::test_who_connects_between_two_processes_is_served_by_the_second"
+SOCKETS = "unit/runtime/test_activation.py"
+LEAVING = "integration/http2/test_leaving.py"
+
+RESTART_MUTANTS = (
+    Mutant(
+        "nobody-is-asked-to-leave",
+        "runtime/http2/control.py",
+        "        self._out.append(frames.go_away(frames.ID_MAX, Code.NO_ERROR))\n",
+        "",
+        "clients learn of the stop by calls that fail",
+        (f"{LEAVING}::test_a_call_that_was_on_its_way_is_answered_before_the_connection_ends",),
+    ),
+    Mutant(
+        "connections-are-closed-before-their-clients-know",
+        "runtime/http2/server.py",
+        "            if now - self._asked_to_leave < ASKED_S:\n                return\n",
+        "",
+        "a call that is on its way when the server says its last one is not done",
+        (f"{LEAVING}::test_a_call_that_was_on_its_way_is_answered_before_the_connection_ends",),
+    ),
+    Mutant(
+        "the-end-of-the-output-comes-before-the-last-call-is-named",
+        "runtime/http2/server.py",
+        "            self.connection.go_away()\n            self._flush()\n        if not",
+        "            self.connection.go_away()\n            self._told_all = now\n            self._flush()\n        if not",
+        "a client does not learn that a call was not begun, and reports it as failed",
+        (f"{LEAVING}::test_a_client_that_acknowledges_nothing_is_told_the_last_call",),
+    ),
+    Mutant(
+        "a-connection-that-was-just-accepted-is-forgotten",
+        "runtime/http2/server.py",
+        "        if self._server.leaving:\n            self.drain()  # it was accepted before the listening socket was closed\n",
+        "",
+        "who connected in the moment of the stop sends a commit to a server that goes away",
+        (f"{LEAVING}::test_a_connection_that_was_accepted_in_the_moment_of_the_stop_is_asked_to_leave",),
+    ),
+    Mutant(
+        "the-server-accepts-while-clients-leave",
+        "runtime/http2/server.py",
+        "        for server in self._listening:\n            server.close()\n        self._listening.clear()\n",
+        "",
+        "connections come faster than they leave, and each is one more that the stop breaks off",
+        (f"{LEAVING}::test_who_connects_after_the_stop_waits_in_the_backlog",),
+    ),
+    Mutant(
+        "commits-are-refused-before-clients-have-left",
+        "sidecar/process.py",
+        "        all_left = await server.drained(until - anyio.current_time())\n        self.state.enter(State.STOPPING)\n",
+        "        self.state.enter(State.STOPPING)\n        all_left = await server.drained(until - anyio.current_time())\n",
+        "commits that came before the client knew of the stop are refused",
+        (UNDER_LOAD,),
+    ),
+    Mutant(
+        "a-socket-of-the-service-manager-is-unlinked",
+        "runtime/listener.py",
+        "        if unix_path and not handed.unix and f",
+        "        if unix_path and f",
+        "nobody can connect to the Unix socket after the first restart",
+        (BETWEEN,),
+    ),
+    Mutant(
+        "waiting-clients-are-accepted-at-once",
+        "runtime/listener.py",
+        "        self._waiting += listeners\n",
+        "        self._waiting += listeners\n        asyncio.get_running_loop().create_task(self.accept_waiting())\n",
+        "who waited through a restart is refused, because the adapter still recovers",
+        (BETWEEN, UNDER_LOAD),
+    ),
+    Mutant(
+        "ready-is-said-before-the-recovery",
+        "sidecar/process.py",
+        "        self.state.attach(core)\n        await self._unless_stopped",
+        "        self.state.attach(core)\n        manager().ready()\n        await self._unless_stopped",
+        "the service manager starts brokers that are refused",
+        (f"{RESTART}::test_ready_is_said_after_the_recovery_and_stopping_before_the_flush",),
+    ),
+    Mutant(
+        "a-long-stop-is-not-told",
+        "runtime/notify.py",
+        '        self._passing = True\n        self.send("STOPPING=1")\n',
+        '        self.send("STOPPING=1")\n',
+        "a stop that flushes for longer than the service manager's limit is killed",
+        (f"{RESTART}::test_ready_is_said_after_the_recovery_and_stopping_before_the_flush",),
+    ),
+    Mutant(
+        "any-tcp-socket-is-taken",
+        "runtime/activation.py",
+        "    if address not in wanted or port not in {0, handed_port}:",
+        "    if address not in wanted:",
+        "the adapter serves a port that no client knows",
+        (f"{SOCKETS}::test_another_tcp_address_is_an_error_that_names_both",),
+    ),
+    Mutant(
+        "sockets-of-another-process-are-taken",
+        "runtime/activation.py",
+        "    if not pid or pid != str(os.getpid()):",
+        "    if not pid:",
+        "a process takes descriptors that are something else in it",
+        (f"{SOCKETS}::test_what_is_for_another_process_is_left_alone",),
+    ),
+)

@@ -1,0 +1,116 @@
+"""The releases in releases.toml, and the program of one: its files from git, and an interpreter with what it imports."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from adapter.testing.processes import ServiceProcess
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "tests" / "data" / "releases"
+# What an adapter with a journal imports, exactly.
+LOCK = "requirements/journal.lock"
+# Beside other tools that tests fetch; `make clean` removes it.
+BUILT = Path(sys.prefix) / "tools" / "releases"
+
+
+class Release(NamedTuple):
+    """A release: its name, and its commit in full."""
+
+    name: str
+    commit: str
+
+    @property
+    def data(self) -> Path:
+        """The directory with what it wrote."""
+        return DATA / self.name
+
+
+def releases() -> tuple[Release, ...]:
+    """All of them, oldest first."""
+    with (Path(__file__).parent / "releases.toml").open("rb") as file:
+        return tuple(Release(**found) for found in tomllib.load(file)["release"])
+
+
+def last_release() -> Release:
+    """The one that runs beside this program."""
+    return releases()[-1]
+
+
+class Program(NamedTuple):
+    """A program that can be run: `command` takes the arguments of `offset-adapter`, or with `python` those of an interpreter."""
+
+    tree: Path
+    interpreter: Path
+
+    @property
+    def python(self) -> tuple[str, ...]:
+        """The interpreter, which does not import from the current directory."""
+        return str(self.interpreter), "-P"
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The `offset-adapter` of this program."""
+        return *self.python, "-m", "adapter"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What has to be added to the environment."""
+        return {"PYTHONPATH": str(self.tree)}
+
+
+def program_of(release: Release) -> Program:
+    """The program of a release, built on first use. Raises RuntimeError that says what to do where git does not have it."""
+    tree = BUILT / release.commit
+    if not tree.exists():
+        _extract(release, tree)
+    if (tree / LOCK).read_bytes() == (ROOT / LOCK).read_bytes():
+        return Program(tree, Path(sys.executable))
+    return Program(tree, _own_interpreter(tree))
+
+
+def of_release(service: ServiceProcess, program: Program) -> ServiceProcess:
+    """The same service, with the same settings and directory, as another program."""
+    return replace(service, program=program.command, environment={**service.environment, **program.environment})
+
+
+def _extract(release: Release, tree: Path) -> None:
+    tree.parent.mkdir(parents=True, exist_ok=True)
+    fresh = tree.with_name(f"{tree.name}.{os.getpid()}")
+    fresh.mkdir()
+    git = ["git", "-c", "safe.directory=*", "-C", str(ROOT), "archive", release.commit, "adapter", "requirements", "proto"]
+    archive = subprocess.run(git, capture_output=True, check=False)
+    if archive.returncode:
+        shutil.rmtree(fresh)
+        raise RuntimeError(
+            f"the release {release.name} cannot be built: its commit {release.commit} is not in the git repository at {ROOT}; "
+            "in a shallow clone run `git fetch --unshallow`, for CI has to clone the whole history. git says: "
+            f"{archive.stderr.decode().strip()}"
+        )
+    subprocess.run(["tar", "-x", "-C", str(fresh)], input=archive.stdout, check=True)
+    _into_place(fresh, tree)
+
+
+def _own_interpreter(tree: Path) -> Path:
+    """An environment from the release's own lock file: its programs must not run on newer libraries than it was released with."""
+    environment = tree.with_name(f"{tree.name}-venv")
+    python = environment / "bin" / "python"
+    if not environment.exists():
+        fresh = environment.with_name(f"{environment.name}.{os.getpid()}")
+        subprocess.run([sys.executable, "-m", "venv", str(fresh)], check=True)
+        pip = [str(fresh / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, "--require-hashes", "-r", str(tree / LOCK)], check=True)
+        _into_place(fresh, environment)
+    return python
+
+
+def _into_place(fresh: Path, target: Path) -> None:
+    try:
+        fresh.rename(target)
+    except OSError:  # another process was faster
+        shutil.rmtree(fresh)

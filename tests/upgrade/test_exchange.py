@@ -1,0 +1,92 @@
+"""The last release and this program in all four pairs, up and down again on the same directories, under load, with kill -9."""
+
+from pathlib import Path
+
+import pytest
+
+from adapter.runtime import format_mark
+from adapter.testing.history import History
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
+from tests.durability.etcd_cluster import etcd
+from tests.durability.etcd_cluster import meta_process as etcd_meta_process
+from tests.durability.load import Load, Watcher, running_load, watching
+from tests.durability.machine import require
+from tests.durability.test_crash import expect_recovered, restart_and_verify, start, stop_and_compare
+from tests.upgrade.fixtures import running_etcd
+from tests.upgrade.releases import Release, last_release, of_release, program_of
+
+COMMITS = 200  # acknowledged with each pair
+
+
+async def exchange(load: Load, watcher: Watcher, before: ServiceProcess, after: ServiceProcess, adapter: ServiceProcess) -> None:
+    """Kill a process under load, start the other program on its directory, and compare all that was acknowledged and read."""
+    await load.progress(COMMITS)
+    before.kill()
+    if after is adapter:
+        found = await restart_and_verify(load, adapter)
+    else:
+        await start(after)
+        await load.progress(COMMITS)
+        adapter.kill()
+        found = await restart_and_verify(load, adapter)
+    await expect_recovered(load, adapter, watcher, found)
+    load.resume()
+
+
+async def test_the_last_release_and_this_program_are_exchanged_under_load(tmp_path: Path) -> None:
+    """Up in the documented order, down again, and up: each pair serves, nothing is lost and nothing goes back (1, 2, 3)."""
+    program, history = program_of(last_release()), History()
+    new_meta = meta_process(tmp_path)
+    new_adapter = adapter_process(tmp_path, new_meta.address)
+    old_meta, old_adapter = of_release(new_meta, program), of_release(new_adapter, program)
+    with ended(old_meta, old_adapter, new_meta, new_adapter):
+        await start(old_meta, old_adapter)
+        async with running_load(new_adapter.address, history) as load, watching(new_meta.address, history) as watcher:
+            await load.progress(COMMITS)
+            assert not marked(tmp_path), "the programs that were started are not those of the release"
+            await exchange(load, watcher, old_meta, new_meta, old_adapter)
+            assert marked(tmp_path) == {"meta"}
+            await exchange(load, watcher, old_adapter, new_adapter, new_adapter)
+            assert marked(tmp_path) == {"meta", "adapter"}
+            await exchange(load, watcher, new_meta, old_meta, new_adapter)
+            await exchange(load, watcher, new_adapter, old_adapter, old_adapter)
+            await exchange(load, watcher, old_meta, new_meta, old_adapter)
+            await exchange(load, watcher, old_adapter, new_adapter, new_adapter)
+            await stop_and_compare(load, new_adapter, watcher)
+    assert marked(tmp_path) == {"meta", "adapter"}
+
+
+async def test_meta_services_on_etcd_are_exchanged_under_load(tmp_path: Path) -> None:
+    """Those of the last release and of this program, on the same Raft groups, one after the other and side by side (1, 2, 3)."""
+    require("the exchange of Meta Services on etcd", etcd)
+    program, history = program_of(last_release()), History()
+    with running_etcd(tmp_path / "etcd") as groups:
+        new_meta, beside = (
+            etcd_meta_process(tmp_path / name, groups[0].endpoints, groups[1].endpoints) for name in ("meta", "beside")
+        )
+        old_meta, adapter = of_release(new_meta, program), adapter_process(tmp_path, new_meta.address)
+        with ended(old_meta, new_meta, beside, adapter):
+            await start(old_meta, adapter)
+            async with running_load(adapter.address, history) as load, watching(beside.address, history) as watcher:
+                await load.progress(COMMITS)
+                await start(beside)
+                for before, after in ((old_meta, new_meta), (new_meta, old_meta)):
+                    await load.progress(COMMITS)
+                    before.kill()
+                    await start(after)
+                    await load.progress(COMMITS)
+                await stop_and_compare(load, adapter, watcher)
+
+
+def test_a_release_that_git_does_not_have_is_said_to_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a shallow clone: what to do, instead of a test that did not run."""
+    monkeypatch.setattr("tests.upgrade.releases.ROOT", tmp_path)
+    monkeypatch.setattr("tests.upgrade.releases.BUILT", tmp_path / "built")
+    with pytest.raises(RuntimeError, match=r"the release 0\.0\.1 cannot be built: .* run `git fetch --unshallow`"):
+        program_of(Release("0.0.1", "1" * 40))
+    assert [*(tmp_path / "built").iterdir()] == []
+
+
+def marked(directory: Path) -> set[str]:
+    """Which of the stores carry a mark."""
+    return {name for name in ("meta", "adapter") if (directory / name / format_mark.FILE).exists()}
