@@ -12,6 +12,7 @@ from tests.mutants.http2_mutants import HTTP2_MUTANTS
 from tests.mutants.meta_mutants import META_MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.page_mutants import PAGE_MUTANTS
+from tests.mutants.release_mutants import RELEASE_MUTANTS
 from tests.mutants.reload_mutants import RELOAD_MUTANTS
 from tests.mutants.restart_mutants import RESTART_MUTANTS
 from tests.mutants.rocketmq_mutants import ROCKETMQ_MUTANTS
@@ -397,6 +398,7 @@ MUTANTS = (
     *TELEMETRY_MUTANTS,
     *ETCD_MUTANTS,
     *PAGE_MUTANTS,
+    *RELEASE_MUTANTS,
     *RELOAD_MUTANTS,
     *RESTART_MUTANTS,
     *ROCKETMQ_MUTANTS,
