@@ -4,11 +4,13 @@
     etcd.json         the keys and values of a Meta Service in etcd, in hexadecimal
     expected.json     what stands in the adapter's store, as that release answers
     proto/            its messages
+    program.tar.xz    what is kept of its program
 
 Needs etcd; see releases.toml for what has to be named there before.
 """
 
 import json
+import lzma
 import os
 import shutil
 import subprocess
@@ -25,7 +27,7 @@ from adapter.rpc import etcd_grpc, etcd_pb
 from adapter.testing.etcd import LocalCluster
 from adapter.testing.processes import adapter_process, ended, meta_process
 from tests.durability.etcd_cluster import meta_process as etcd_meta_process
-from tests.upgrade.releases import Program, Release, of_release, program_of, releases
+from tests.upgrade.releases import Program, Release, from_git, of_release, program_of, releases
 
 STORED = ("adapter", "meta", "journal", "snapshot", "offset-file")
 # RocksDB's own log, and the adapter's file that names the boot of this machine: another one would take it for a power cut.
@@ -38,6 +40,7 @@ def write(release: Release, directory: Path) -> None:
     """Write all of them, with processes in `directory`."""
     program = program_of(release)
     release.data.mkdir(parents=True, exist_ok=True)
+    release.program.write_bytes(lzma.compress(from_git(release), preset=9 | lzma.PRESET_EXTREME))
     expected = _stores(program, directory)
     _run(program, "file", str(directory / "offset-file"))
     with tarfile.open(release.data / "written.tar.gz", "w:gz", compresslevel=9) as archive:

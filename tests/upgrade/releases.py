@@ -1,5 +1,9 @@
-"""The releases in releases.toml, and the program of one: its files from git, and an interpreter with what it imports."""
+"""The releases in releases.toml, and the program of one: its files from git, and an interpreter with what it imports.
 
+A shallow clone does not have the commit: then the files come from program.tar.xz, which was made from git with the fixtures.
+"""
+
+import lzma
 import os
 import shutil
 import subprocess
@@ -18,6 +22,8 @@ LOCK = "requirements/journal.lock"
 BUILD_LOCK = "requirements/build.lock"  # what builds and installs it
 # Beside other tools that tests fetch; `make clean` removes it.
 BUILT = Path(sys.prefix) / "tools" / "releases"
+# What is kept of a release: what runs, and what an environment of its own is built from.
+KEPT = ("adapter", "proto", "pyproject.toml", "README.md", "LICENSE", LOCK, BUILD_LOCK)
 
 
 class Release(NamedTuple):
@@ -30,6 +36,11 @@ class Release(NamedTuple):
     def data(self) -> Path:
         """The directory with what it wrote."""
         return DATA / self.name
+
+    @property
+    def program(self) -> Path:
+        """What is kept of its program, for a clone without its commit."""
+        return self.data / "program.tar.xz"
 
 
 def releases() -> tuple[Release, ...]:
@@ -80,20 +91,33 @@ def of_release(service: ServiceProcess, program: Program) -> ServiceProcess:
     return replace(service, program=program.command, environment={**service.environment, **program.environment})
 
 
+def from_git(release: Release) -> bytes:
+    """A tar of what is kept of a release. Raises RuntimeError when git does not have its commit."""
+    git = ["git", "-c", "safe.directory=*", "-C", str(ROOT), "archive", release.commit, *KEPT]
+    archive = subprocess.run(git, capture_output=True, check=False)
+    if archive.returncode:
+        raise RuntimeError(archive.stderr.decode().strip())
+    return archive.stdout
+
+
+def _archive_of(release: Release) -> bytes:
+    try:
+        return from_git(release)
+    except RuntimeError as error:
+        if release.program.exists():
+            return lzma.decompress(release.program.read_bytes())
+        raise RuntimeError(
+            f"the release {release.name} cannot be built: its commit {release.commit} is not in the git repository at {ROOT}, "
+            f"and there is no {release.program}; in a shallow clone run `git fetch --unshallow`. git says: {error}"
+        ) from error
+
+
 def _extract(release: Release, tree: Path) -> None:
+    archive = _archive_of(release)
     tree.parent.mkdir(parents=True, exist_ok=True)
     fresh = tree.with_name(f"{tree.name}.{os.getpid()}")
     fresh.mkdir()
-    git = ["git", "-c", "safe.directory=*", "-C", str(ROOT), "archive", release.commit]
-    archive = subprocess.run(git, capture_output=True, check=False)
-    if archive.returncode:
-        shutil.rmtree(fresh)
-        raise RuntimeError(
-            f"the release {release.name} cannot be built: its commit {release.commit} is not in the git repository at {ROOT}; "
-            "in a shallow clone run `git fetch --unshallow`, for CI has to clone the whole history. git says: "
-            f"{archive.stderr.decode().strip()}"
-        )
-    subprocess.run(["tar", "-x", "-C", str(fresh)], input=archive.stdout, check=True)
+    subprocess.run(["tar", "-x", "-C", str(fresh)], input=archive, check=True)
     _into_place(fresh, tree)
 
 

@@ -1,5 +1,13 @@
 """The last release and this program in all four pairs, up and down again on the same directories, under load, with kill -9."""
 
+import io
+import lzma
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +21,7 @@ from tests.durability.load import Load, Watcher, running_load, watching
 from tests.durability.machine import require
 from tests.durability.test_crash import expect_recovered, restart_and_verify, start, stop_and_compare
 from tests.upgrade.fixtures import running_etcd
-from tests.upgrade.releases import Release, last_release, of_release, program_of
+from tests.upgrade.releases import LOCK, ROOT, Release, from_git, last_release, of_release, program_of
 
 COMMITS = 200  # acknowledged with each pair
 
@@ -78,13 +86,36 @@ async def test_meta_services_on_etcd_are_exchanged_under_load(tmp_path: Path) ->
                 await stop_and_compare(load, adapter, watcher)
 
 
-def test_a_release_that_git_does_not_have_is_said_to_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a shallow clone: what to do, instead of a test that did not run."""
-    monkeypatch.setattr("tests.upgrade.releases.ROOT", tmp_path)
+def test_a_release_that_nobody_has_is_said_to_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What to do, instead of a test that did not run."""
     monkeypatch.setattr("tests.upgrade.releases.BUILT", tmp_path / "built")
     with pytest.raises(RuntimeError, match=r"the release 0\.0\.1 cannot be built: .* run `git fetch --unshallow`"):
         program_of(Release("0.0.1", "1" * 40))
-    assert [*(tmp_path / "built").iterdir()] == []
+    assert not (tmp_path / "built").exists()
+
+
+def test_a_shallow_clone_has_the_program_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the one of the commit, wherever git has that."""
+    release = last_release()
+    with suppress(RuntimeError):  # git does not have it here
+        assert files_of(lzma.decompress(release.program.read_bytes())) == files_of(from_git(release))
+    (tmp_path / "requirements").mkdir()
+    shutil.copy(ROOT / LOCK, tmp_path / LOCK)
+    monkeypatch.setattr("tests.upgrade.releases.ROOT", tmp_path)
+    monkeypatch.setattr("tests.upgrade.releases.BUILT", tmp_path / "built")
+    monkeypatch.setattr("tests.upgrade.releases._own_interpreter", lambda _: Path(sys.executable))
+    program = program_of(release)
+    told = subprocess.run(
+        [*program.command, "--help"], env={**os.environ, **program.environment}, check=True, capture_output=True
+    )
+    assert b"offset" in told.stdout
+    assert (program.tree / "adapter" / "__init__.py").exists()
+
+
+def files_of(archive: bytes) -> dict[str, bytes]:
+    """The files of a tar, by name."""
+    with tarfile.open(fileobj=io.BytesIO(archive)) as members:
+        return {member.name: file.read() for member in members if (file := members.extractfile(member))}
 
 
 def marked(directory: Path) -> set[str]:
