@@ -8,11 +8,14 @@ from typing import Any
 import anyio
 import grpc
 import pytest
+from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from adapter.errors import ConfigError
 from adapter.rpc import offsets_pb
-from adapter.runtime.telemetry import TelemetrySection
+from adapter.runtime import otlp
+from adapter.runtime.otlp import AT_ONCE, QUEUED_MAX, OtlpTelemetry
+from adapter.runtime.telemetry import Span, TelemetrySection, TraceContext
 from adapter.runtime.telemetry_opening import telemetry_of
 from adapter.sidecar.process import Sidecar
 from adapter.testing.fake_meta import FakeMeta
@@ -21,15 +24,6 @@ from adapter.testing.sidecars import adapter_config
 from adapter.testing.waiting import eventually
 from tests.integration.certificates import Authority
 from tests.integration.helpers import PATIENCE_S, commits, rpc, serving, stored_in, until_clean, wait_until
-
-pytest.importorskip("opentelemetry.sdk", reason="the extra offset-adapter[otel]")
-pytest.importorskip("opentelemetry.exporter.otlp.proto.grpc", reason="the extra offset-adapter[otel]")
-
-from prometheus_client import CollectorRegistry
-
-from adapter.runtime import otlp
-from adapter.runtime.otlp import AT_ONCE, QUEUED_MAX, OtlpTelemetry
-from adapter.runtime.telemetry import Span, TraceContext
 from tests.integration.otlp_collector import Collector, collecting, not_a_collector
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

@@ -2,12 +2,8 @@
 
 from typing import Any
 
-import pytest
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
-
-pytest.importorskip("opentelemetry.sdk", reason="the extra offset-adapter[otel]")
-
 from opentelemetry.sdk.resources import Resource
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 from adapter.runtime.otlp_metrics import metrics_data
 
