@@ -105,4 +105,12 @@ RESTART_MUTANTS = (
         "a process takes descriptors that are something else in it",
         (f"{SOCKETS}::test_what_is_for_another_process_is_left_alone",),
     ),
+    Mutant(
+        "a-client-that-is-gone-ends-the-stop",
+        "runtime/http2/server.py",
+        "                except OSError:  # the client has gone, and the event loop has not read that so far\n",
+        "                except BlockingIOError:\n",
+        "a client that leaves in the moment of a stop ends it: nothing is flushed, and the exit code is 1",
+        ("integration/http2/test_leaving.py::test_a_client_that_is_gone_holds_up_no_stop",),
+    ),
 )

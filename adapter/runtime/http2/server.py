@@ -213,7 +213,10 @@ class Http2Peer(asyncio.Protocol):
             self._flush()
             self._told_all = now
             if self._transport and not self._transport.is_closing():
-                self._transport.write_eof()
+                try:
+                    self._transport.write_eof()
+                except OSError:  # the client has gone, and the event loop has not read that so far
+                    self.hang_up(at_once=True)
         elif now - self._told_all > LEFT_S:
             self.hang_up()
 

@@ -1,6 +1,8 @@
 """How the built-in server asks its clients to leave: no call that they sent before they knew fails, and nothing is reset (8)."""
 
 import asyncio
+import errno
+import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -159,6 +161,22 @@ async def test_a_connection_that_was_accepted_in_the_moment_of_the_stop_is_asked
             greeting += data
     assert b"draining" in greeting
     assert await leaving
+
+
+async def test_a_client_that_is_gone_holds_up_no_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end was not read so far: shutting the connection down is refused, and nothing else may end because of that."""
+
+    def gone(_: object) -> None:
+        raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+
+    server = Server()
+    ours, theirs = socket.socketpair()
+    with theirs:
+        transport, _ = await asyncio.get_running_loop().connect_accepted_socket(lambda: Http2Peer(server, "unix:"), ours)
+        monkeypatch.setattr(type(transport), "write_eof", gone)
+        server.drain()
+        theirs.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]) + knows())
+        assert await server.drained(PATIENCE_S)
 
 
 async def test_who_connects_after_the_stop_waits_in_the_backlog(listener: socket.socket) -> None:

@@ -101,7 +101,7 @@ def test_headers_go_to_this_machine_or_with_tls(tmp_path: Path, endpoint: str) -
         ("Api-Key=x", 0o600, "is not a line like: api-key=secret"),
         ("x", 0o600, "is not a line like: api-key=secret"),
         ("a=1\nb=2", 0o600, "is not one line"),
-        ("a=1", 0o640, "chmod 600"),
+        ("a=1", 0o644, "chmod 600"),
     ],
 )
 def test_a_bad_file_of_headers_is_named(tmp_path: Path, text: str, mode: int, problem: str) -> None:
