@@ -33,7 +33,7 @@ from tests.unit.helpers import crash
 pytestmark = pytest.mark.usefixtures("grpc_server")
 
 STATE = offsets_pb.StatusReply
-TAKEN = {"CommitOffsets", "StreamCommits", "Status"}
+TAKEN = {"CommitOffsets", "StreamCommits", "Status", "Reload"}  # the last two answer nothing about offsets
 
 
 class HeldMeta(FakeMeta):
