@@ -19,6 +19,7 @@ TOKEN = "correct-horse-battery-staple"  # noqa: S105 - an example
 # The command's module is replaced by one that only says what becomes of SIGHUP when it is imported.
 EARLY = """
 import runpy, signal, sys, types
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, and some CI, start with it ignored
 early = types.ModuleType("adapter.cli.main")
 early.main = lambda: print(signal.getsignal(signal.SIGHUP).name)
 sys.modules["adapter.cli.main"] = early
