@@ -122,7 +122,8 @@ def local(data: bytes) -> None:
         except InvalidInputError:
             assert not readable
         except StoreVersionError as error:
-            assert "is an unknown table" in str(error)  # as a later version would write it
+            reason = str(error)
+            assert "is an unknown table" in reason  # as a later version would write it
         else:
             assert {(queue.broker_name, queue.topic, queue.queue_id): offset for queue, offset in found.items()} == readable[0]
 
