@@ -127,7 +127,7 @@ async def test_a_consumer_group_is_not_at_home_before_its_copy_is_done() -> None
         await rebalance(section, (A, B), watcher=Until("copying"))
     layout = await layout_of(section)
     key = next(key_of(number) for number in range(GROUPS) if layout.former(packed(number)))
-    stuck = Life(1)  # in A, behind the raising of its fence
+    stuck = Life(2)  # in A, behind the check of its version and the raising of its fence
     async with meta(section, stuck, only=A) as each:
         reads = [asyncio.create_task(each.get(CLUSTER, [key]))]
         await stuck.over.wait()
@@ -147,7 +147,7 @@ async def test_what_is_stopped_goes_on_where_it_was(monkeypatch: pytest.MonkeyPa
     async with meta(section) as each:
         for number in range(DELETED):
             await each.delete(CLUSTER, *key_of(number)[:2], [])
-    lives = [Life(20 + number % 3, done=number % 4 == 0) for number in range(100)]
+    lives = [Life(24 + number % 3, done=number % 4 == 0) for number in range(100)]
     while lives:
         try:
             assert not await rebalance(section, (A, B, C), lives.pop(), Until("deleting old copies"))
