@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Self
@@ -190,11 +190,25 @@ def mounted(where: Path, options: Sequence[str]) -> Iterator[Path]:
 def unmount(where: Path) -> None:
     """Unmount as soon as nobody uses it; by force when somebody still does after a while. Raises RuntimeError in that case."""
     deadline = time.monotonic() + PATIENCE_S
-    while subprocess.run([_which("umount"), str(where)], stderr=subprocess.DEVNULL, check=False).returncode:
+    while (done := subprocess.run([_which("umount"), str(where)], capture_output=True, text=True, check=False)).returncode:
         if time.monotonic() > deadline:
+            users = _users_of(where)
             run(_which("umount"), "-l", str(where))
-            raise RuntimeError(f"{where} was still in use")
+            raise RuntimeError(f"{where} was still in use: {done.stderr.strip()}; by {users}")
         time.sleep(0.01)
+
+
+def _users_of(where: Path) -> list[str]:
+    """Which processes have which files below a directory open, or work in it."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+            for link in (process / "cwd", *(process / "fd").iterdir()):
+                target = os.readlink(link)
+                if target.startswith(str(where)):
+                    found.append(f"{link} -> {target} ({command})")
+    return found
 
 
 def after_a_reboot(boot_id: Path) -> list[str]:
