@@ -205,7 +205,7 @@ def _users_of(where: Path) -> list[str]:
         with suppress(OSError):  # it has ended
             command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
             for link in (process / "cwd", *(process / "fd").iterdir()):
-                target = os.readlink(link)
+                target = str(link.readlink())
                 if target.startswith(str(where)):
                     found.append(f"{link} -> {target} ({command})")
     return found
