@@ -125,7 +125,11 @@ async def remote_positions(meta: ServiceProcess, keys: Iterable[OffsetKey]) -> d
 
 
 async def check_local(service: ServiceProcess, history: History) -> None:
-    """What an adapter holds locally contradicts nothing: it has all that it acknowledged, and nothing went back (1, 2)."""
+    """What an adapter holds locally contradicts nothing: it has all that it acknowledged, and nothing went back (1, 2).
+
+    Waits for the end of its recovery: it takes commits before, and answers no reads.
+    """
+    await health_turns(service, serving=True)
     reading = history.reading(ADAPTER)
     reading.found(await local_positions(service))
     assert history.check() == []
