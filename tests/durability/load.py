@@ -230,7 +230,11 @@ async def running_load(
 
 
 async def local_positions(address: str, history: History) -> Positions:
-    """What stands in an adapter that nobody commits to, by both ways of reading it; it must not contradict anything."""
+    """What stands in an adapter that nobody commits to, by both ways of reading it; it must not contradict anything.
+
+    Waits for the end of its recovery: no read is answered before.
+    """
+    await status_when(address, lambda status: status.state in {offsets_pb.StatusReply.SERVING, offsets_pb.StatusReply.DEGRADED})
     reading = history.reading(ADAPTER)
     async with OffsetClient.connect(address, CALL_S) as client:
         listed = positions([row async for row in client.list()])
