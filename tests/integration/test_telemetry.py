@@ -1,7 +1,7 @@
 """An OpenTelemetry collector gets spans and metrics by OTLP; one that is away, hangs or answers nonsense harms nothing."""
 
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +123,8 @@ async def test_a_bad_certificate_stops_the_start_by_its_name(directory: Path) ->
         Sidecar(config, FakeMeta(), None)  # type: ignore[arg-type]  # it is not reached
 
 
-async def _commit_with(directory: Path, address: str) -> dict[str, tuple[str, float]]:
-    """Commit and flush beside a collector that takes nothing; returns what was counted. The stop ends, too."""
+async def _commit_with(directory: Path, address: str, told: Callable[[], bool] = lambda: True) -> dict[str, tuple[str, float]]:
+    """Commit and flush beside a collector that takes nothing; returns what was counted. The stop, behind `told`, ends, too."""
     telemetry: Any = None
     async with serving(directory, telemetry=to(address)) as (sidecar, client):
         telemetry = sidecar._telemetry
@@ -135,6 +135,7 @@ async def _commit_with(directory: Path, address: str) -> dict[str, tuple[str, fl
                 await client.flush()
         status = await until_clean(client)
         assert status.state == offsets_pb.StatusReply.SERVING
+        await eventually(told, PATIENCE_S)
     counted: dict[str, tuple[str, float]] = telemetry.counters()
     return counted
 
@@ -151,7 +152,8 @@ async def test_what_is_no_collector_harms_nothing(directory: Path, monkeypatch: 
 async def test_a_collector_that_is_away_harms_nothing(directory: Path) -> None:
     """It is said once, with the reason, and what is dropped is counted."""
     with capture_logs() as logs:
-        counted = await _commit_with(directory, f"127.0.0.1:{free_port()}")
+        away = f"127.0.0.1:{free_port()}"
+        counted = await _commit_with(directory, away, lambda: any(line["event"] == "telemetry.not_sent" for line in logs))
     assert counted["telemetry_spans_sent"][1] == 0
     told = [line for line in logs if line["event"] == "telemetry.not_sent"]
     assert len(told) == len({line["what"] for line in told}) > 0
