@@ -3,7 +3,6 @@
     written.tar.gz    adapter/, meta/: stores after kill -9; journal/: finished segments and an open one; snapshot/; offset-file/
     etcd.json         the keys and values of a Meta Service in etcd, in hexadecimal
     expected.json     what stands in the adapter's store, as that release answers
-    proto/            its messages
     program.tar.xz    what is kept of its program
 
 Needs etcd; see releases.toml for what has to be named there before.
@@ -12,7 +11,6 @@ Needs etcd; see releases.toml for what has to be named there before.
 import json
 import lzma
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -49,7 +47,6 @@ def write(release: Release, directory: Path) -> None:
     lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in expected)
     (release.data / "expected.json").write_text(f"[\n{lines}\n]\n")
     (release.data / "etcd.json").write_text(json.dumps(_etcd(program, directory / "on-etcd"), indent=0) + "\n")
-    shutil.copytree(program.tree / "proto", release.data / "proto", dirs_exist_ok=True)
 
 
 def _stores(program: Program, directory: Path) -> list[object]:

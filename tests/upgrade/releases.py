@@ -76,11 +76,17 @@ class Program(NamedTuple):
         return {"PYTHONPATH": str(self.tree)}
 
 
-def program_of(release: Release) -> Program:
-    """The program of a release, built on first use. Raises RuntimeError that says what to do where git does not have it."""
+def tree_of(release: Release) -> Path:
+    """What is kept of a release, as files. Raises RuntimeError that says what to do where nobody has it."""
     tree = BUILT / release.commit
     if not tree.exists():
         _extract(release, tree)
+    return tree
+
+
+def program_of(release: Release) -> Program:
+    """The program of a release, built on first use. Raises what `tree_of` does."""
+    tree = tree_of(release)
     if (tree / LOCK).read_bytes() == (ROOT / LOCK).read_bytes():
         return Program(tree, Path(sys.executable))
     return Program(tree, _own_interpreter(tree))

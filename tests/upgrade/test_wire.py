@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.upgrade.releases import ROOT, Release, releases
+from tests.upgrade.releases import ROOT, Release, last_release, releases, tree_of
 
 LOCK = Path(__file__).with_name("buf.lock")
 TOOL = Path(sys.prefix) / "tools" / "buf-1.75.0"
@@ -37,7 +37,7 @@ def buf() -> Path:
 def test_the_messages_of_a_release_are_understood(buf: Path, tmp_path: Path, release: Release) -> None:
     """No field has another number or type, and no call is gone."""
     shutil.copytree(ROOT / "proto", tmp_path / "proto")
-    assert breaking(buf, tmp_path / "proto", release.data / "proto") == ""
+    assert breaking(buf, tmp_path / "proto", tree_of(release) / "proto") == ""
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_change_that_a_release_would_not_understand_is_found(
     text = changed.read_text()
     assert before in text
     changed.write_text(text.replace(before, after, 1))
-    assert problem in breaking(buf, tmp_path / "proto", releases()[-1].data / "proto")
+    assert problem in breaking(buf, tmp_path / "proto", tree_of(last_release()) / "proto")
 
 
 def breaking(buf: Path, proto: Path, against: Path) -> str:
