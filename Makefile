@@ -150,13 +150,14 @@ bench: $(BENCH_STAMP) ## Measure; tables, JSON and a plot (BENCH=short or full, 
 LOCK_FLAGS := --universal --python-version 3.11 --generate-hashes --no-header --quiet
 lock: ## Resolve the dependencies again (needs uv); UPGRADE=1 takes newer versions
 	uv pip compile pyproject.toml $(LOCK_FLAGS) $(if $(UPGRADE),--upgrade) -o requirements/runtime.lock
-	uv pip compile pyproject.toml --group dev $(LOCK_FLAGS) -c requirements/runtime.lock -o requirements/dev.lock
+	uv pip compile pyproject.toml --group dev --extra console $(LOCK_FLAGS) -c requirements/runtime.lock -o requirements/dev.lock
 	uv pip compile --group build $(LOCK_FLAGS) -c requirements/dev.lock -o requirements/build.lock
 	uv pip compile --group release $(LOCK_FLAGS) -c requirements/dev.lock -o requirements/release.lock
-	uv pip compile pyproject.toml --group dev --extra journal --extra otel --extra spark $(LOCK_FLAGS) -c requirements/dev.lock -o requirements/spark.lock
+	uv pip compile pyproject.toml --group dev --extra console --extra journal --extra otel --extra spark $(LOCK_FLAGS) -c requirements/dev.lock -o requirements/spark.lock
+	uv pip compile pyproject.toml --extra console $(LOCK_FLAGS) -c requirements/dev.lock -o requirements/console.lock
 	uv pip compile pyproject.toml --extra journal $(LOCK_FLAGS) -c requirements/spark.lock -o requirements/journal.lock
 	uv pip compile pyproject.toml --extra otel $(LOCK_FLAGS) -c requirements/spark.lock -o requirements/otel.lock
-	uv pip compile pyproject.toml --group dev --group bench --extra journal --extra otel --extra spark $(LOCK_FLAGS) -c requirements/spark.lock -o requirements/bench.lock
+	uv pip compile pyproject.toml --group dev --group bench --extra console --extra journal --extra otel --extra spark $(LOCK_FLAGS) -c requirements/spark.lock -o requirements/bench.lock
 	uv pip compile pyproject.toml --group docs $(LOCK_FLAGS) -c requirements/runtime.lock -o requirements/docs.lock
 
 DOCS := $(VENV)/docs

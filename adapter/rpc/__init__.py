@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from adapter.rpc import etcd_pb2 as etcd_pb
     from adapter.rpc import etcd_pb2_grpc as etcd_grpc
+    from adapter.rpc import external_scaler_pb2 as scaler_pb
+    from adapter.rpc import external_scaler_pb2_grpc as scaler_grpc
+    from adapter.rpc import lag_pb2 as lag_pb
+    from adapter.rpc import lag_pb2_grpc as lag_grpc
     from adapter.rpc import meta_service_pb2 as meta_pb
     from adapter.rpc import meta_service_pb2_grpc as meta_grpc
     from adapter.rpc import metadata_pb2 as metadata_pb
@@ -19,15 +23,26 @@ if TYPE_CHECKING:
 __all__ = [
     "etcd_grpc",
     "etcd_pb",
+    "lag_grpc",
+    "lag_pb",
     "meta_grpc",
     "meta_pb",
     "metadata_grpc",
     "metadata_pb",
     "offsets_grpc",
     "offsets_pb",
+    "scaler_grpc",
+    "scaler_pb",
 ]
 
-_PROTOS = {"etcd": "etcd", "meta": "meta_service", "metadata": "metadata", "offsets": "offsets"}
+_PROTOS = {
+    "etcd": "etcd",
+    "lag": "lag",
+    "meta": "meta_service",
+    "metadata": "metadata",
+    "offsets": "offsets",
+    "scaler": "external_scaler",
+}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module

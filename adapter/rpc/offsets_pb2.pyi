@@ -1571,6 +1571,106 @@ class ChangeReply(_message.Message):
 Global___ChangeReply: _TypeAlias = ChangeReply  # noqa: Y015
 
 @_typing.final
+class ListChangesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Empty: every namespace."""
+    group: _builtins.str
+    """Empty: every group. Needs a namespace."""
+    limit: _builtins.int
+    """At most 1,000; 0 means 100."""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        group: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "limit", b"limit", "namespace", b"namespace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListChangesRequest: _TypeAlias = ListChangesRequest  # noqa: Y015
+
+@_typing.final
+class ListChangesReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Change(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        AT_MS_FIELD_NUMBER: _builtins.int
+        KIND_FIELD_NUMBER: _builtins.int
+        NAMESPACE_FIELD_NUMBER: _builtins.int
+        GROUP_FIELD_NUMBER: _builtins.int
+        WHO_FIELD_NUMBER: _builtins.int
+        CLAIMED_FIELD_NUMBER: _builtins.int
+        PEER_FIELD_NUMBER: _builtins.int
+        SHARDS_FIELD_NUMBER: _builtins.int
+        ROWS_FIELD_NUMBER: _builtins.int
+        at_ms: _builtins.int
+        """Unix time in milliseconds."""
+        kind: _builtins.str
+        """"reset", "delete", "clone", "import", "rewind" or "expire"."""
+        namespace: _builtins.str
+        group: _builtins.str
+        who: _builtins.str
+        """Who called, as far as it is verified, who the caller says it is, and from where;
+        as in the audit log. Empty for a rewind and an expiry.
+        """
+        claimed: _builtins.str
+        peer: _builtins.str
+        shards: _builtins.int
+        """How many shards it moved, and the first 20 of them."""
+        @_builtins.property
+        def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChangeReply.Row]: ...
+        def __init__(
+            self,
+            *,
+            at_ms: _builtins.int = ...,
+            kind: _builtins.str = ...,
+            namespace: _builtins.str = ...,
+            group: _builtins.str = ...,
+            who: _builtins.str = ...,
+            claimed: _builtins.str = ...,
+            peer: _builtins.str = ...,
+            shards: _builtins.int = ...,
+            rows: _abc.Iterable[Global___ChangeReply.Row] | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["at_ms", b"at_ms", "claimed", b"claimed", "group", b"group", "kind", b"kind", "namespace", b"namespace", "peer", b"peer", "rows", b"rows", "shards", b"shards", "who", b"who"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    CHANGES_FIELD_NUMBER: _builtins.int
+    SINCE_MS_FIELD_NUMBER: _builtins.int
+    since_ms: _builtins.int
+    """All changes since then are kept. Unix time in milliseconds."""
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListChangesReply.Change]: ...
+    def __init__(
+        self,
+        *,
+        changes: _abc.Iterable[Global___ListChangesReply.Change] | None = ...,
+        since_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "since_ms", b"since_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListChangesReply: _TypeAlias = ListChangesReply  # noqa: Y015
+
+@_typing.final
 class GetBoundsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

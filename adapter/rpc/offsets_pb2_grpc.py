@@ -536,6 +536,11 @@ class OffsetAdminStub:
                 request_serializer=adapter_dot_rpc_dot_offsets__pb2.ReloadRequest.SerializeToString,
                 response_deserializer=adapter_dot_rpc_dot_offsets__pb2.ReloadReply.FromString,
                 _registered_method=True)
+        self.ListChanges = channel.unary_unary(
+                '/offsets.v1.OffsetAdmin/ListChanges',
+                request_serializer=adapter_dot_rpc_dot_offsets__pb2.ListChangesRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_offsets__pb2.ListChangesReply.FromString,
+                _registered_method=True)
 
 
 class OffsetAdminServicer:
@@ -628,6 +633,15 @@ class OffsetAdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListChanges(self, request, context):
+        """What moved offsets on purpose, and who asked for it, newest first: resets, deletes,
+        clones, imports, rewinds and expiries since this adapter's start, as far as they are
+        kept in memory. The audit log has all of them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OffsetAdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -685,6 +699,11 @@ def add_OffsetAdminServicer_to_server(servicer, server):
                     servicer.Reload,
                     request_deserializer=adapter_dot_rpc_dot_offsets__pb2.ReloadRequest.FromString,
                     response_serializer=adapter_dot_rpc_dot_offsets__pb2.ReloadReply.SerializeToString,
+            ),
+            'ListChanges': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListChanges,
+                    request_deserializer=adapter_dot_rpc_dot_offsets__pb2.ListChangesRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_offsets__pb2.ListChangesReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -986,6 +1005,33 @@ class OffsetAdmin:
             '/offsets.v1.OffsetAdmin/Reload',
             adapter_dot_rpc_dot_offsets__pb2.ReloadRequest.SerializeToString,
             adapter_dot_rpc_dot_offsets__pb2.ReloadReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListChanges(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/offsets.v1.OffsetAdmin/ListChanges',
+            adapter_dot_rpc_dot_offsets__pb2.ListChangesRequest.SerializeToString,
+            adapter_dot_rpc_dot_offsets__pb2.ListChangesReply.FromString,
             options,
             channel_credentials,
             insecure,

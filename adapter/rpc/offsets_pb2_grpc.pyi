@@ -277,6 +277,11 @@ class OffsetAdminStub:
     does, and takes at once what may change while the adapter runs. INVALID_ARGUMENT
     names what is wrong; nothing is changed then.
     """
+    ListChanges: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.ListChangesRequest, _offsets_pb2.ListChangesReply]
+    """What moved offsets on purpose, and who asked for it, newest first: resets, deletes,
+    clones, imports, rewinds and expiries since this adapter's start, as far as they are
+    kept in memory. The audit log has all of them.
+    """
 
 @_typing.type_check_only
 class OffsetAdminAsyncStub(OffsetAdminStub):
@@ -319,6 +324,11 @@ class OffsetAdminAsyncStub(OffsetAdminStub):
     """Reads the configuration file, the certificates and the token again, as SIGHUP
     does, and takes at once what may change while the adapter runs. INVALID_ARGUMENT
     names what is wrong; nothing is changed then.
+    """
+    ListChanges: _aio.UnaryUnaryMultiCallable[_offsets_pb2.ListChangesRequest, _offsets_pb2.ListChangesReply]  # type: ignore[assignment]
+    """What moved offsets on purpose, and who asked for it, newest first: resets, deletes,
+    clones, imports, rewinds and expiries since this adapter's start, as far as they are
+    kept in memory. The audit log has all of them.
     """
 
 class OffsetAdminServicer(metaclass=_abc_1.ABCMeta):
@@ -425,6 +435,17 @@ class OffsetAdminServicer(metaclass=_abc_1.ABCMeta):
         """Reads the configuration file, the certificates and the token again, as SIGHUP
         does, and takes at once what may change while the adapter runs. INVALID_ARGUMENT
         names what is wrong; nothing is changed then.
+        """
+
+    @_abc_1.abstractmethod
+    def ListChanges(
+        self,
+        request: _offsets_pb2.ListChangesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_offsets_pb2.ListChangesReply, _abc.Awaitable[_offsets_pb2.ListChangesReply]]:
+        """What moved offsets on purpose, and who asked for it, newest first: resets, deletes,
+        clones, imports, rewinds and expiries since this adapter's start, as far as they are
+        kept in memory. The audit log has all of them.
         """
 
 def add_OffsetAdminServicer_to_server(servicer: OffsetAdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

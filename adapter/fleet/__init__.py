@@ -1,0 +1,1 @@
+"""Many adapters as one: which there are, their state, and the lag of groups over all of them."""
