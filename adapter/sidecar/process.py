@@ -45,7 +45,7 @@ from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.storage.store import LocalStore
 
 if TYPE_CHECKING:
-    from adapter.fleet.scaler import ExternalScaler
+    from adapter.fleet.scaler import ExternalScaler as Scaler
     from adapter.sidecar.bridge.bridge import Bridge
     from adapter.sidecar.lag.live import LiveLag
     from adapter.sidecar.lag.service import Serving
@@ -109,7 +109,7 @@ class Sidecar:
 
     def _join_lag(self) -> None:
         """Make the services of the live lag. With `lag.shards` = 0, nothing else of it is loaded."""
-        self._scaler: ExternalScaler | None = None
+        self._scaler: Scaler | None = None
         if not self._config.lag.shards:
             from adapter.sidecar.lag.off import NoOffsetLag  # noqa: PLC0415 - one of the two is needed
 
