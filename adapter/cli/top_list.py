@@ -12,7 +12,7 @@ from adapter.client.client import OffsetClient
 from adapter.rpc import lag_pb
 from adapter.runtime.wording import counted
 
-PAGE: Final = 2_000  # groups of one call
+PAGE: Final = 10_000  # groups of one call
 TIMEOUT_S: Final = 30.0  # of one call
 _ORDERS: Final[dict[Order, lag_pb.LagOrder.ValueType]] = {
     "worst": lag_pb.WORST,
