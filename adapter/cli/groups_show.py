@@ -96,7 +96,7 @@ async def describe(target: Target, wanted: Selection, form: Form) -> bool:
                 request = offsets_pb.DescribeGroupRequest(namespace=namespace, group=name)
                 reply = await client.admin.DescribeGroup(request, timeout=TIMEOUT_S)
                 complete = complete and bool(reply.shards) and not reply.remote_error
-                add(name, reply, await live.of(namespace, name))
+                add(name, reply, await live.of(namespace, name) if reply.shards else GroupLive(None))
     if form == TABLE:
         for text in (live.note(), "" if wanted.names else counted(len(names), "group")):
             if text:
