@@ -93,7 +93,8 @@ class GroupsScreen(Screen[None]):
     """The groups."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter", "Filter", key_display="/"),
+        # With priority it is done before the next key is given to anybody: the words may be typed, or pasted, at once.
+        Binding("slash", "filter", "Filter", key_display="/", priority=True),
         Binding("s", "next_order", "Sort"),
         Binding("r", "backwards", "Reverse"),
         Binding("a", "at_least", "At least"),
@@ -156,11 +157,15 @@ class GroupsScreen(Screen[None]):
         self._drawn_at = time.monotonic()
         self._cost_s = self._drawn_at - began
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        """In the filter, `/` is a letter as any other."""
+        return action != "filter" or not isinstance(self.focused, Input)
+
     def action_filter(self) -> None:
         """Let a filter be typed."""
         line = self.query_one("#filter", Input)
         line.display = True
-        line.focus()
+        self.set_focus(line)  # at once: the next keys may be here already
 
     def action_no_filter(self) -> None:
         """Take the filter away."""
@@ -212,7 +217,7 @@ class GroupsScreen(Screen[None]):
 
     def _typed(self) -> None:
         self.query_one("#filter", Input).display = False
-        self.table.focus()
+        self.set_focus(self.table)
 
     def _counts_text(self) -> Text:
         counts = self._top.groups.counts()

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -166,8 +167,21 @@ async def test_a_filter_is_typed_and_taken_away(lag: FakeLag, tmp_path: Path) ->
         assert "1 shown, sorted by worst, filter: sl" in screen.text
         await screen.press("escape")
         assert len(screen.names) == 3
+        await screen.press("slash", *"t/sl")
+        assert (screen.groups.words, screen.names) == ("t/sl", ["slow"])
+        await screen.press("escape")
         await screen.press("slash", "q", "escape")
         assert (len(screen.names), screen.groups.query_one(Input).display) == (3, False)
+
+
+async def test_a_filter_that_arrives_at_once_is_whole(lag: FakeLag, tmp_path: Path) -> None:
+    """Pasted, or typed faster than the screen is drawn: its letters were taken for keys of the table."""
+    async with serving(lag, tmp_path) as address, watched(address) as screen:
+        await screen.until(lambda: len(screen.names) == 3)
+        for key, letter in (("slash", "/"), ("s", "s"), ("l", "l"), ("enter", "\r")):
+            screen.app.post_message(Key(key, letter))
+        await screen.until(lambda: screen.names == ["slow"] and screen.groups.table.has_focus)
+        assert (screen.groups.order, screen.app.screen) == ("worst", screen.groups)
 
 
 async def test_only_groups_that_are_bad_enough(lag: FakeLag, tmp_path: Path) -> None:
