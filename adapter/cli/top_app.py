@@ -23,7 +23,6 @@ from textual.widgets import Footer, Input, Static
 from adapter.cli.lag_text import STATUSES, age_text, arrow, count_text, rate_text, shards_text, span_text, status_word, trend_text
 from adapter.cli.table import RIGHT, visible
 from adapter.cli.top_feed import Event, Feed, Lost, State
-from adapter.cli.top_list import told_of_all
 from adapter.cli.top_rows import BETTER, CHANGED, ORDERS, SAME, WORSE, GroupRow, Order, Rows
 from adapter.cli.top_shards import ShardsScreen
 from adapter.cli.top_table import DIM, PLAIN, Cell, Column, LiveTable
@@ -299,7 +298,7 @@ class TopApp(App[None]):
         self._anew_at_ms: int | None = None  # when the stream began anew, until what it did not tell again is gone
         self._lost: Lost | None = None
         self._lost_at_ms = 0
-        self._state = State("", 0, 0, 0)
+        self._state = State()
 
     def get_default_screen(self) -> Screen[None]:
         """The groups."""
@@ -343,7 +342,7 @@ class TopApp(App[None]):
 
     def notes(self) -> list[str]:
         """What is to be known of all groups."""
-        return [visible(text) for text in told_of_all(self._state.bounds_error, self._state.shards_forgotten)]
+        return [visible(text) for text in self._state.notes]
 
     def _ended_by(self, number: int) -> None:
         self.exit(return_code=128 + number)

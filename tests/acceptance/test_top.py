@@ -131,7 +131,7 @@ def test_what_is_printed_obeys_nobody(behind: Pair) -> None:
 
 def test_at_a_terminal_it_is_live(behind: Pair, tmp_path: Path) -> None:
     """What is committed is seen without a key; sorted, filtered, the shards of a group; `q` gives the terminal back."""
-    with at_a_terminal(tmp_path, "top", "--address", behind.adapter.address) as terminal:
+    with at_a_terminal(tmp_path, "top", "--address", behind.adapter.address, width=200) as terminal:
         screen = terminal.until(lambda seen: "live" in seen and "default/team-a" in seen and "default/team-b" in seen)
         assert STALLED & {*next(line for line in screen.splitlines() if "default/team-b" in line).split()}
         assert "default/[red]x[/red][@click=app.quit]\\u202e" in screen
