@@ -4,6 +4,7 @@ At a terminal it shows a live table (`top_app`); where nobody watches, or with -
 listing (`top_list`). Only the live table imports Textual.
 """
 
+import logging
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -83,9 +84,13 @@ async def _adapter(target: Target, wanted: Wanted) -> int:
 
 
 async def _fleet(target: Target, addresses: Sequence[str], wanted: Wanted, form: Form | None) -> int:
-    """Show the live table of several adapters, or print one listing; returns the exit code. Raises CallError if nobody answers."""
+    """Show the live table of several adapters, or print one listing; returns the exit code. Raises CallError: nobody answers."""
+    import structlog  # noqa: PLC0415 - what one adapter does not need
+
     from adapter.cli import top_fleet  # noqa: PLC0415 - loads pydantic, which takes 100 ms
 
+    # What the fleet logs is told in the table's notes.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     async with top_fleet.opened(target, addresses) as fleet:
         await top_fleet.known(fleet)
         if form is not None:

@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import anyio
-import structlog
 
 from adapter.cli.connection import CallError, Target
 from adapter.cli.output import TABLE, Form, fields_of, listing, note, warn
 from adapter.cli.top_feed import Event, Lost, Shards, State
 from adapter.cli.top_list import COLUMNS, ORDERS, Wanted, cells_of, group_values, told_of_all
 from adapter.fleet.fleet import Fleet, FleetApi
+from adapter.fleet.link import NOT_ASKED
 from adapter.fleet.section import FleetSection
 from adapter.fleet.views import AdapterView, GroupView, Health, Key
 from adapter.rpc import lag_pb
@@ -33,7 +33,6 @@ _BUSY_SHARE: Final = 10  # of the time, reading the groups takes at most one par
 @asynccontextmanager
 async def opened(target: Target, addresses: Sequence[str]) -> AsyncIterator[Fleet]:
     """The fleet of these addresses. Raises ConfigError for an address or a file that cannot be used."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(60))  # what the fleet logs is on the screen already
     values = {"adapters": list(addresses), "history_groups": 0}
     section = parse(values, FleetSection, source="--fleet").model_copy(update={"tls": target.tls})
     async with Fleet.open(section) as fleet:
@@ -129,7 +128,7 @@ class FleetFeed:
 
 
 def _decided(view: AdapterView) -> bool:
-    return view.lag_known or view.health is Health.AWAY or bool(view.lag_error)
+    return view.lag_known or bool(view.lag_error) or (view.health is Health.AWAY and view.error != NOT_ASKED)
 
 
 def _problems(fleet: FleetApi) -> list[str]:
