@@ -24,6 +24,9 @@ COMMANDS = {
         "adapter.cli.health:health",
         "Exit with 0 when the adapter or Meta Service at --address is SERVING, else with 1: for container health checks.",
     ),
+    "top": Lazy(
+        "adapter.cli.top:top", "Show how far groups are behind, those that got worse first: live at a terminal, else once."
+    ),
     "get": Lazy("adapter.cli.get_list:get", "Show a group's offsets."),
     "commit": Lazy("adapter.cli.commit_flush:commit", "Commit OFFSET, the next offset to read."),
     "list": Lazy("adapter.cli.get_list:list_command", "List the adapter's local offsets, or the Meta Service's."),
