@@ -83,7 +83,7 @@ def _operator_rule(name: str, groups: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
     """Writes no anchors: people read these files."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ANN401, ARG002 - as of PyYAML
