@@ -93,8 +93,10 @@ class Scenario:
 
     def input(self, gap_s: int | None = None) -> list[dict[str, str]]:
         """The series as promtool reads them; with a gap of 30 s at this time, as of a process that is restarted."""
-        counts = [length // self.interval_s for length in self.phases_s]
-        return [written(series, series.values(*counts, self.interval_s), self.interval_s, gap_s) for series in self.series]
+        good, bad, again = (length // self.interval_s for length in self.phases_s)
+        return [
+            written(series, series.values(good, bad, again, self.interval_s), self.interval_s, gap_s) for series in self.series
+        ]
 
     def fired(self) -> dict[str, Any]:
         """The alert as promtool expects it."""

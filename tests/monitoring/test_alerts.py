@@ -79,7 +79,7 @@ def restarted(series: Gauge | Counting, gap_s: int, total_s: int) -> dict[str, s
 
 
 def test_no_alert_fires_while_processes_are_restarted_one_after_the_other(tmp_path: Path) -> None:
-    """An adapter and a Meta Service process are away for 30 s each, start, recover, and begin to count at 0; flushes fail meanwhile."""
+    """An adapter and a Meta Service process are away for 30 s each, recover, and begin to count at 0; flushes fail meanwhile."""
     adapter_s, meta_s, total_s = 600, 780, 1_500
     found: dict[str, dict[str, str]] = {}
     for scenario in SCENARIOS:
