@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from adapter.cli.main import main
+from adapter.cli.main import cli
 from deploy.monitoring.source.alerts import ALERTS
 from deploy.monitoring.source.runbooks import pages
 from tests.monitoring.programs import ROOT
@@ -28,7 +28,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 def parse(arguments: list[str]) -> None:
     """Parse a command line as the program would, without running it. Raises click's error for what does not exist."""
-    command: click.Command = main
+    command: click.Command = cli
     name = "offset-adapter"
     while True:
         context = command.make_context(name, list(arguments))
@@ -38,6 +38,14 @@ def parse(arguments: list[str]) -> None:
         found, resolved, arguments = command.resolve_command(context, left)
         assert resolved is not None, left
         name, command = str(found), resolved
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files that the pages name are there."""
+    for name in ("adapter.toml", "meta.toml", "FILE", "PLAN.csv"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
 
 
 def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:

@@ -43,15 +43,10 @@ def _table() -> str:
 def _lines() -> Iterator[str]:
     yield "# Alerts and their runbooks"
     yield ""
-    yield "Made by `make monitoring` of `deploy/monitoring/source/alerts.py`. [Monitoring](../monitoring.md) says how to use them."
+    yield "Made by `make monitoring` of `deploy/monitoring/source/alerts.py`. [Monitoring](../monitoring.md): how to use them."
     for group, alerts in GROUPS_OF_ALERTS.items():
-        yield from (
-            "",
-            f"## {TITLES[group]}",
-            "",
-            "| alert | severity | fires after | threshold, and why |",
-            "| --- | --- | --- | --- |",
-        )
+        yield from ("", f"## {TITLES[group]}", "")
+        yield from ("| alert | severity | fires after | threshold, and why |", "| --- | --- | --- | --- |")
         for alert in alerts:
             expr = Times().expr(alert.expr).replace("|", "\\|")
             after = "at once" if alert.after == "0s" else alert.after
