@@ -21,6 +21,7 @@ from adapter.runtime import descriptors, logs, metrics_http
 from adapter.runtime.certificates import ServerCertificate
 from adapter.runtime.clocks import REAL, Clocks
 from adapter.runtime.config import Loaded
+from adapter.runtime.disk_space import DiskSpace
 from adapter.runtime.listener import GrpcServer, listening
 from adapter.runtime.live import NOTHING_NEW, Prepared
 from adapter.runtime.metrics import CountersCollector, GaugesCollector
@@ -403,6 +404,7 @@ class Sidecar:
             self._metrics.registry.register(CountersCollector("offset_adapter", self._telemetry.counters))
         options = [("grpc.max_receive_message_length", MAX_REQUEST_BYTES)]
         self._metrics.registry.register(GaugesCollector("offset_adapter", descriptors.gauges))
+        self._metrics.registry.register(GaugesCollector("offset_adapter", DiskSpace(self._config.store.path).gauges))
         with metrics_http.serving(self._config.metrics, self._metrics.registry, self.state.ready):
             section = self._config.server
             together = {"/offsets.v1.OffsetStore/CommitOffsets": self.offsets.take}
