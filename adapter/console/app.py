@@ -93,4 +93,3 @@ async def _failed(_: Request, error: Exception) -> Response:
     """A bug: the log has it. This answer is outside of all middleware."""
     log.error("console.failed", error=repr(error))
     return PlainTextResponse("something went wrong here; the console's log says what\n", 500, dict(guard.HEADERS))
-

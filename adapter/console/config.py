@@ -14,7 +14,9 @@ _HOST = re.compile(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]")
 
 def _root_path(value: str) -> str:
     if value and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", value):
-        raise ValueError(f"{value!r} is not a path like /console: it begins with a slash, does not end with one, and needs no escapes")
+        raise ValueError(
+            f"{value!r} is not a path like /console: it begins with a slash, does not end with one, and needs no escapes"
+        )
     return value
 
 
