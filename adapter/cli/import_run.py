@@ -16,7 +16,7 @@ from adapter.cli.connection import Target, connected
 from adapter.cli.groups_show import TIMEOUT_S
 from adapter.cli.import_report import Report
 from adapter.cli.output import progress, warn
-from adapter.cli.reset_plan_file import reject_text
+from adapter.formats.reset_plan_file import reject_text
 from adapter.cli.sorting import OffsetSorter
 from adapter.client.client import OffsetClient
 from adapter.errors import AdapterError, InvalidInputError
