@@ -9,6 +9,7 @@ import logging
 import math
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import anyio
 import structlog
