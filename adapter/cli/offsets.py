@@ -10,10 +10,10 @@ import click
 from adapter.cli import offsets_change, options
 from adapter.cli.connection import Target, run_or_exit
 from adapter.cli.offsets_change import ChangeOptions, Shards
-from adapter.runtime.times import before_ms, datetime_ms
 from adapter.errors import InvalidInputError
 from adapter.model.records import GroupKey
 from adapter.runtime import files
+from adapter.runtime.times import before_ms, datetime_ms
 
 SHIFT_MAX = 2**63 - 1  # of a sint64
 DESTINATIONS = "--to-offset, --to-earliest, --to-latest, --to-current, --shift-by, --to-datetime, --by-duration, --from-file"
