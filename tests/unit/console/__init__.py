@@ -1,1 +1,1 @@
-"""Unit tests of the console."""
+"""Tests of the console, over a fleet that says what they want."""
