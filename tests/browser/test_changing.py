@@ -145,7 +145,7 @@ def test_a_group_over_two_adapters_is_reset_at_both(admin: Watched, scene: Scene
     scene.commit("two", {"b": 60}, at=1)
     admin.open("/change", group="two")
     admin.page.get_by_label("by a number of messages").check()
-    admin.page.get_by_label("Number of messages").fill("-10")
+    admin.page.get_by_label("Number of messages", exact=True).fill("-10")
     admin.page.get_by_role("button", name="Show what a reset would change").click()
     confirm(admin, "two")
     expect(admin.page.locator("#outcome")).to_contain_text("Done. 2 offsets")
