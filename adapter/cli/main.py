@@ -31,6 +31,7 @@ COMMANDS = {
     "commit": Lazy("adapter.cli.commit_flush:commit", "Commit OFFSET, the next offset to read."),
     "list": Lazy("adapter.cli.get_list:list_command", "List the adapter's local offsets, or the Meta Service's."),
     "flush": Lazy("adapter.cli.commit_flush:flush", "Send every dirty offset to the Meta Service now."),
+    "console": Lazy("adapter.cli.console:console", "Run the console: a web page that shows adapters, Meta Service and groups."),
     "completion": Lazy("adapter.cli.completion:completion", "Print the script that completes commands and options in a SHELL."),
     "doctor": Lazy(
         "adapter.cli.doctor.command:doctor",

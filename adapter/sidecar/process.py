@@ -41,6 +41,7 @@ from adapter.sidecar.api.traced import TracedOffsetService
 from adapter.sidecar.config import LIVE, AdapterConfig
 from adapter.sidecar.engine.core import Core, Opening, open_store, running_core
 from adapter.sidecar.engine.flush_spans import FlushSpans
+from adapter.sidecar.engine.history import History
 from adapter.sidecar.journal.opening import journal_of
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.storage.store import LocalStore
@@ -87,7 +88,7 @@ class Sidecar:
         self._opening = opening
         self._clocks = clocks
         self._metrics = metrics or AdapterMetrics()
-        self._journal = journal_of(config.broker, config.journal, clocks)
+        self._journal = self._history = History(journal_of(config.broker, config.journal, clocks), clocks.now_ms)
         self._stop = anyio.Event()
         self.state = SidecarState()
         self.gauges = SidecarGauges(meta, self.state, self._journal)
@@ -389,7 +390,7 @@ class Sidecar:
         def add(server: grpc.aio.Server) -> None:
             offsets_grpc.add_OffsetStoreServicer_to_server(self.offsets, server)
             offsets_grpc.add_OffsetAdminServicer_to_server(
-                OffsetAdmin(self._reloading, self.status, self.core, self._access), server
+                OffsetAdmin(self._reloading, self.status, self.core, self._access, self._history), server
             )
             lag_grpc.add_OffsetLagServicer_to_server(self._lag_service, server)
             if self._scaler:
