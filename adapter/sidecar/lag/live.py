@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 R = TypeVar("R")
 
 REST_LOOP = 100
-REST_WORK = 20
+REST_WORK = 30
 FAILED_S = 10.0  # the pause behind an evaluation that failed
 
 
@@ -60,7 +60,6 @@ class LiveLag:
         self.filters = Filters()
         self.watches = LagWatches(self.filters)
         self.left_out = 0  # offsets of the store that had no room when it was read
-        self.longest_s = 0.0  # the longest time for which a look held the event loop
 
     @property
     def bounds_error(self) -> str:
@@ -98,8 +97,7 @@ class LiveLag:
         if ask:
             self._asking.ask(ask)
         took_s = time.perf_counter() - began
-        self.longest_s = max(self.longest_s, news.longest_s)
-        self._metrics.evaluated(view, took_s)
+        self._metrics.evaluated(view, took_s, cpu_s + news.held_s, news.longest_s)
         self.watches.note(view)
         log.debug("lag.evaluated", shards=view.shards_kept, seconds=took_s, cpu=cpu_s, held=news.held_s, longest=news.longest_s)
         return max(self._section.interval_ms / 1000 - took_s, REST_LOOP * news.held_s, REST_WORK * cpu_s)
