@@ -157,7 +157,7 @@ def test_plaintext_beyond_loopback_is_refused_until_the_file_says_so_in_plain_wo
     assert "allow_plaintext_beyond_loopback = true" in str(caught.value)
     access = {"access": {"view_token_file": "token"}} if name == "console.toml" else {}  # else everybody could look
     parse({"server": {**server, "allow_plaintext_beyond_loopback": True}, **access}, KINDS[name], source="f")
-    parse({"server": {**server, "tls": {"cert": "c", "key": "k"}}}, KINDS[name], source="f")
+    parse({"server": {**server, "tls": {"cert": "c", "key": "k"}}, **access}, KINDS[name], source="f")
 
 
 @BOTH
