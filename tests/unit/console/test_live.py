@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 
 from adapter.console import live as live_module
 from adapter.console.config import ConsoleConfig, ConsoleServerSection
-from adapter.console.views import Table, difference, digest
+from adapter.console.views import Fragments, Table, difference, digest
 from adapter.fleet.views import Health
 from adapter.rpc import lag_pb
 from tests.unit.console.fakes import BASE, FakeFleet, FakeMeta, adapter_view, application, client_of, group_view, instance
@@ -262,9 +262,9 @@ async def test_the_end_of_a_stream_comes_in_time(monkeypatch: pytest.MonkeyPatch
 def test_the_difference_is_what_changed() -> None:
     """Rows one by one while they are the same ones; all of it otherwise."""
     row = {"r1": Markup("<tr>1</tr>"), "r2": Markup("<tr>2</tr>")}
-    before = {"t": Table(Markup("<b>"), row, Markup("</b>")), "x": Markup("x")}
-    changed = {**before, "t": Table(Markup("<b>"), {**row, "r2": Markup("<tr>3</tr>")}, Markup("</b>"))}
-    fewer = {**before, "t": Table(Markup("<b>"), {"r2": row["r2"]}, Markup("</b>"))}
+    before: Fragments = {"t": Table(Markup("<b>"), row, Markup("</b>")), "x": Markup("x")}
+    changed: Fragments = {**before, "t": Table(Markup("<b>"), {**row, "r2": Markup("<tr>3</tr>")}, Markup("</b>"))}
+    fewer: Fragments = {**before, "t": Table(Markup("<b>"), {"r2": row["r2"]}, Markup("</b>"))}
     assert difference(before, before) == []
     assert difference(before, changed) == [("r2", "<tr>3</tr>")]
     assert difference(before, fewer) == [("t", "<b><tr>2</tr></b>")]

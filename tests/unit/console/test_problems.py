@@ -91,7 +91,12 @@ def test_an_adapter_that_is_away_is_said_once() -> None:
 
 def test_a_degraded_adapter_is_not_blamed_twice_for_its_flush() -> None:
     """The reason of both is the Meta Service."""
-    status = {"state": State.DEGRADED, "last_flush_error": "UNAVAILABLE", "dirty_keys": 9, "oldest_dirty_seconds": 100.0}
+    status: dict[str, Any] = {
+        "state": State.DEGRADED,
+        "last_flush_error": "UNAVAILABLE",
+        "dirty_keys": 9,
+        "oldest_dirty_seconds": 100.0,
+    }
     assert kinds_of(adapter_view(health=Health.DEGRADED, **status)) == {"adapter-degraded": "bad"}
 
 

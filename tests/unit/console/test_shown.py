@@ -17,7 +17,7 @@ from tests.unit.console.fakes import HOSTILE, FakeFleet, group_view, shard_row
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0.0, "0.0 s"), (0.0042, "4.2 ms"), (0.42, "0.42 s"), (1.5, "1.5 s"), (59.9, "59 s"), (119.0, "119 s"), 
+        (0.0, "0.0 s"), (0.0042, "4.2 ms"), (0.42, "0.42 s"), (1.5, "1.5 s"), (59.9, "59 s"), (119.0, "119 s"),
         (200.0, "3 min 20 s"),
         (7_200.0, "2 h 0 min"), (172_800.0, "2 d 0 h"), (None, NOTHING), (math.nan, NOTHING), (math.inf, NOTHING),
     ],
@@ -52,7 +52,7 @@ def test_a_time_that_cannot_be_is_a_dash() -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("plain", "plain"), ("\u202eabc", "\\u{202e}abc"), ("a\u0085b", "a\\u{85}b"), ("a\u2028b", "a\\u{2028}b"), 
+        ("plain", "plain"), ("\u202eabc", "\\u{202e}abc"), ("a\u0085b", "a\\u{85}b"), ("a\u2028b", "a\\u{2028}b"),
         ("a\u00a0b", "a\\u{a0}b"),
         ("مجموعة", "مجموعة"), ("a b", "a b"), ("\\u{202e}abc", "\\u{5c}u{202e}abc"), ("\\u", "\\u"),
     ],
