@@ -63,6 +63,12 @@ def test_beyond_loopback_somebody_has_to_log_in(access: dict[str, Any], server: 
         settings_of(access, server=listen)
 
 
+def test_with_tls_alone_nobody_is_known_either() -> None:
+    """It hides what is sent, and asks nobody who they are."""
+    with pytest.raises(ConfigError, match=r"access\.admin_token_file"):
+        settings_of({}, server={"listen": "0.0.0.0:9540", "tls": {"cert": "c.pem", "key": "k.pem"}})
+
+
 def test_beyond_loopback_tokens_or_a_proxy_with_tls_are_enough(tmp_path: Path) -> None:
     """Both start."""
     tls = {"cert": "c.pem", "key": "k.pem"}
