@@ -136,7 +136,7 @@ image-check: $(STAMP) image ## Build the image, look into it, and start it until
 	PATH="$$PATH:/usr/sbin" IMAGE=$(IMAGE) $(BIN)/python -m pytest -s tests/interop/image.py
 
 audit: $(STAMP) $(RELEASE_STAMP) ## Look for known vulnerabilities of what is locked; exit code 3: the registry has no data here
-	$(BIN)/python -m tests.release.audit $(RELEASE)/bin/pip-audit requirements/runtime.lock requirements/journal.lock requirements/spark.lock
+	$(BIN)/python -m tests.release.audit $(RELEASE)/bin/pip-audit requirements/runtime.lock requirements/console.lock requirements/journal.lock requirements/spark.lock
 
 release-check: $(STAMP) $(RELEASE_STAMP) proto-check ## All of a release but the upload: versions, sdist and wheel, a fresh install, SBOM, audit, chart, image (root, Go)
 	$(BIN)/python -m tests.release $(RELEASE) dist

@@ -18,6 +18,7 @@ from adapter.runtime.config import LogSection
 from benchmarks import (
     ack_window,
     command,
+    console_pages,
     drain,
     during_flush,
     etcd_fleet,
@@ -77,6 +78,7 @@ ALL: dict[str, Benchmark] = {
     "worst_requests": worst_requests.run,
     "journal": journal.run,
     "lag_live": lag_live.run,
+    "console": console_pages.run,
     "meta_bulk": meta_bulk.run,
     "offset_files": offset_files.run,
     "command": command.run,
