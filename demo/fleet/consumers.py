@@ -9,7 +9,6 @@ from adapter.model.records import OffsetKey
 from demo.fleet.logs import PacedLog
 from demo.fleet.scenario import BACKLOG_S, Group, Way
 
-IN_FLIGHT_S = 0.05  # what a consumer that keeps up has read and not yet processed
 CATCH_UP = 5.0  # times the rate of new messages, behind the end of the log
 REWIND_EVERY_S = 6.0
 REWIND_BY_S = 5.5  # of messages
@@ -85,6 +84,4 @@ class Consumer:
 
     def _read(self, seconds: float) -> None:
         speed = SPEED.get(self.way, CATCH_UP)
-        in_flight = 0.0 if self.log.rate < 1 else self.log.rate * IN_FLIGHT_S
-        reached = max(self.log.high - in_flight, self._position)
-        self._position = min(self._position + max(speed * self.log.rate, 1.0) * seconds, reached)
+        self._position = min(self._position + max(speed * self.log.rate, 1.0) * seconds, max(self.log.high, self._position))
