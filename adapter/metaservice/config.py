@@ -97,6 +97,7 @@ class EtcdSection(Section):
     prefix: str = Field(default="offsets/", min_length=1, max_length=255)
     timeout_ms: int = Field(default=500, ge=10, le=60_000)
     max_txn_ops: int = Field(default=128, ge=8, le=100_000)
+    quota_bytes: int = Field(default=2 * 2**30, ge=2**20, le=2**40)
     user: str = ""
     password_file: FilePath | None = None
     tls: ClientTls | None = None

@@ -12,13 +12,17 @@ from prometheus_client import CollectorRegistry
 from adapter.errors import ConfigError
 from adapter.metaservice.config import MetaConfig
 from adapter.metaservice.engine import Engine
-from adapter.metaservice.etcd import leader_balancer
+from adapter.metaservice.etcd import leader_balancer, raft_watch
 from adapter.metaservice.etcd.client import EtcdCluster, Join
 from adapter.metaservice.etcd.engine import EtcdEngine
+from adapter.metaservice.etcd.leader_balancer import Leaders, Watched
+from adapter.metaservice.etcd.leader_placement import METADATA
 from adapter.metaservice.etcd.metadata import EtcdMetadata
+from adapter.metaservice.etcd.raft_watch import RaftMetrics
 from adapter.metaservice.metadata import MetadataStore
 from adapter.metaservice.rocksdb.engine import RocksDbEngine
 from adapter.metaservice.rocksdb.metadata import RocksDbMetadata
+from adapter.runtime.disk_space import DiskSpace
 from adapter.runtime.metrics import GaugesCollector
 from adapter.runtime.retry import retrying
 
@@ -46,6 +50,7 @@ async def opened(config: MetaConfig, registry: CollectorRegistry, join: Join = l
 async def _rocksdb(config: MetaConfig, registry: CollectorRegistry) -> AsyncIterator[Stores]:
     engine = await anyio.to_thread.run_sync(RocksDbEngine.open, config.store.path)
     registry.register(GaugesCollector(PREFIX, engine.gauges))
+    registry.register(GaugesCollector(PREFIX, DiskSpace(config.store.path).gauges))
     try:
         yield Stores(
             engine if "offsets" in config.serve else None,
@@ -73,11 +78,16 @@ async def _etcd(config: MetaConfig, registry: CollectorRegistry, join: Join) -> 
         version_known = anyio.Event()
         if engine:
             registry.register(GaugesCollector(PREFIX, engine.gauges))
+        watched = [Watched(group.name, cluster, group) for group, cluster in zip(section.offsets, groups, strict=True)]
+        leaders = Leaders(Watched(METADATA, metadata, section.metadata), watched)
+        raft_metrics = RaftMetrics(section.quota_bytes)
+        registry.register(raft_metrics)
 
         async def run() -> None:
             async with anyio.create_task_group() as tasks:
                 if engine:
                     tasks.start_soon(engine.run, name="engine")
+                tasks.start_soon(raft_watch.run, leaders, raft_metrics, name="raft_watch")
                 if section.placement.balance:
                     await version_known.wait()
                     tasks.start_soon(leader_balancer.run, section, registry, join, name="leaders")

@@ -837,6 +837,7 @@ class StatusResponse(_message.Message):
     ERRORS_FIELD_NUMBER: _builtins.int
     DBSIZEINUSE_FIELD_NUMBER: _builtins.int
     ISLEARNER_FIELD_NUMBER: _builtins.int
+    DBSIZEQUOTA_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     dbSize: _builtins.int
     leader: _builtins.int
@@ -845,6 +846,8 @@ class StatusResponse(_message.Message):
     raftAppliedIndex: _builtins.int
     dbSizeInUse: _builtins.int
     isLearner: _builtins.bool
+    dbSizeQuota: _builtins.int
+    """Since etcd 3.6."""
     @_builtins.property
     def header(self) -> Global___ResponseHeader: ...
     @_builtins.property
@@ -862,10 +865,11 @@ class StatusResponse(_message.Message):
         errors: _abc.Iterable[_builtins.str] | None = ...,
         dbSizeInUse: _builtins.int = ...,
         isLearner: _builtins.bool = ...,
+        dbSizeQuota: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dbSize", b"dbSize", "dbSizeInUse", b"dbSizeInUse", "errors", b"errors", "header", b"header", "isLearner", b"isLearner", "leader", b"leader", "raftAppliedIndex", b"raftAppliedIndex", "raftIndex", b"raftIndex", "raftTerm", b"raftTerm", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dbSize", b"dbSize", "dbSizeInUse", b"dbSizeInUse", "dbSizeQuota", b"dbSizeQuota", "errors", b"errors", "header", b"header", "isLearner", b"isLearner", "leader", b"leader", "raftAppliedIndex", b"raftAppliedIndex", "raftIndex", b"raftIndex", "raftTerm", b"raftTerm", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

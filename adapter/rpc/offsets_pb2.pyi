@@ -1628,7 +1628,9 @@ class ListChangesReply(_message.Message):
         claimed: _builtins.str
         peer: _builtins.str
         shards: _builtins.int
-        """How many shards it moved, and the first 20 of them."""
+        """How many shards it moved, and the first 20 of them. The rewinds of a group
+        within a minute are one change: how many they were, and the first 20 shards.
+        """
         @_builtins.property
         def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChangeReply.Row]: ...
         def __init__(

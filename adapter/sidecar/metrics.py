@@ -39,6 +39,11 @@ class AdapterMetrics:
         self.expired_groups = self._counter("expired_groups", "Groups that were taken away: nobody committed to them any more.")
         self.expired_keys = self._counter("expired_keys", "Offsets that these groups had.")
         self.refused_connections = self._counter("refused_connections", "Connections refused: the files left are the store's.")
+        self._changes = self._counter(
+            "changes", "Executed changes of offsets by an administrator: one for each group that a call changed.", ["kind"]
+        )
+        for kind in ("reset", "delete", "clone", "import"):
+            self._changes.labels(kind)
         self.swept = self._gauge("expiry_sweep_timestamp_seconds", "When the last look for old groups ended (Unix time).")
         self.save_call_count = 0
         self.committed = self._commits.add
@@ -63,6 +68,10 @@ class AdapterMetrics:
     def flush_failed(self) -> None:
         """Count a flush of which a part could not be sent or got no reply."""
         self._flush_failures.inc()
+
+    def changed(self, kind: str) -> None:
+        """Count an executed reset, delete, clone or import of one group, also one that failed half way."""
+        self._changes.labels(kind).inc()
 
     @contextmanager
     def _timed_call(self, cause: str, entries: int) -> Iterator[None]:

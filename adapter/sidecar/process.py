@@ -21,6 +21,7 @@ from adapter.runtime import descriptors, logs, metrics_http
 from adapter.runtime.certificates import ServerCertificate
 from adapter.runtime.clocks import REAL, Clocks
 from adapter.runtime.config import Loaded
+from adapter.runtime.disk_space import DiskSpace
 from adapter.runtime.listener import GrpcServer, listening
 from adapter.runtime.live import NOTHING_NEW, Prepared
 from adapter.runtime.metrics import CountersCollector, GaugesCollector
@@ -40,6 +41,7 @@ from adapter.sidecar.api.traced import TracedOffsetService
 from adapter.sidecar.config import LIVE, AdapterConfig
 from adapter.sidecar.engine.core import Core, Opening, open_store, running_core
 from adapter.sidecar.engine.flush_spans import FlushSpans
+from adapter.sidecar.engine.history import History
 from adapter.sidecar.journal.opening import journal_of
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.storage.store import LocalStore
@@ -82,7 +84,7 @@ class Sidecar:
         self._opening = opening
         self._clocks = clocks
         self._metrics = metrics or AdapterMetrics()
-        self._journal = journal_of(config.broker, config.journal, clocks)
+        self._journal = self._history = History(journal_of(config.broker, config.journal, clocks), clocks.now_ms)
         self._stop = anyio.Event()
         self.state = SidecarState()
         self.gauges = SidecarGauges(meta, self.state, self._journal)
@@ -338,7 +340,7 @@ class Sidecar:
         def add(server: grpc.aio.Server) -> None:
             offsets_grpc.add_OffsetStoreServicer_to_server(self.offsets, server)
             offsets_grpc.add_OffsetAdminServicer_to_server(
-                OffsetAdmin(self._reloading, self.status, self.core, self._access), server
+                OffsetAdmin(self._reloading, self.status, self.core, self._access, self._history), server
             )
 
         self._metrics.registry.register(GaugesCollector("offset_adapter", self.gauges.gauges))
@@ -350,6 +352,7 @@ class Sidecar:
             self._metrics.registry.register(CountersCollector("offset_adapter", self._telemetry.counters))
         options = [("grpc.max_receive_message_length", MAX_REQUEST_BYTES)]
         self._metrics.registry.register(GaugesCollector("offset_adapter", descriptors.gauges))
+        self._metrics.registry.register(GaugesCollector("offset_adapter", DiskSpace(self._config.store.path).gauges))
         with metrics_http.serving(self._config.metrics, self._metrics.registry, self.state.ready):
             section = self._config.server
             together = {"/offsets.v1.OffsetStore/CommitOffsets": self.offsets.take}

@@ -42,7 +42,7 @@ class ScriptedAdmin(offsets_grpc.OffsetAdminServicer):
             raise
 
     ResetOffsets = DeleteOffsets = CloneGroup = ImportOffsets = change
-    Status = Flush = SnapshotOffsets = Reload = None  # type: ignore[assignment] # which nobody calls here
+    Status = Flush = SnapshotOffsets = Reload = ListChanges = None  # type: ignore[assignment] # which nobody calls here
 
     def ExportOffsets(self, request: Any, context: Any) -> Iterator[offsets_pb.ExportOffsetsReply]:  # noqa: ARG002
         for group in request.groups:

@@ -4,6 +4,7 @@
 """
 
 from tests.mutants.cli_mutants import CLI_MUTANTS
+from tests.mutants.console_access_mutants import CONSOLE_ACCESS_MUTANTS
 from tests.mutants.epochless_mutants import EPOCHLESS_MUTANTS
 from tests.mutants.etcd_mutants import ETCD_MUTANTS
 from tests.mutants.fast_path_mutants import FAST_PATH_MUTANTS
@@ -389,6 +390,7 @@ MUTANTS = (
         ("unit/sidecar/engine/test_read_epochs.py::test_a_newer_epoch_than_is_known_here_is_loaded_first",),
     ),
     *CLI_MUTANTS,
+    *CONSOLE_ACCESS_MUTANTS,
     *FAST_PATH_MUTANTS,
     *HOLD_MUTANTS,
     *HTTP2_MUTANTS,

@@ -113,6 +113,7 @@ async def _member(cluster: Cluster, endpoint: str, node: str) -> RaftMember:
         committed=status.raftIndex,
         applied=status.raftAppliedIndex,
         db_bytes=status.dbSize,
+        quota_bytes=status.dbSizeQuota,
         version=status.version,
         problem="; ".join(status.errors),
     )

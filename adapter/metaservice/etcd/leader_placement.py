@@ -32,6 +32,7 @@ class RaftMember:
     committed: int = 0  # index of the last entry that it knows to be committed
     applied: int = 0  # index of the last entry that it has applied
     db_bytes: int = 0
+    quota_bytes: int = 0  # at which it refuses writes; 0: it does not say, as etcd before 3.6
     version: str = ""
     problem: str = ""  # why it did not answer; or its alarms
 

@@ -30,6 +30,7 @@ from adapter.runtime.slices import others
 from adapter.runtime.statuses import Context, status_of, trailing_of
 from adapter.sidecar.api.replies import change_row
 from adapter.sidecar.config import AdapterConfig
+from adapter.sidecar.engine.history import Caller, asked_by
 from adapter.sidecar.engine.reset_plans import Change
 
 log = structlog.get_logger(__name__)
@@ -150,6 +151,11 @@ class Call:
         if "execute" in request.DESCRIPTOR.fields_by_name:
             self._fields["dry_run"] = not getattr(request, "execute")  # noqa: B009 - some requests have it
 
+    @property
+    def caller(self) -> Caller:
+        """Who calls, for the history of changes."""
+        return Caller(self.who, self._fields["claimed"], self._fields["peer"])
+
     def admitted(self, who: str) -> None:
         """Keep the identity of the caller, as far as it is verified."""
         self.who = who
@@ -208,7 +214,8 @@ def audited(method: Callable[[S, Q, Context], Any]) -> Callable[[S, Q, Context],
     @wraps(method)
     async def answer(self: S, request: Q, context: Context) -> object:
         async with self._access.auditing(method.__name__, request, context) as call:
-            reply: object = await method(self, request, context)
+            with asked_by(call.caller):
+                reply: object = await method(self, request, context)
             call.note(reply)
             return reply
 

@@ -7,6 +7,7 @@ from adapter.errors import StorageFailedError
 from adapter.meta.client import MetaClient
 from adapter.sidecar.api.state import SidecarState
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
+from adapter.sidecar.storage.store import LocalStore
 
 
 class SidecarGauges:
@@ -16,6 +17,7 @@ class SidecarGauges:
         self._meta = meta
         self._state = state
         self._journal = journal
+        self._unsynced = UnsyncedAge()
 
     def counters(self) -> dict[str, tuple[str, float]]:
         """Counters by name, each with its help text."""
@@ -63,10 +65,37 @@ class SidecarGauges:
             "refused_keys": ("Keys that the Meta Service refused.", float(core.dirty.refused)),
             "oldest_dirty_age_seconds": ("Age of the oldest dirty key.", core.dirty.oldest_age(time.monotonic())),
             "watchers": ("Open calls of WatchOffsets.", float(core.watches.callers)),
+            "last_flush_timestamp_seconds": (
+                "When the last flush ended that was answered (Unix time); 0: none since the store was opened.",
+                core.flusher.last_flush_at_ms / 1000,
+            ),
             "unsynced_writes": ("Acknowledged writes that a power cut would lose now.", float(core.store.unsynced_writes)),
             "store_lost_writes": ("Acknowledged writes that were found missing, about.", float(loss.writes if loss else 0)),
         }
+        if core.store.wal_sync != "never":
+            text = (
+                "For how long the store has not been synced, as seen from scrape to scrape; 0: all is, or was at the last scrape."
+            )
+            values["unsynced_age_seconds"] = (text, self._unsynced.age_s(core.store, time.monotonic()))
         with contextlib.suppress(StorageFailedError):  # it is being closed meanwhile
             for name, value in core.store.rocksdb_properties().items():
                 values[f"rocksdb_{name}"] = (f"RocksDB: {name}.", float(value))
         return values
+
+
+class UnsyncedAge:
+    """How long writes have waited for a sync, by what is seen at each scrape: no commit has to note its time for it.
+
+    What is returned is a lower bound; the truth is larger by at most the time between two scrapes.
+    """
+
+    def __init__(self) -> None:
+        self._store: LocalStore | None = None
+        self._seq = 0  # the newest write of a scrape, for whose sync is waited
+        self._since_s = 0.0
+
+    def age_s(self, store: LocalStore, now_s: float) -> float:
+        """The seconds for which the newest write of an earlier scrape has not been synced."""
+        if store is not self._store or store.synced_seq >= self._seq:
+            self._store, self._seq, self._since_s = store, store.seq, now_s
+        return now_s - self._since_s if store.unsynced_writes else 0.0

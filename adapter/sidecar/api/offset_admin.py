@@ -9,7 +9,7 @@ from contextlib import aclosing
 from adapter.errors import AdapterError, InvalidInputError, OverloadedError, TooLargeError
 from adapter.model.bounds import Bounds, ShardKey
 from adapter.model.codec import pack_names
-from adapter.model.paging import DEFAULT_PAGE, parse_page
+from adapter.model.paging import DEFAULT_PAGE, parse_listed, parse_page
 from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.runtime.reloading import Reloading
@@ -18,14 +18,16 @@ from adapter.runtime.statuses import Context
 from adapter.sidecar.api.access import Access, audited
 from adapter.sidecar.api.commit_requests import parse_in_slices, size_of
 from adapter.sidecar.api.listing import stored_row
-from adapter.sidecar.api.replies import change_reply, describe_row
+from adapter.sidecar.api.replies import change_reply, describe_row, noted_change
 from adapter.sidecar.api.requests import parse_group, parse_reset, parse_shards, parse_topics, parse_wanted
 from adapter.sidecar.api.status import SidecarStatus
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import LOAD_GROUPS, Wanted
+from adapter.sidecar.engine.history import MAX_CHANGES, History
 
 MAX_DESCRIBED = 20_000  # shards of a group: its answer is one message
+DEFAULT_CHANGES = 100  # of ListChanges
 MAX_SNAPSHOTS = 8  # that are read at the same time
 
 Describe = offsets_pb.DescribeGroupReply
@@ -35,12 +37,18 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
     """`offsets.v1.OffsetAdmin`. `core` returns the open core, or raises NotReadyError."""
 
     def __init__(
-        self, reloading: Reloading[AdapterConfig], status: SidecarStatus, core: Callable[[], Core], access: Access
+        self,
+        reloading: Reloading[AdapterConfig],
+        status: SidecarStatus,
+        core: Callable[[], Core],
+        access: Access,
+        history: History,
     ) -> None:
         self._reloading = reloading
         self._status = status
         self._core = core
         self._access = access
+        self._history = history
 
     @audited
     async def Status(self, request: offsets_pb.StatusRequest, context: Context) -> offsets_pb.StatusReply:  # noqa: D102
@@ -183,6 +191,16 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
         report = await self._reloading.reload()
         changed = [offsets_pb.ReloadReply.Change(**change._asdict()) for change in report.changed]
         return offsets_pb.ReloadReply(changed=changed, needs_restart=report.needs_restart)
+
+    @audited
+    async def ListChanges(self, request: offsets_pb.ListChangesRequest, context: Context) -> offsets_pb.ListChangesReply:  # noqa: D102
+        if request.limit > MAX_CHANGES:
+            raise InvalidInputError(f"limit: {request.limit} is over {MAX_CHANGES}")
+        names = parse_listed(request.namespace, request.group)
+        reply = offsets_pb.ListChangesReply(since_ms=self._history.since_ms)
+        async for some in in_slices(self._history.newest(names, request.limit or DEFAULT_CHANGES)):
+            reply.changes.extend(map(noted_change, some))
+        return reply
 
     @staticmethod
     async def _bounds(core: Core, group: GroupKey, shards: list[str], reply: offsets_pb.DescribeGroupReply) -> dict[str, Bounds]:

@@ -9,6 +9,7 @@ from adapter.rpc import offsets_pb
 from adapter.runtime.slices import in_slices
 from adapter.sidecar.engine.changes import Commit, Standing
 from adapter.sidecar.engine.commit_rules import Holds
+from adapter.sidecar.engine.history import Noted, Place
 from adapter.sidecar.engine.reset_plans import Change
 from adapter.sidecar.engine.resets import Outcome
 
@@ -119,6 +120,26 @@ def change_row(change: Change) -> offsets_pb.ChangeReply.Row:
         changed=change.changes,
         warning=change.warning,
     )
+
+
+def noted_change(noted: Noted) -> offsets_pb.ListChangesReply.Change:
+    """A change of the history."""
+    change = offsets_pb.ListChangesReply.Change(
+        at_ms=noted.at_ms, kind=noted.kind, namespace=noted.group.namespace, group=noted.group.group, shards=noted.shards
+    )
+    if noted.caller:
+        change.who, change.claimed, change.peer = noted.caller
+    for shard, (before, after) in noted.rows.items():
+        row = change.rows.add(namespace=noted.group.namespace, group=noted.group.group, shard=shard, changed=True)
+        if before:
+            row.before.CopyFrom(_place(before))
+        if after:
+            row.after.CopyFrom(_place(after))
+    return change
+
+
+def _place(place: Place) -> offsets_pb.Position:
+    return offsets_pb.Position(epoch=place.epoch, offset=place.offset, deleted=not place.live)
 
 
 def _position(record: OffsetRecord | None) -> offsets_pb.Position | None:

@@ -36,6 +36,8 @@ class ResetWriter:
         """Make the changes of one group. Raises MetaUnavailableError, RefusedError or ContendedError, also half way."""
         moved = moved_by(changes)
         writes = {key: after for key, _, after in moved}
+        if moved:
+            self._metrics.changed(kind)  # before the outcome is known: a call that fails half way has changed something
         try:
             await self._save(kind, group, moved)
             await self.read_back(writes)

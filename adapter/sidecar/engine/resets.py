@@ -109,6 +109,7 @@ class Resets:
         self._now_ms = now_ms
         self._journal = journal
         self._holds = committer.holds.on
+        self._metrics = metrics
         self._writer = ResetWriter(committer, flusher.saver, metrics, journal)
         self._own: deque[OwnTime] = deque()
 
@@ -222,6 +223,8 @@ class Resets:
         if execute:
             # Most of what is imported once more stands already.
             raising = [entry for entry in commit.entries if not _stood(after[entry[0]], before[entry[0]])]
+            for _ in {key.group_key for key, _ in raising}:
+                self._metrics.changed("import")
             written = await self._write_through.commit(commit._replace(entries=raising)) if raising else []
             stands_now = {key: record for key, record, _ in written if record}
             await self._writer.read_back(stands_now, at_least=True)
