@@ -7,6 +7,7 @@ MAX_PORT = 65_535
 ADAPTER_LISTEN = "127.0.0.1:9520"
 ADAPTER_SOCKET = "data/adapter.sock"
 META_LISTEN = "127.0.0.1:9530"
+CONSOLE_LISTEN = "127.0.0.1:9540"
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -90,6 +90,23 @@ class ServerCertificate:
         return newest
 
 
+def server_context(files: PemFiles) -> ssl.SSLContext:
+    """Return the context of a server that is not gRPC's, TLS 1.2 and later; with a CA, clients must show a certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if files.ca:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(cadata=files.ca.decode("ascii"))
+    load_chain(context, files)
+    return context
+
+
+def load_chain(context: ssl.SSLContext, files: PemFiles) -> None:
+    """Give a context the certificate and key for new connections; it may be in use."""
+    with _as_file(files.cert or b"") as cert, _as_file(files.key or b"") as key:
+        context.load_cert_chain(cert, key, password=_no_password)
+
+
 def _configuration(files: PemFiles) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([(files.key or b"", files.cert or b"")], files.ca)
 

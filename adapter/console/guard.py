@@ -1,0 +1,136 @@
+"""What every request passes: the Host header, the size of the request, its time; and the headers that every answer gets."""
+
+import re
+from collections.abc import Collection, Sequence
+
+import anyio
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+BODY_MAX = 8 * 2**20  # bytes of a request's body: an offset file that is sent for a reset
+TARGET_MAX = 4_096  # bytes of a path with its query
+REQUEST_S = 30.0  # for a whole request that is not a stream of events
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS: Sequence[tuple[str, str]] = (
+    ("Content-Security-Policy", POLICY),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Permissions-Policy", "camera=(), geolocation=(), microphone=()"),
+)
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+STATIC, LIVE = "/static/", "/live"
+
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
+
+
+class SecurityHeaders:
+    """Adds the headers to every answer, and `no-store` unless the answer says how long it may be kept."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for key, value in HEADERS:
+                    headers[key] = value
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+
+class Limits:
+    """Refuses a foreign Host, a long target, a large body, and what takes too long.
+
+    `hosts`: the names without a port by which the console may be called; empty: any. On loopback it must not be any: a page of
+    another site could give its own name this address (DNS rebinding), and read.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str], *, request_s: float = REQUEST_S, body_max: int = BODY_MAX) -> None:
+        self._app = app
+        self._hosts = frozenset(hosts)
+        self._request_s = request_s
+        self._body_max = body_max
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(scope)
+        if refusal:
+            await refusal(scope, receive, send)
+            return
+        body = _Body(receive, self._body_max)
+        began = _Begun(send)
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        if path.startswith(LIVE):
+            await self._app(scope, body, began)
+            return
+        with anyio.move_on_after(self._request_s) as limit:
+            try:
+                await self._app(scope, body, began)
+            except _TooLargeError:
+                if not began.begun:
+                    await PlainTextResponse(f"the body has more than {self._body_max:,} bytes\n", 413)(scope, receive, send)
+        if limit.cancelled_caught and not began.begun:
+            await PlainTextResponse(f"not answered within {self._request_s:g} s\n", 503)(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> PlainTextResponse | None:
+        headers = Headers(scope=scope)
+        if len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"") > TARGET_MAX:
+            return PlainTextResponse(f"the path and its query have more than {TARGET_MAX:,} bytes\n", 414)
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > self._body_max:
+            return PlainTextResponse(f"the body has more than {self._body_max:,} bytes\n", 413)
+        match = _HOST.fullmatch(headers.get("host", "").lower())
+        if match is None or (self._hosts and match[1] not in self._hosts):
+            return PlainTextResponse("the console is not called by this name: add it to server.hosts\n", 421)
+        return None
+
+
+class _TooLargeError(Exception):
+    """The body is larger than is allowed."""
+
+
+class _Body:
+    """Receives a body up to a limit. Raises _TooLargeError beyond it."""
+
+    def __init__(self, receive: Receive, most: int) -> None:
+        self._receive = receive
+        self._left = most
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._left -= len(message.get("body", b""))
+            if self._left < 0:
+                raise _TooLargeError
+        return message
+
+
+class _Begun:
+    """Notes whether an answer has begun: then no other can be sent."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.begun = False
+
+    async def __call__(self, message: Message) -> None:
+        self.begun = True
+        await self._send(message)
