@@ -114,6 +114,10 @@ interop: $(STAMP) ## Others' software: RobustMQ's Meta Service (ROBUSTMQ_META=PA
 	$(BIN)/python -m pytest tests/interop/rocketmq_plugin.py
 	@$(MAKE) --no-print-directory chart-check
 
+.PHONY: monitoring
+monitoring: $(STAMP) ## Generate the rules, alerts and dashboards in deploy/monitoring from their source there
+	$(BIN)/python -m deploy.monitoring.source
+
 chart: $(STAMP) ## Render deploy/kubernetes from the chart in deploy/helm (Go)
 	@PYTHON=$(abspath $(BIN)/python) sh tests/interop/install-helm.sh
 	sh deploy/helm/render.sh $(INTEROP)/helm/helm deploy/kubernetes

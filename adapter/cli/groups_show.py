@@ -105,7 +105,7 @@ def _show_csv(namespace: str) -> Iterator[_Add]:
     rows: CsvRows[dict[str, Any]] = CsvRows(DESCRIBE_CSV, dict)
 
     def add(group: str, reply: Described) -> None:
-        for row in sorted(reply.shards, key=lambda row: _shard_order(row.shard)):
+        for row in sorted(reply.shards, key=lambda row: shard_order(row.shard)):
             rows.add({"namespace": namespace, "group": group, **_flat(row, reply)})
 
     with rows:
@@ -120,7 +120,7 @@ def _show_table(namespace: str) -> Iterator[_Add]:
 
     def add(group: str, reply: Described) -> None:
         _tell_group(namespace, group, reply)
-        for row in sorted(reply.shards, key=lambda row: _shard_order(row.shard)):
+        for row in sorted(reply.shards, key=lambda row: shard_order(row.shard)):
             table.add([group, *_cells(row, remote_known=not reply.remote_error)])
         table.end_part()
 
@@ -159,7 +159,7 @@ async def exported(client: OffsetClient, groups: Sequence[GroupKey]) -> AsyncIte
                 )
 
 
-def _shard_order(shard: str) -> tuple[str, int]:
+def shard_order(shard: str) -> tuple[str, int]:
     """A sort key that puts partition 10 after partition 9."""
     queue = queue_of(shard)
     return (shard[: -len(str(queue.queue_id))], queue.queue_id) if queue else (shard, -1)

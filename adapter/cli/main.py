@@ -24,10 +24,14 @@ COMMANDS = {
         "adapter.cli.health:health",
         "Exit with 0 when the adapter or Meta Service at --address is SERVING, else with 1: for container health checks.",
     ),
+    "top": Lazy(
+        "adapter.cli.top:top", "Show how far groups are behind, those that got worse first: live at a terminal, else once."
+    ),
     "get": Lazy("adapter.cli.get_list:get", "Show a group's offsets."),
     "commit": Lazy("adapter.cli.commit_flush:commit", "Commit OFFSET, the next offset to read."),
     "list": Lazy("adapter.cli.get_list:list_command", "List the adapter's local offsets, or the Meta Service's."),
     "flush": Lazy("adapter.cli.commit_flush:flush", "Send every dirty offset to the Meta Service now."),
+    "console": Lazy("adapter.cli.console:console", "Run the console: a web page that shows adapters, Meta Service and groups."),
     "completion": Lazy("adapter.cli.completion:completion", "Print the script that completes commands and options in a SHELL."),
     "doctor": Lazy(
         "adapter.cli.doctor.command:doctor",

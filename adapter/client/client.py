@@ -5,13 +5,14 @@ import getpass
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import grpc
 import grpc.aio
 
+from adapter import rpc
 from adapter.client.batching import Batcher
 from adapter.client.pending import Committed, rpc_error
 from adapter.errors import ConfigError, InvalidInputError
@@ -20,8 +21,9 @@ from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.runtime.addresses import is_loopback
 from adapter.runtime.channels import open_channel
 
-if TYPE_CHECKING:  # loads pydantic, which a client without TLS does not need
-    from adapter.runtime.config import ClientTls
+if TYPE_CHECKING:
+    from adapter.rpc import lag_grpc, lag_pb
+    from adapter.runtime.config import ClientTls  # loads pydantic, which a client without TLS does not need
 
 USER_KEY = "x-offset-adapter-user"  # metadata of admin calls: the name of the calling user
 # Unlimited: the adapter is trusted, and the size of a reply depends on the group.
@@ -48,8 +50,14 @@ class OffsetClient:
     ) -> None:
         self.store = offsets_grpc.OffsetStoreStub(channel)
         self.admin = offsets_grpc.OffsetAdminStub(cast("grpc.aio.Channel", _AdminChannel(channel, token)))
+        self._channel = channel
         self._timeout_s = timeout_s
         self._batcher = Batcher(self._send, timeout_s, resend=resend)
+
+    @cached_property
+    def lag(self) -> "lag_grpc.OffsetLagAsyncStub":
+        """The stub of `offsets.v1.OffsetLag`. Its messages are loaded on first use."""
+        return rpc.lag_grpc.OffsetLagStub(self._channel)
 
     @classmethod
     @asynccontextmanager
@@ -216,6 +224,56 @@ class OffsetClient:
         UNAVAILABLE when the adapter stops, is not there, or opens its store again: begin another watch.
         """
         async for reply in self.store.WatchOffsets(offsets_pb.WatchOffsetsRequest(namespace=namespace, group=group)):
+            yield reply
+
+    async def group_lag(self, group: str, *, namespace: str = DEFAULT_NAMESPACE) -> "lag_pb.GetGroupLagReply":
+        """How far a group is behind: its sums, and each of its shards, as of the adapter's last evaluation.
+
+        Raises AioRpcError: NOT_FOUND if the adapter keeps no lag of the group, FAILED_PRECONDITION if it keeps none at all.
+        """
+        return await self.lag.GetGroupLag(
+            rpc.lag_pb.GetGroupLagRequest(namespace=namespace, group=group), timeout=self._timeout_s
+        )
+
+    async def group_lag_page(
+        self,
+        lag_filter: "lag_pb.LagFilter | None" = None,
+        order: "lag_pb.LagOrder.ValueType" = 0,  # type: ignore[assignment]  # WORST, without loading its messages here
+        *,
+        page_size: int = 0,
+        offset: int = 0,
+    ) -> "lag_pb.ListGroupLagReply":
+        """A page of the groups that match, in this order (the worst first), from the `offset`-th on. Raises as `group_lag`."""
+        request = rpc.lag_pb.ListGroupLagRequest(filter=lag_filter, order=order, page_size=page_size, offset=offset)
+        return await self.lag.ListGroupLag(request, timeout=self._timeout_s)
+
+    async def list_group_lag(
+        self,
+        lag_filter: "lag_pb.LagFilter | None" = None,
+        order: "lag_pb.LagOrder.ValueType" = 0,  # type: ignore[assignment]  # as above
+    ) -> AsyncIterator["lag_pb.GroupLag"]:
+        """Yield all groups that match, in this order, page by page.
+
+        Between two pages the order may change: a group may then come twice, or not at all. `watch_group_lag` misses none.
+        """
+        at = 0
+        while True:
+            reply = await self.group_lag_page(lag_filter, order, offset=at)
+            for found in reply.groups:
+                yield found
+            at += len(reply.groups)
+            if not reply.groups or at >= reply.matching:
+                return
+
+    async def watch_group_lag(
+        self, lag_filter: "lag_pb.LagFilter | None" = None
+    ) -> AsyncGenerator["lag_pb.WatchGroupLagReply", None]:
+        """Yield the groups that match, and then what changes of them, at most once per evaluation of the adapter.
+
+        A reply with `resync`, as the first one is, begins anew: forget what came before. Raises AioRpcError: UNAVAILABLE when the
+        adapter stops, is not there, or opens its store again, RESOURCE_EXHAUSTED if it has too many watchers.
+        """
+        async for reply in self.lag.WatchGroupLag(rpc.lag_pb.WatchGroupLagRequest(filter=lag_filter)):
             yield reply
 
 

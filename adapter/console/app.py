@@ -15,9 +15,13 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from adapter.console import guard
+from adapter.console.admin_calls import AdminCalls
+from adapter.console.background import Background
 from adapter.console.config import ConsoleConfig
+from adapter.console.meta_instances import MetaInstances
 from adapter.console.pages import JSON, Pages, form_of, json_of, page
 from adapter.console.parts import Part
+from adapter.fleet.fleet import FleetApi
 from adapter.runtime.addresses import is_loopback
 
 log = structlog.get_logger(__name__)
@@ -26,13 +30,19 @@ STATIC = Path(__file__).parent / "static"
 STATIC_S = 300  # seconds for which a browser may keep a static file; its address has the version
 
 
-def make_app(settings: ConsoleConfig, fleet: Any, meta: Any, parts: Sequence[Part] = ()) -> Starlette:  # noqa: ANN401
+def make_app(
+    settings: ConsoleConfig, fleet: FleetApi, meta: MetaInstances, calls: AdminCalls, parts: Sequence[Part] = ()
+) -> Starlette:
     """The application over a fleet of adapters and the Meta Service's instances; both run already.
 
-    `parts` are added to it: what they need to know of the settings they were given when they were made.
+    `parts` are added to it: what they need to know of the settings they were given when they were made. Run
+    `app.state.background` beside it, for live pages and charts.
     """
     app = Starlette(
         routes=[
+            Route("/", _fleet, name="fleet"),
+            Route("/groups", _groups, name="groups"),
+            Route("/group", _group, name="group"),
             Route("/healthz", _healthz, name="healthz"),
             Mount("/static", _Static(directory=STATIC), name="static"),
             *(route for part in parts for route in part.routes),
@@ -48,6 +58,8 @@ def make_app(settings: ConsoleConfig, fleet: Any, meta: Any, parts: Sequence[Par
     app.state.settings = settings
     app.state.fleet = fleet
     app.state.meta = meta
+    app.state.calls = calls
+    app.state.background = Background()
     return app
 
 
@@ -65,6 +77,18 @@ class _Static(StaticFiles):
         response = super().file_response(*arguments, **named)
         response.headers["Cache-Control"] = f"public, max-age={STATIC_S}"
         return response
+
+
+async def _fleet(request: Request) -> Response:
+    return await page(request, "placeholder.html", title="Fleet", nav="fleet")
+
+
+async def _groups(request: Request) -> Response:
+    return await page(request, "placeholder.html", title="Groups", nav="groups")
+
+
+async def _group(request: Request) -> Response:
+    return await page(request, "placeholder.html", title="Group", nav="groups")
 
 
 async def _healthz(_: Request) -> Response:
@@ -93,4 +117,3 @@ async def _failed(_: Request, error: Exception) -> Response:
     """A bug: the log has it. This answer is outside of all middleware."""
     log.error("console.failed", error=repr(error))
     return PlainTextResponse("something went wrong here; the console's log says what\n", 500, dict(guard.HEADERS))
-

@@ -5,6 +5,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, Strict, model_validator
 
+from adapter.fleet.section import FleetSection
 from adapter.runtime.addresses import CONSOLE_LISTEN, is_loopback
 from adapter.runtime.config import Address, ClientTls, FilePath, LogSection, MetricsSection, Section, ServerTls, StopSection
 from adapter.runtime.live import LiveSettings
@@ -14,7 +15,9 @@ _HOST = re.compile(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]")
 
 def _root_path(value: str) -> str:
     if value and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", value):
-        raise ValueError(f"{value!r} is not a path like /console: it begins with a slash, does not end with one, and needs no escapes")
+        raise ValueError(
+            f"{value!r} is not a path like /console: it begins with a slash, does not end with one, and needs no escapes"
+        )
     return value
 
 
@@ -66,13 +69,12 @@ class MetaInstancesSection(Section):
     raft_config: FilePath | None = None
 
 
-class HistorySection(Section):
-    """[history]: how much of the past the console keeps in memory, for sparklines and charts."""
+class ChartSection(Section):
+    """[charts]: how much of the past the console keeps in memory, for the charts of groups."""
 
-    interval_ms: int = Field(default=5_000, ge=500, le=600_000)
-    points: int = Field(default=60, ge=10, le=1_000)
-    groups: int = Field(default=100_000, ge=0, le=1_000_000)
-    charts: int = Field(default=100, ge=0, le=1_000)
+    interval_ms: int = Field(default=2_000, ge=500, le=600_000)
+    points: int = Field(default=300, ge=10, le=5_000)
+    groups: int = Field(default=50, ge=0, le=1_000)
 
 
 class ConsoleConfig(Section):
@@ -80,8 +82,9 @@ class ConsoleConfig(Section):
 
     server: ConsoleServerSection = ConsoleServerSection()
     metrics: MetricsSection = MetricsSection(listen="")
+    fleet: FleetSection = FleetSection()
     meta: MetaInstancesSection = MetaInstancesSection()
-    history: HistorySection = HistorySection()
+    charts: ChartSection = ChartSection()
     stop: StopSection = StopSection()
     log: LogSection = LogSection()
 

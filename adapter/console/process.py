@@ -16,12 +16,13 @@ import uvicorn
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
+from adapter.console.additions import parts_of
+from adapter.console.admin_calls import AdminCalls
 from adapter.console.app import make_app
 from adapter.console.config import LIVE, ConsoleConfig, ConsoleServerSection
 from adapter.console.meta_instances import MetaInstances, RaftOpening
-from adapter.console.parts import parts_of
 from adapter.errors import ListenError
-from adapter.fleet.fleet import Fleet
+from adapter.fleet.fleet import open_fleet
 from adapter.runtime import logs, metrics_http
 from adapter.runtime.addresses import split_address
 from adapter.runtime.certificates import load_chain, read_server_files, server_context
@@ -115,11 +116,12 @@ async def run(
     with contextlib.closing(_listener(config.server)) as listener:
         address = _address(listener, tls=tls is not None)
         async with (
-            Fleet(config.fleet) as fleet,
+            open_fleet(config.fleet) as fleet,
+            AdminCalls.open(config.fleet) as calls,
             MetaInstances.opened(config.meta, raft) as meta,
             anyio.create_task_group() as tasks,
         ):
-            app = make_app(config, fleet, meta, parts_of(config, fleet), registry)
+            app = make_app(config, fleet, meta, calls, parts_of(config, fleet, calls))
             server = _Server(_uvicorn(config.server, config.stop, app, certificate))
             tasks.start_soon(until, stopped.set, name="signals")
             tasks.start_soon(reloading.run, name="reloading")

@@ -1,0 +1,167 @@
+"""The groups that `top` shows: what the adapter told last, filtered and sorted, and what changed while somebody watched.
+
+Pure state: no clock, no calls, no terminal. Times are Unix time in milliseconds, of the adapter's clock.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from adapter.cli.lag_text import STATUSES
+from adapter.cli.table import visible
+from adapter.rpc import lag_pb
+
+Order = Literal["worst", "lag", "seconds", "trend", "rate", "last-commit", "name"]
+ORDERS: Final[tuple[Order, ...]] = ("worst", "lag", "seconds", "trend", "rate", "last-commit", "name")
+
+LATELY_MS = 120_000  # how long a changed status is marked, and one that got worse stands first
+Key: TypeAlias = tuple[str, str]
+
+WORSE, BETTER, CHANGED, SAME = "worse", "better", "changed", ""
+
+
+class GroupRow(NamedTuple):
+    """A group as it was told last."""
+
+    key: Key
+    name: str  # printable
+    told: lag_pb.GroupLag
+    status: int
+    lag: int | None
+    lag_seconds: float | None
+    commit_rate: float | None
+    trend: float | None
+    last_commit_at_ms: int
+    since_ms: int  # when its status became what it is
+    change: str  # how it became so: WORSE, BETTER, CHANGED (nobody watched), or SAME (not since it is watched)
+
+    def lately(self, now_ms: int) -> str:
+        """How its status changed within the last LATELY_MS; SAME if it did not."""
+        return self.change if now_ms - self.since_ms < LATELY_MS else SAME
+
+
+class Rows:
+    """Groups by key. `told`, `removed` and `began_anew` take what a stream tells; `shown` is what there is to see."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Key, GroupRow] = {}
+        self._stale: set[Key] = set()  # told before the stream began anew, and not since
+        self._anew_at_ms = 0
+
+    def __len__(self) -> int:
+        """How many groups there are."""
+        return len(self._rows)
+
+    def copy(self) -> "Rows":
+        """The groups as they are now."""
+        made = Rows()
+        made._rows = dict(self._rows)
+        return made
+
+    def get(self, key: Key) -> GroupRow | None:
+        """The row of a group; None if there is none."""
+        return self._rows.get(key)
+
+    def began_anew(self, at_ms: int) -> None:
+        """What was told before counts until `settle`: the groups arrive in several messages, and a screen must not blink."""
+        self._stale = set(self._rows)
+        self._anew_at_ms = at_ms
+
+    def settle(self, at_ms: int) -> bool:
+        """Forget the groups of before the new beginning, if what arrives now is of a later evaluation (True); else False."""
+        if at_ms <= self._anew_at_ms:
+            return False
+        for key in self._stale:
+            self._rows.pop(key, None)
+        self._stale.clear()
+        return True
+
+    def told(self, groups: Iterable[lag_pb.GroupLag]) -> None:
+        """Take groups with their present values."""
+        for group in groups:
+            key = (group.namespace, group.group)
+            self._stale.discard(key)
+            self._rows[key] = _row(key, group, self._rows.get(key))
+
+    def removed(self, keys: Iterable[Key]) -> None:
+        """Forget groups."""
+        for key in keys:
+            self._rows.pop(key, None)
+
+    def counts(self) -> dict[int, int]:
+        """How many groups have each status."""
+        found: dict[int, int] = {}
+        for row in self._rows.values():
+            found[row.status] = found.get(row.status, 0) + 1
+        return found
+
+    def shown(self, order: Order, now_ms: int, words: str = "", *, backwards: bool = False, at_least: int = 0) -> list[GroupRow]:
+        """The rows whose name matches the filter and whose status is at least this, sorted. What is unknown comes last."""
+        takes = matcher(words)
+        rows = [row for row in self._rows.values() if row.status >= at_least and takes(row.name)]
+        return _sorted(rows, order, now_ms, backwards=backwards)
+
+
+def matcher(words: str) -> Callable[[str], bool]:
+    """What a typed filter takes: names with all of its words, in any case; one with * ? or [ is a pattern of the whole name."""
+    wanted = words.lower().split()
+    if not wanted:
+        return lambda _: True
+
+    def takes(name: str) -> bool:
+        lower = name.lower()
+        return all(fnmatchcase(lower, word) if any(letter in word for letter in "*?[") else word in lower for word in wanted)
+
+    return takes
+
+
+def _row(key: Key, group: lag_pb.GroupLag, before: GroupRow | None) -> GroupRow:
+    if before is None:
+        change = CHANGED
+    elif before.status == group.status:
+        change = before.change
+    else:
+        change = WORSE if group.status > before.status else BETTER
+    return GroupRow(
+        key,
+        visible(f"{group.namespace}/{group.group}"),
+        group,
+        group.status,
+        group.lag if group.HasField("lag") else None,
+        group.lag_seconds if group.HasField("lag_seconds") else None,
+        group.commit_rate if group.HasField("commit_rate") else None,
+        group.trend if group.HasField("trend") else None,
+        group.last_commit_at_ms,
+        group.status_since_ms,
+        change,
+    )
+
+
+def _sorted(rows: Sequence[GroupRow], order: Order, now_ms: int, *, backwards: bool) -> list[GroupRow]:
+    if order == "name":
+        return sorted(rows, key=lambda row: row.key, reverse=backwards)
+    if order == "worst":
+        since_ms = now_ms - LATELY_MS
+        bad = STATUSES["warn"]
+
+        def worst(row: GroupRow) -> tuple[bool, int, float, int, Key]:
+            worse = row.change == WORSE and row.status >= bad and row.since_ms > since_ms
+            seconds = -1.0 if row.lag_seconds is None else row.lag_seconds
+            return (not worse, -row.status, -seconds, -(-1 if row.lag is None else row.lag), row.key)
+
+        return sorted(rows, key=worst, reverse=backwards)
+    value = _VALUES[order]
+    known = [row for row in rows if value(row) is not None]
+    unknown = sorted((row for row in rows if value(row) is None), key=lambda row: row.key)
+    known.sort(key=lambda row: row.key)
+    known.sort(key=value, reverse=(order != "last-commit") != backwards)  # type: ignore[arg-type] # none is None
+    return known + unknown
+
+
+_VALUES: dict[Order, Callable[[GroupRow], float | None]] = {
+    "lag": lambda row: row.lag,
+    "seconds": lambda row: row.lag_seconds,
+    "trend": lambda row: row.trend,
+    "rate": lambda row: row.commit_rate,
+    "last-commit": lambda row: row.last_commit_at_ms or None,
+}

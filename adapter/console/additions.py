@@ -1,0 +1,14 @@
+"""What is added to the reading pages: the modules that know persons and changes. One line for each."""
+
+from collections.abc import Sequence
+
+from adapter.console.admin_calls import AdminCalls
+from adapter.console.config import ConsoleConfig
+from adapter.console.parts import Part
+from adapter.fleet.fleet import FleetApi
+
+
+def parts_of(settings: ConsoleConfig, fleet: FleetApi, calls: AdminCalls) -> Sequence[Part]:
+    """The parts, the outermost middleware first. Raises ConfigError for files that cannot be used."""
+    del settings, fleet, calls
+    return ()

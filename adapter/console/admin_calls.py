@@ -1,0 +1,93 @@
+"""Calls to single adapters that a fleet does not make: what a group's shards are, and what changed them.
+
+One channel for each adapter, opened when it is first asked. A token that was refused is read again for the next call.
+"""
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import grpc
+import grpc.aio
+
+from adapter.client.client import CHANNEL_OPTIONS, OffsetClient
+from adapter.errors import AdapterError, ConfigError
+from adapter.fleet.section import FleetSection
+from adapter.rpc import offsets_pb
+from adapter.runtime.channels import close_channels, open_channel
+from adapter.runtime.secret_files import read_token
+
+CHANGES_MAX = 200  # of one adapter, for one group
+_NO_ACCESS = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
+
+
+class NotToldError(AdapterError):
+    """An adapter did not answer; the message says why, without its address. `refused`: the token was not taken."""
+
+    def __init__(self, text: str, *, refused: bool = False) -> None:
+        super().__init__(text)
+        self.refused = refused
+
+
+class _Opened(NamedTuple):
+    channel: grpc.aio.Channel
+    client: OffsetClient
+
+
+class AdminCalls:
+    """The adapters by their addresses."""
+
+    def __init__(self, section: FleetSection) -> None:
+        self._section = section
+        self._timeout_s = section.timeout_ms / 1000
+        self._opened: dict[str, _Opened] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, section: FleetSection) -> AsyncIterator["AdminCalls"]:
+        """Close the channels at the end. Raises ConfigError for a token that cannot be used."""
+        if section.token_file:
+            read_token(section.token_file, "fleet.token_file")
+        calls = cls(section)
+        try:
+            yield calls
+        finally:
+            await close_channels(opened.channel for opened in calls._opened.values())
+
+    def client(self, address: str) -> OffsetClient:
+        """The client of an adapter, with the token if there is one. Raises ConfigError."""
+        opened = self._opened.get(address)
+        if opened is None:
+            token = read_token(self._section.token_file, "fleet.token_file") if self._section.token_file else ""
+            channel = open_channel(address, self._section.tls, CHANNEL_OPTIONS, name="fleet.tls")
+            opened = self._opened[address] = _Opened(channel, OffsetClient(channel, token=token))
+        return opened.client
+
+    async def keep(self, addresses: Collection[str]) -> None:
+        """Close the channels to all other adapters: a name that is asked again and again has new addresses every time."""
+        gone = [self._opened.pop(address) for address in set(self._opened) - set(addresses)]
+        await close_channels(opened.channel for opened in gone)
+
+    async def describe(self, address: str, namespace: str, group: str) -> offsets_pb.DescribeGroupReply:
+        """DescribeGroup of one adapter. Raises NotToldError."""
+        request = offsets_pb.DescribeGroupRequest(namespace=namespace, group=group)
+        try:
+            return await self.client(address).admin.DescribeGroup(request, timeout=self._timeout_s)
+        except (grpc.aio.AioRpcError, ConfigError) as error:
+            raise await self._not_told(address, error) from error
+
+    async def changes(self, address: str, namespace: str, group: str) -> offsets_pb.ListChangesReply:
+        """ListChanges of one adapter. Raises NotToldError."""
+        request = offsets_pb.ListChangesRequest(namespace=namespace, group=group, limit=CHANGES_MAX)
+        try:
+            return await self.client(address).admin.ListChanges(request, timeout=self._timeout_s)
+        except (grpc.aio.AioRpcError, ConfigError) as error:
+            raise await self._not_told(address, error) from error
+
+    async def _not_told(self, address: str, error: grpc.aio.AioRpcError | ConfigError) -> NotToldError:
+        if isinstance(error, ConfigError):
+            return NotToldError(str(error))
+        if error.code() in _NO_ACCESS:
+            await self.keep(set(self._opened) - {address})
+            return NotToldError("needs the adapter's admin token: set fleet.token_file", refused=True)
+        return NotToldError(f"{error.code().name}: {error.details()}")
