@@ -1,0 +1,95 @@
+"""Makes a fault and measures: until the page shows it, until the alert fires, and until both are over after the repair."""
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import anyio
+
+from demo.alerts.faults import Fault, Shown
+from demo.alerts.prometheus import Prometheus
+
+LOOK_S = 0.05
+PAGE_BAR_S = 2.0
+LIMIT_S = 90.0  # far above what anything here takes
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds of one fault; None: it did not happen within LIMIT_S.
+
+    `shown`, `fired`: after the fault is there. `nominal`: the alert's own time, at most, with the scrapes and evaluations that it
+    takes. `hidden`, `cleared`: after the repair; 0 for what lasts.
+    """
+
+    fault: Fault
+    shown: float | None
+    fired: float | None
+    nominal: float
+    hidden: float | None
+    cleared: float | None
+
+    @property
+    def problems(self) -> list[str]:
+        """What did not happen, or not in time."""
+        found = []
+        if self.shown is None:
+            found.append("the page never showed it")
+        elif self.shown > PAGE_BAR_S:
+            found.append(f"the page took {self.shown:.1f} s to show it, more than {PAGE_BAR_S:g} s")
+        if self.fired is None:
+            found.append(f"{self.fault.alert} never fired")
+        elif self.fired > self.nominal:
+            found.append(f"{self.fault.alert} took {self.fired:.1f} s to fire, more than {self.nominal:.1f} s")
+        if self.hidden is None:
+            found.append("the page never took it back")
+        if self.cleared is None:
+            found.append(f"{self.fault.alert} never ended")
+        return found
+
+
+async def measure(fault: Fault, prometheus: Prometheus, nominal_s: float) -> Measured:
+    """Make the fault, wait for page and alert, repair it, and wait until both are over."""
+    firing = _firing(fault, prometheus)
+    try:
+        await fault.inject()
+        made = time.monotonic()
+        await fault.real()
+        there = time.monotonic()
+        del made
+        shown, fired = await _both(fault.shown, firing, there)
+    finally:
+        await fault.repair()
+    repaired = time.monotonic()
+    hidden, cleared = await _both(_never if fault.lasting else _not(fault.shown), _not(firing), repaired)
+    return Measured(fault, shown, fired, nominal_s, 0.0 if fault.lasting else hidden, cleared)
+
+
+def _firing(fault: Fault, prometheus: Prometheus) -> Shown:
+    async def firing() -> bool:
+        return await prometheus.firing(fault.alert, fault.labels)
+
+    return firing
+
+
+def _not(condition: Shown) -> Shown:
+    async def opposite() -> bool:
+        return not await condition()
+
+    return opposite
+
+
+async def _both(first: Shown, second: Shown, since: float) -> tuple[float | None, float | None]:
+    """When each held for the first time, in seconds since `since`."""
+    found: dict[int, float] = {}
+
+    async def wait(number: int, condition: Callable[[], Awaitable[bool]]) -> None:
+        with anyio.move_on_after(LIMIT_S):
+            while not await condition():
+                await anyio.sleep(LOOK_S)
+            found[number] = time.monotonic() - since
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait, 1, first)
+        tasks.start_soon(wait, 2, second)
+    return found.get(1), found.get(2)
