@@ -46,10 +46,16 @@ class OffsetClient:
     """
 
     def __init__(
-        self, channel: grpc.aio.Channel, timeout_s: float = DEFAULT_TIMEOUT_S, *, token: str = "", resend: bool = True
+        self,
+        channel: grpc.aio.Channel,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        *,
+        token: str = "",
+        resend: bool = True,
+        user: str = "",
     ) -> None:
         self.store = offsets_grpc.OffsetStoreStub(channel)
-        self.admin = offsets_grpc.OffsetAdminStub(cast("grpc.aio.Channel", _AdminChannel(channel, token)))
+        self.admin = offsets_grpc.OffsetAdminStub(cast("grpc.aio.Channel", _AdminChannel(channel, token, user or _user())))
         self._channel = channel
         self._timeout_s = timeout_s
         self._batcher = Batcher(self._send, timeout_s, resend=resend)
@@ -69,9 +75,11 @@ class OffsetClient:
         token: str = "",
         tls: "ClientTls | None" = None,
         resend: bool = True,
+        user: str = "",
     ) -> AsyncIterator[Self]:
         """Open a client of `host:port` or `unix:path`. Leaving the context waits for pending commits, see `close`.
 
+        `user` is the name that `admin` calls bring for the audit log; by default that of this process's user.
         Raises ConfigError for unusable TLS files, and for a token that would leave this machine in plaintext.
         """
         if token and tls is None and not _is_local(address):
@@ -80,7 +88,7 @@ class OffsetClient:
                 "use TLS (--tls-ca), or the adapter's Unix socket"
             )
         async with open_channel(address, tls, CHANNEL_OPTIONS) as channel:
-            client = cls(channel, timeout_s, token=token, resend=resend)
+            client = cls(channel, timeout_s, token=token, resend=resend, user=user)
             try:
                 yield client
             finally:
@@ -284,9 +292,9 @@ def _shards(namespace: str, group: str, shards: Sequence[str]) -> offsets_pb.Gro
 class _AdminChannel:
     """A channel that adds the calling user and the token to the metadata of every call."""
 
-    def __init__(self, channel: grpc.aio.Channel, token: str) -> None:
+    def __init__(self, channel: grpc.aio.Channel, token: str, user: str) -> None:
         self._channel = channel
-        self._metadata = [(USER_KEY, _user())]
+        self._metadata = [(USER_KEY, _printable(user))]
         if token:
             self._metadata.append(("authorization", f"Bearer {token}"))
 
@@ -305,9 +313,12 @@ def _is_local(address: str) -> bool:
 
 
 def _user() -> str:
-    """The name of the user in printable ASCII, as gRPC metadata requires. The adapter logs it, and grants nothing by it."""
     try:
-        name = getpass.getuser()
+        return getpass.getuser()
     except (KeyError, OSError):  # the user id of a container may have no name
-        name = str(os.getuid())
+        return str(os.getuid())
+
+
+def _printable(name: str) -> str:
+    """The name of a user in printable ASCII, as gRPC metadata requires. The adapter logs it, and grants nothing by it."""
     return "".join(letter if " " < letter <= "~" else "?" for letter in name)

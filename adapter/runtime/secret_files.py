@@ -25,21 +25,35 @@ def read_token(path: Path, name: str) -> str:
 
 def read_secret(path: Path, name: str) -> str:
     """Read the line of printable ASCII in a file, which may be empty; `name` as in `read_token`. Raises ConfigError."""
+    secret = _read(path, name).strip()
+    if not secret.isprintable():
+        raise ConfigError(f"{name}: {path}: is not one line of printable ASCII characters")
+    return secret
+
+
+def read_secret_lines(path: Path, name: str) -> list[str]:
+    """Read the lines of printable ASCII in a file, without empty ones and without what begins with `#`. Raises ConfigError."""
+    lines = [line.strip() for line in _read(path, name).split("\n")]
+    if not all(line.isprintable() for line in lines):
+        raise ConfigError(f"{name}: {path}: has other characters than printable ASCII")
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _read(path: Path, name: str) -> str:
+    """The text of a file that nobody else can have read. Raises ConfigError."""
     try:
         with path.open(encoding="ascii") as file:
             found = os.fstat(file.fileno())
-            secret = file.read().strip()
+            secret = file.read()
     except OSError as error:
         raise ConfigError(f"{name}: {path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:
-        raise ConfigError(f"{name}: {path}: is not one line of printable ASCII characters") from None
+        raise ConfigError(f"{name}: {path}: has other characters than printable ASCII") from None
     if found.st_mode & _closed_to(found.st_uid):
         raise ConfigError(
             f"{name}: {path}: others than its owner have access to it: chmod 600"
             " (a file of root may be readable by its group: chmod 640, or defaultMode: 0440 of a Kubernetes volume)"
         )
-    if not secret.isprintable():
-        raise ConfigError(f"{name}: {path}: is not one line of printable ASCII characters")
     return secret
 
 
