@@ -1,12 +1,13 @@
 """The faults: how each is made and repaired, how the page tells it, and which alert is for it."""
 
 import signal
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 
 import anyio
 import anyio.to_thread
+import grpc
+import grpc.aio
 
 from adapter.rpc import lag_pb
 from demo.alerts.disk import SmallDisk
@@ -44,7 +45,7 @@ async def by_itself() -> None:
     """Nothing has to be repaired."""
 
 
-def kill(fleet: Fleet, page: Page, adapter: Adapter) -> Fault:
+def kill(page: Page, adapter: Adapter) -> Fault:
     """Kill -9 of an adapter; the repair starts it again."""
 
     async def inject() -> None:
@@ -54,9 +55,8 @@ def kill(fleet: Fleet, page: Page, adapter: Adapter) -> Fault:
         await anyio.to_thread.run_sync(adapter.process.start)
 
     async def shown() -> bool:
-        return (await page.health(adapter)) == "away"
+        return await page.adapter_away(adapter)
 
-    del fleet
     labels = {"job": "offset-adapter", "instance": adapter.metrics}
     return Fault(f"kill -9 of the adapter of {adapter.name}", inject, repair, shown, "OffsetAdapterAway", labels, at_once)
 
@@ -71,7 +71,7 @@ def pause(fleet: Fleet, page: Page) -> Fault:
         fleet.meta.signal(signal.SIGCONT)
 
     async def shown() -> bool:
-        return not await page.meta_answers()
+        return await page.meta_away()
 
     labels = {"job": "offset-meta", "instance": fleet.meta_metrics}
     return Fault("SIGSTOP of the Meta Service", inject, repair, shown, "OffsetMetaAway", labels, at_once)
@@ -109,11 +109,11 @@ def stall(fleet: Fleet, page: Page, group: Group) -> Fault:
         fleet.load.stall(group, stalled=False)
 
     async def real() -> None:
-        while await judged(fleet, group) < lag_pb.STALL:
+        while not await _is_stalled(fleet, group):  # noqa: ASYNC110 - in other processes
             await anyio.sleep(0.02)
 
     async def shown() -> bool:
-        return await page.group_status(group) in {"stall", "stop"}
+        return await page.stalled(group)
 
     labels = {"namespace": group.namespace, "group": group.name}
     return Fault(f"{group.name} commits the same offset", inject, repair, shown, "OffsetGroupStalled", labels, real)
@@ -132,3 +132,17 @@ def reset(fleet: Fleet, page: Page, group: Group) -> Fault:
     return Fault(
         f"an operator resets {group.name}", inject, by_itself, shown, "OffsetsChangedByHand", labels, at_once, lasting=True
     )
+
+
+async def _is_stalled(fleet: Fleet, group: Group) -> bool:
+    """True if an adapter says so."""
+    for broker in fleet.load.brokers_of(group.namespace, group.name):
+        try:
+            reply = await broker.client.group_lag(group.name, namespace=group.namespace)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.NOT_FOUND:
+                raise
+        else:
+            if reply.sums.status >= lag_pb.STALL:
+                return True
+    return False

@@ -61,6 +61,14 @@ class Prometheus:
             for alert in await self.alerts()
         )
 
+    async def pending_s(self, name: str) -> float:
+        """For how many seconds the condition of an alert has to hold before it fires. Raises DemoError for an unknown alert."""
+        for group in (await self._get("/api/v1/rules", type="alert"))["groups"]:
+            for rule in group["rules"]:
+                if rule["name"] == name:
+                    return float(rule["duration"])
+        raise DemoError(f"no rule is named {name}")
+
     async def query(self, expression: str) -> list[dict[str, Any]]:
         """The series of an instant query. Raises DemoError if it does not answer."""
         result: list[dict[str, Any]] = (await self._get("/api/v1/query", query=expression))["result"]

@@ -55,7 +55,7 @@ def console_of(fleet: Fleet, listen: str = "") -> Iterator[Console]:
     directory.mkdir(parents=True)
     listen = listen or f"127.0.0.1:{free_port()}"
     view, admin = directory / "view.token", directory / "change.token"
-    tokens = new_token(view), new_token(admin)
+    tokens = new_token(view, "visitor"), new_token(admin, "operator")
     settings = f"""[server]
 listen = '{listen}'
 [fleet]
@@ -63,7 +63,11 @@ adapters = {fleet.addresses}
 token_file = '{fleet.token_file}'
 [meta]
 endpoints = ['{fleet.meta.address}']
+timeout_ms = 1000
+interval_ms = 500
 [access]
+changes = true
+adapter_token_file = '{fleet.token_file}'
 view_token_file = '{view}'
 admin_token_file = '{admin}'
 """

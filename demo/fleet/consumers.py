@@ -34,6 +34,7 @@ class Consumer:
         # Of a group with one ill shard, all others keep up.
         alone = group.way is Way.ONE_STALLS
         self.way = (Way.STALLS if partition == 1 else Way.STEADY) if alone else group.way
+        self.stalled = False
         self._ill_after_s = ill_after_s
         self._age_s = 0.0
         self._rewound_s = 0.0
@@ -61,7 +62,7 @@ class Consumer:
         if ill and self.way is Way.STOPS:
             return None
         back = self.way is Way.REWINDS and self._rewinds(seconds)
-        if not (ill and self.way is Way.STALLS):
+        if not (self.stalled or (ill and self.way is Way.STALLS)):
             self._read(seconds)
         return Commit(self.offset, back)
 

@@ -20,7 +20,7 @@ from adapter.rpc import offsets_pb
 from adapter.runtime.clocks import wall_ms
 from demo.fleet.consumers import Commit, Consumer
 from demo.fleet.logs import BrokerLogs, PacedLog
-from demo.fleet.scenario import Scenario
+from demo.fleet.scenario import Group, Scenario
 
 TICK_S = 0.25
 COMMIT_TIMEOUT_S = 2.0
@@ -91,6 +91,13 @@ class Load:
         for broker in self.brokers:
             async with broker.turn:
                 pass
+
+    def stall(self, group: Group, *, stalled: bool = True) -> None:
+        """Let a group commit the same offsets from now on, or read on again."""
+        for broker in self.brokers:
+            for consumer in broker.consumers:
+                if consumer.group == group:
+                    consumer.stalled = stalled
 
     def thaw(self) -> None:
         """Go on after `freeze`, as if no time had passed."""

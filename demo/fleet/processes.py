@@ -107,11 +107,11 @@ class Fleet:
         return "\n".join(f"{name}:\n" + "\n".join(log.splitlines()[-lines:]) for name, log in started.items())
 
 
-def new_token(path: Path) -> str:
-    """Write a new random token to a file that only its owner may read; returns it."""
+def new_token(path: Path, person: str = "") -> str:
+    """Write a new random token to a file that only its owner may read, behind a person's name if there is one; returns it."""
     token = secrets.token_urlsafe(24)
     path.touch(mode=0o600)
-    path.write_text(f"{token}\n")
+    path.write_text(f"{person} {token}\n".lstrip())
     return token
 
 
