@@ -53,8 +53,8 @@ demo-rocketmq: $(STAMP) ## Show a real RocketMQ broker under kill -9: stock, wit
 	@$(MAKE) --no-print-directory plugin
 	$(BIN)/python -m demo.rocketmq $(if $(KILLS),--kills $(KILLS)) $(foreach design,$(DESIGNS),--design $(design))
 
-console: $(STAMP) ## Show the console on a fleet with load, until Ctrl-C: groups that stall, stop, lag, go back, are reset (SECONDS=... LISTEN=...)
-	$(BIN)/python -m demo.console $(if $(SECONDS),--for $(SECONDS)) $(if $(LISTEN),--listen $(LISTEN))
+console: $(STAMP) ## Show the console on a fleet with load, until Ctrl-C: groups that stall, stop, lag, go back, are reset (FOR=seconds LISTEN=host:port)
+	$(BIN)/python -m demo.console $(if $(FOR),--for $(FOR)) $(if $(LISTEN),--listen $(LISTEN))
 
 demo-alerts: $(STAMP) ## Show faults on the console's page and in a real Prometheus: kill, pause, full disk, stall, reset (FAULTS="kill stall")
 	@sh demo/install-prometheus.sh

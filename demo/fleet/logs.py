@@ -29,6 +29,10 @@ class PacedLog:
         self._ends = [max(int(high - rate * (now_ms - at_ms) / 1_000), 0) for at_ms in past]
         self.low = self._ends[0]
 
+    def __len__(self) -> int:
+        """The number of marks that are kept."""
+        return len(self._times)
+
     @property
     def high(self) -> int:
         """The offset of the next message."""
