@@ -136,7 +136,7 @@ def reset(fleet: Fleet, page: Page, group: Group) -> Fault:
 
 async def _is_stalled(fleet: Fleet, group: Group) -> bool:
     """True if an adapter says so."""
-    for broker in fleet.load.brokers_of(group.namespace, group.name):
+    for broker in fleet.load.brokers_of(group):
         try:
             reply = await broker.client.group_lag(group.name, namespace=group.namespace)
         except grpc.aio.AioRpcError as error:

@@ -42,10 +42,6 @@ class BrokerLoad:
     failures: int = 0
     turn: anyio.Lock = field(default_factory=anyio.Lock)
 
-    def groups(self) -> set[tuple[str, str]]:
-        """(namespace, group) of its consumers."""
-        return {(consumer.key.namespace, consumer.key.group) for consumer in self.consumers}
-
 
 class Load:
     """The load on all adapters."""
@@ -72,9 +68,9 @@ class Load:
         """The number of (group, shard)."""
         return sum(len(broker.consumers) for broker in self.brokers)
 
-    def brokers_of(self, namespace: str, group: str) -> Sequence[BrokerLoad]:
+    def brokers_of(self, group: Group) -> Sequence[BrokerLoad]:
         """The brokers with shards of a group."""
-        return [broker for broker in self.brokers if (namespace, group) in broker.groups()]
+        return [broker for broker in self.brokers if any(consumer.group.key == group.key for consumer in broker.consumers)]
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Produce and commit until cancelled. It has started when every group has committed once."""
@@ -96,7 +92,7 @@ class Load:
         """Let a group commit the same offsets from now on, or read on again."""
         for broker in self.brokers:
             for consumer in broker.consumers:
-                if consumer.group == group:
+                if consumer.group.key == group.key:
                     consumer.stalled = stalled
 
     def thaw(self) -> None:

@@ -96,7 +96,7 @@ class Fleet:
     async def reset(self, group: Group, seconds: float = RESET_BY_S) -> int:
         """Set a group back by the messages of so many seconds, as an operator does; returns the number of shards."""
         moved = 0
-        for broker in self.load.brokers_of(group.namespace, group.name):
+        for broker in self.load.brokers_of(group):
             moved += await _set_back(broker, group, seconds)
         return moved
 
@@ -153,7 +153,7 @@ timeout_ms = 500
 async def _set_back(broker: BrokerLoad, group: Group, seconds: float) -> int:
     request = offsets_pb.ResetOffsetsRequest(namespace=group.namespace, group=group.name, execute=True)
     for consumer in broker.consumers:
-        if consumer.group == group:
+        if consumer.group.key == group.key:
             offset = max(consumer.log.low, consumer.offset - int(consumer.log.rate * seconds))
             request.to_targets.targets.add(shard=consumer.key.shard, offset=offset)
     await broker.client.admin.ResetOffsets(request, timeout=ADMIN_TIMEOUT_S)

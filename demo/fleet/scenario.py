@@ -55,6 +55,11 @@ class Group:
     commit_s: float = 1.0
     namespace: str = "default"
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Its namespace and name."""
+        return self.namespace, self.name
+
 
 @dataclass(frozen=True)
 class Scenario:
