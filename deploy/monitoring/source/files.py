@@ -7,6 +7,8 @@ from typing import Any
 import yaml
 
 from deploy.monitoring.source.alerts import GROUPS_OF_ALERTS
+from deploy.monitoring.source.dashboards import DASHBOARDS
+from deploy.monitoring.source.grafana import rendered
 from deploy.monitoring.source.model import Alert, Recording, Times
 from deploy.monitoring.source.recordings import LAG_OBJECTIVE_S, RECORDINGS, objectives
 
@@ -40,6 +42,7 @@ def generated(options: Options) -> dict[str, str]:
     return {
         "rules.yaml": HEAD + _yaml({"groups": groups}),
         "objectives.yaml": OBJECTIVES_HEAD + _yaml({"groups": goals}),
+        **{f"grafana/dashboards/{one.uid}.json": rendered(one) for one in DASHBOARDS},
         "kubernetes/prometheus-rule.yaml": HEAD + _yaml(_operator_rule("offset-adapter", groups)),
         "kubernetes/prometheus-rule-objectives.yaml": HEAD + _yaml(_operator_rule("offset-adapter-objectives", goals)),
     }
@@ -83,7 +86,7 @@ def _operator_rule(name: str, groups: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
     """Writes no anchors: people read these files."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ANN401, ARG002 - as of PyYAML

@@ -1,0 +1,101 @@
+"""Each alert fires and is resolved, by promtool; and none flaps when processes are restarted one after the other."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.monitoring.source.alerts import ALERTS
+from tests.monitoring.programs import check_rules
+from tests.monitoring.scenarios import ADAPTER, GOOD_S, META, SCENARIOS, Counting, Gauge, Scenario, seconds, written
+
+STEP_S = 15
+
+
+def at(alert: str, when_s: int, *fired: dict[str, Any]) -> dict[str, Any]:
+    """What promtool expects of an alert at a time."""
+    return {"eval_time": f"{when_s}s", "alertname": alert, "exp_alerts": list(fired)}
+
+
+def case(scenario: Scenario, expected: list[dict[str, Any]], gap_s: int | None = None) -> dict[str, Any]:
+    """A test of promtool."""
+    return {
+        "name": scenario.alert,
+        "interval": f"{scenario.interval_s}s",
+        "input_series": scenario.input(gap_s),
+        "alert_rule_test": expected,
+    }
+
+
+def test_every_alert_has_a_scenario_and_there_are_no_others() -> None:
+    """An alert without one would never be seen firing."""
+    assert sorted(scenario.alert for scenario in SCENARIOS) == sorted(alert.name for alert in ALERTS)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.alert)
+def test_an_alert_fires_within_its_time_says_the_values_and_is_resolved(scenario: Scenario, tmp_path: Path) -> None:
+    """Quiet while all is well; firing with all of its annotations filled in; quiet again."""
+    expected = [at(scenario.alert, GOOD_S - STEP_S)]
+    after_s = seconds(scenario.rule.after)
+    if after_s > STEP_S:
+        expected.append(at(scenario.alert, GOOD_S + after_s - STEP_S))  # bad, but not for long enough
+    fired = scenario.fired()
+    if not scenario.value and "$value" in scenario.rule.description + scenario.rule.summary:
+        pytest.fail("the scenario does not say how the value is written")
+    expected += [at(scenario.alert, scenario.fires_s, fired), at(scenario.alert, scenario.resolved_s)]
+    check_rules(tmp_path, [case(scenario, expected)])
+
+
+@pytest.mark.parametrize(
+    "scenario", [scenario for scenario in SCENARIOS if scenario.series[0].name != "up"], ids=lambda scenario: scenario.alert
+)
+def test_a_restart_does_not_resolve_an_alert_that_fires(scenario: Scenario, tmp_path: Path) -> None:
+    """For 30 s nothing is scraped of a process whose alert fires: nobody is told that it is over, and then that it is not."""
+    good_s, bad_s, _ = scenario.phases_s
+    gap_s = max(scenario.fires_s + STEP_S, good_s + bad_s - 180) // scenario.interval_s * scenario.interval_s
+    times = range(gap_s - STEP_S, gap_s + 150, STEP_S)
+    name, labels = scenario.alert, {**scenario.labels, "severity": scenario.rule.severity}
+    matcher = ",".join(f'{label}="{value}"' for label, value in labels.items())
+    firing = {"labels": f'ALERTS{{alertname="{name}",alertstate="firing",{matcher}}}', "value": 1}
+    checked = case(scenario, [], gap_s) | {
+        "promql_expr_test": [
+            {"expr": f'ALERTS{{alertname="{name}",alertstate="firing"}}', "eval_time": f"{when}s", "exp_samples": [firing]}
+            for when in times
+        ]
+    }
+    check_rules(tmp_path, [checked])
+
+
+def restarted(series: Gauge | Counting, gap_s: int, total_s: int) -> dict[str, str]:
+    """A good series whose process is away for 30 s, and whose counters begin at 0 behind that."""
+    count = total_s // STEP_S
+    values = Gauge(series.name, series.labels, series.good, 0).values(count, 0, 0, STEP_S)
+    if isinstance(series, Counting):
+        back = gap_s // STEP_S + 2
+        values = series.values(back, 0, 0, STEP_S) + series.values(count - back, 0, 0, STEP_S)
+    if series.name == "offset_adapter_up_state":
+        values[gap_s // STEP_S + 2 : gap_s // STEP_S + 5] = ["6", "1", "1"]
+    return written(series, values, STEP_S, gap_s)
+
+
+def test_no_alert_fires_while_processes_are_restarted_one_after_the_other(tmp_path: Path) -> None:
+    """An adapter and a Meta Service process are away for 30 s each, recover, and begin to count at 0; flushes fail meanwhile."""
+    adapter_s, meta_s, total_s = 600, 780, 1_500
+    found: dict[str, dict[str, str]] = {}
+    for scenario in SCENARIOS:
+        for series in scenario.series:
+            one = restarted(series, adapter_s if series.labels["job"] == ADAPTER["job"] else meta_s, total_s)
+            found.setdefault(one["series"], one)
+    away, steps = meta_s // STEP_S, total_s // STEP_S
+    for name, good, meanwhile in (
+        ("offset_adapter_meta_available", "1", "0"),
+        ("offset_adapter_oldest_dirty_age_seconds", "0.1", "31"),
+    ):
+        values = [good] * away + [meanwhile] * 2 + [good] * (steps - away - 2)
+        found |= {one["series"]: one for one in [written(Gauge(name, ADAPTER, 0, 0), values, STEP_S, None)]}
+    failures = [str(min(max(step - away, 0), 2) * 5) for step in range(steps)]
+    one = written(Gauge("offset_adapter_flush_failures_total", ADAPTER, 0, 0), failures, STEP_S, None)
+    found[one["series"]] = one
+    expected = [at(alert.name, when) for alert in ALERTS for when in range(adapter_s - STEP_S, total_s - STEP_S, STEP_S)]
+    assert {META["job"], ADAPTER["job"]} <= {part for name in found for part in (META["job"], ADAPTER["job"]) if part in name}
+    check_rules(tmp_path, [{"interval": f"{STEP_S}s", "input_series": list(found.values()), "alert_rule_test": expected}])
