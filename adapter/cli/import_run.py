@@ -16,12 +16,12 @@ from adapter.cli.connection import Target, connected
 from adapter.cli.groups_show import TIMEOUT_S
 from adapter.cli.import_report import Report
 from adapter.cli.output import progress, warn
-from adapter.cli.reset_plan_file import reject_text
 from adapter.cli.sorting import OffsetSorter
 from adapter.client.client import OffsetClient
 from adapter.errors import AdapterError, InvalidInputError
 from adapter.formats import files as formats
 from adapter.formats.files import Format
+from adapter.formats.reset_plan_file import reject_text
 from adapter.formats.rows import Naming, NotReadableError, OffsetRow, Reject
 from adapter.rpc import offsets_pb
 from adapter.runtime import files

@@ -10,10 +10,10 @@ import click
 from adapter.cli import offsets_change, options
 from adapter.cli.connection import Target, run_or_exit
 from adapter.cli.offsets_change import ChangeOptions, Shards
-from adapter.cli.times import before_ms, datetime_ms
 from adapter.errors import InvalidInputError
 from adapter.model.records import GroupKey
 from adapter.runtime import files
+from adapter.runtime.times import before_ms, datetime_ms
 
 SHIFT_MAX = 2**63 - 1  # of a sint64
 DESTINATIONS = "--to-offset, --to-earliest, --to-latest, --to-current, --shift-by, --to-datetime, --by-duration, --from-file"
@@ -84,7 +84,7 @@ def reset(
     if where == "from_file":
         if shards or topics:
             raise InvalidInputError("--from-file: the file names the shards; name none on the command line")
-        from adapter.cli import reset_plan_file  # noqa: PLC0415 - the formats of files bring RocksDB
+        from adapter.formats import reset_plan_file  # noqa: PLC0415 - the formats of files bring RocksDB
 
         run_or_exit(offsets_change.reset_to_rows, target, reset_plan_file.read(str(value), key), change)
     else:

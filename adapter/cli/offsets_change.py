@@ -182,7 +182,7 @@ def _save_plan(change: ChangeOptions, plan: Iterable[Reply]) -> None:
         if row.HasField("after") and not row.after.deleted
     ]
     if rows:
-        from adapter.cli import reset_plan_file  # noqa: PLC0415 - the file formats load RocksDB
+        from adapter.formats import reset_plan_file  # noqa: PLC0415 - the file formats load RocksDB
 
         group = rows[0].key.group_key
         reset_plan_file.write(change.export, rows, group._replace(group="") if change.every_group else group)

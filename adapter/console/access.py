@@ -267,7 +267,7 @@ def part(access: Access) -> Part:
         }
 
     routes = [Route(LOGIN, login, methods=["GET", "POST"], name="login"), Route(LOGOUT, logout, methods=["POST"], name="logout")]
-    return Part(routes, [Middleware(Guarded, access=access)], values)
+    return Part(routes, [Middleware(Guarded, access=access)], values, access.prepare)
 
 
 def known_of(connection: HTTPConnection) -> Known:

@@ -98,7 +98,7 @@ class AccessSection(Section):
         return self
 
 
-def check_access(access: AccessSection, listen: str, *, tls: bool, mtls: bool) -> None:
+def check_access(access: AccessSection, listen: str, *, tls: bool) -> None:
     """Check the settings of both together. Raises ValueError that names the setting."""
     if is_loopback(listen):
         return
@@ -107,7 +107,7 @@ def check_access(access: AccessSection, listen: str, *, tls: bool, mtls: bool) -
             f"server.listen = {listen!r} is reachable from other machines, and nobody has to log in: set access.admin_token_file "
             "or access.view_token_file, or access.proxy.addresses; or listen on 127.0.0.1"
         )
-    if access.proxy.used and not (tls or mtls):
+    if access.proxy.used and not tls:
         raise ValueError(
             f"access.proxy: server.listen = {listen!r} is reachable from other machines, and without TLS anybody on the way "
             "could say who somebody is: add server.tls (with client_ca only the proxy can connect), or listen on 127.0.0.1"

@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 
+from adapter.console import access, changes
+from adapter.console.access import Access
 from adapter.console.admin_calls import AdminCalls
+from adapter.console.changes import Changes
 from adapter.console.config import ConsoleConfig
 from adapter.console.parts import Part
 from adapter.fleet.fleet import FleetApi
@@ -10,5 +13,7 @@ from adapter.fleet.fleet import FleetApi
 
 def parts_of(settings: ConsoleConfig, fleet: FleetApi, calls: AdminCalls) -> Sequence[Part]:
     """The parts, the outermost middleware first. Raises ConfigError for files that cannot be used."""
-    del settings, fleet, calls
-    return ()
+    del calls
+    server = settings.server
+    people = Access(settings.access, https=server.tls is not None, root_path=server.root_path)
+    return access.part(people), changes.part(Changes(people, fleet, settings.fleet))

@@ -5,6 +5,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, Strict, model_validator
 
+from adapter.console.access_config import AccessSection, check_access
 from adapter.fleet.section import FleetSection
 from adapter.runtime.addresses import CONSOLE_LISTEN, is_loopback
 from adapter.runtime.config import Address, ClientTls, FilePath, LogSection, MetricsSection, Section, ServerTls, StopSection
@@ -85,8 +86,15 @@ class ConsoleConfig(Section):
     fleet: FleetSection = FleetSection()
     meta: MetaInstancesSection = MetaInstancesSection()
     charts: ChartSection = ChartSection()
+    access: AccessSection = AccessSection()
     stop: StopSection = StopSection()
     log: LogSection = LogSection()
+
+    @model_validator(mode="after")
+    def _somebody_may_come_in(self) -> Self:
+        tls = self.server.tls
+        check_access(self.access, self.server.listen, tls=tls is not None)
+        return self
 
 
 LIVE = LiveSettings({"log.level"})

@@ -21,6 +21,7 @@ from adapter.console.admin_calls import AdminCalls
 from adapter.console.app import make_app
 from adapter.console.config import LIVE, ConsoleConfig, ConsoleServerSection
 from adapter.console.meta_instances import MetaInstances, RaftOpening
+from adapter.console.parts import Part
 from adapter.errors import ListenError
 from adapter.fleet.fleet import open_fleet
 from adapter.runtime import logs, metrics_http
@@ -121,7 +122,10 @@ async def run(
             MetaInstances.opened(config.meta, raft) as meta,
             anyio.create_task_group() as tasks,
         ):
-            app = make_app(config, fleet, meta, calls, parts_of(config, fleet, calls))
+            parts = parts_of(config, fleet, calls)
+            for part in parts:
+                reloading.add(partial(_prepared, part))
+            app = make_app(config, fleet, meta, calls, parts)
             server = _Server(_uvicorn(config.server, config.stop, app, certificate))
             tasks.start_soon(until, stopped.set, name="signals")
             tasks.start_soon(reloading.run, name="reloading")
@@ -142,6 +146,10 @@ async def run(
             tasks.cancel_scope.cancel()
     log.info("console.stopped")
     return 0
+
+
+def _prepared(part: Part, _: ConsoleConfig) -> Prepared:
+    return part.prepare()
 
 
 def _uvicorn(section: ConsoleServerSection, stop: StopSection, app: ASGIApp, certificate: _Certificate | None) -> uvicorn.Config:

@@ -2,6 +2,7 @@
 
 - `files`: chooses the format; the entry point for reading and writing.
 - `rows`: the values that all formats share: a row, a rejected entry, and the defaults for what a file does not contain.
+- `reset_plan_file`: the plan of a reset, in one of these formats.
 - `problems`: collects the rows that a format cannot hold.
 - `offsets_json`: our JSON. `kafka_csv`: the CSV of kafka-consumer-groups.
 - `rocketmq_json`: reads consumerOffset.json and offsets.json. `rocketmq_rows`: converts to rows, and writes these files.

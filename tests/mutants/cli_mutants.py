@@ -17,7 +17,7 @@ CLI_MUTANTS = (
     ),
     Mutant(
         "plan-leaves-its-namespace",
-        "cli/reset_plan_file.py",
+        "formats/reset_plan_file.py",
         "elif entry.namespace != group.namespace:",
         "elif False:",
         "a plan for all groups of one namespace resets groups of another",

@@ -17,18 +17,20 @@ from adapter.runtime import files
 PROBLEMS_SHOWN = 100
 
 
-def read(path: str, group: GroupKey) -> list[OffsetRow]:
+def read(path: str, group: GroupKey, name: str = "") -> list[OffsetRow]:
     """Read a plan for a group; if its name is empty, for the groups that the file names. Rows of one group may be apart.
 
-    Raises InvalidInputError that names every unreadable and every repeated entry.
+    `name` is that of the file in errors, and says by its end what it is. Raises InvalidInputError that names every unreadable and
+    every repeated entry.
     """
-    name = files.name_of(path, "standard input")
+    kind = _kind(name or path)
+    name = name or files.name_of(path, "standard input")
     naming = Naming(group.namespace, group.group)
     rows: dict[OffsetKey, OffsetRow] = {}
     problems: list[str] = []
     try:
         with files.on_disk(path) as copy:
-            for entry in formats.read(copy, _kind(path), naming):
+            for entry in formats.read(copy, kind, naming):
                 if isinstance(entry, Reject):
                     problems.append(f"{name}: {reject_text(entry)}")
                 elif entry.namespace != group.namespace:

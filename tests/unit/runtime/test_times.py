@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from adapter.cli.times import before_ms, datetime_ms
+from adapter.runtime.times import before_ms, datetime_ms
 from adapter.errors import InvalidInputError
 
 NOON_MS = 1_795_262_400_000  # 2026-11-21T12:00:00Z
