@@ -12,7 +12,7 @@ from adapter.runtime.certificates import PemFiles, read_client_files
 if TYPE_CHECKING:  # pydantic takes time to import, and a command without TLS does not need it
     from adapter.runtime.config import ClientTls
 
-Options = Sequence[tuple[str, int]]
+Options = Sequence[tuple[str, int | str]]
 
 # Without it a new channel shares the connection of another one in this process, and its backoff after a failure.
 _ITS_OWN = ("grpc.use_local_subchannel_pool", 1)

@@ -1,0 +1,64 @@
+"""The shards of groups as adapters told them last, while nothing changed: those that were asked for last, up to 64 MiB."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from adapter.fleet.views import Key
+from adapter.rpc import lag_pb
+
+BYTES_MAX = 64 * 2**20
+
+
+class _Kept(NamedTuple):
+    sums: bytes  # of the group, when its shards were asked for
+    shards: bytes
+
+
+class ShardsCache:
+    """(adapter, group) -> shards, as the bytes of a message."""
+
+    def __init__(self, bytes_max: int = BYTES_MAX) -> None:
+        self._kept: OrderedDict[tuple[int, Key], _Kept] = OrderedDict()
+        self._max = bytes_max
+        self._size = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the messages."""
+        return self._size
+
+    def get(self, slot: int, key: Key, sums: bytes) -> Sequence[lag_pb.ShardLag] | None:
+        """The shards, if they are of the time when the adapter told these sums of the group; else None."""
+        kept = self._kept.get((slot, key))
+        return self.last(slot, key) if kept and kept.sums == sums else None
+
+    def last(self, slot: int, key: Key) -> Sequence[lag_pb.ShardLag] | None:
+        """The shards as they were told last; None if that is not kept."""
+        kept = self._kept.get((slot, key))
+        if kept is None:
+            return None
+        self._kept.move_to_end((slot, key))
+        return lag_pb.GetGroupLagReply.FromString(kept.shards).shards
+
+    def put(self, slot: int, key: Key, sums: bytes, shards: Sequence[lag_pb.ShardLag]) -> None:
+        """Keep shards, and forget those that were not asked for for longest."""
+        self._drop((slot, key))
+        kept = _Kept(sums, lag_pb.GetGroupLagReply(shards=shards).SerializeToString())
+        self._kept[slot, key] = kept
+        self._size += _size(kept)
+        while self._size > self._max:
+            self._drop(next(iter(self._kept)))
+
+    def forget(self, slot: int) -> None:
+        """Forget an adapter."""
+        for kept in [kept for kept in self._kept if kept[0] == slot]:
+            self._drop(kept)
+
+    def _drop(self, of: tuple[int, Key]) -> None:
+        if kept := self._kept.pop(of, None):
+            self._size -= _size(kept)
+
+
+def _size(kept: _Kept) -> int:
+    return len(kept.sums) + len(kept.shards)
