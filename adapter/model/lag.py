@@ -35,13 +35,22 @@ it means "at least". A rate of half an hour says nothing of more than a day, and
 would put a lag of months into sums, charts and thresholds; an objective for lag is shorter than a day.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from enum import IntEnum
 
-from adapter.model.lag_rows import Bools, Commits, Floats, Heads, Ints, LagSettings
+import numpy as np
 
+from adapter.model.lag_rows import UNKNOWN, US_OF_MS, Bools, Commits, Floats, Heads, Ints, LagSettings
+from adapter.model.records import ERA_BITS, LONG_MAX
+
+US_OF_SECOND = 1_000_000
 # The farthest that lag in seconds is extrapolated beyond the first head.
 EXTRAPOLATED_S = 86_400
+# Rows that are judged at a time, so that their matrices stay in the processor's cache.
+_BLOCK = 4_096
+_KNOWN_LEAST = 2
+_RISE_OF_MEAN = 10  # a tenth
 
 
 class Status(IntEnum):
@@ -69,8 +78,9 @@ class Judgement:
     `lag`: messages that can still be read. `lost`: messages that were gone before they were read; 0 if that is unknown.
     `lag_seconds`: see the module; 0 without lag. `commit_rate`, `produce_rate`: messages per second over the window, and over the
     heads; what is committed twice counts twice; the commit rate of a shard that is STOP is 0. `drain_seconds`: until the lag is 0
-    at these rates; 0 without lag, NaN also if it never will be. `trend`: messages per second by which the lag grows: the line
-    (least squares) through the lags at the commits, and the lag now at the time of the newest head if that is later.
+    at these rates; 0 without lag, NaN also if it never will be. `trend`: messages per second by which the lag grows: the slope
+    of the line (least squares) through the lags at the commits; of a shard that is STOP, also through the lag now, at the time of
+    the newest head.
     `status`, `burrow`: a Status, never UNKNOWN. `judged`: False if `status` is OK only because nothing is known that it could be
     judged by: without a head, or with lag but fewer commits than the minimum. `points`: commits of the window.
     """
@@ -90,7 +100,7 @@ class Judgement:
     @property
     def shown(self) -> Ints:
         """The `status`, but UNKNOWN where it is not judged: what a person is shown."""
-        raise NotImplementedError
+        return np.where(self.judged, self.status, Status.UNKNOWN)
 
 
 @dataclass(frozen=True)
@@ -127,8 +137,9 @@ class Sums:
 
 
 def lag_now(offsets: Ints, highs: Ints, lows: Ints) -> Ints:
-    """Messages that can still be read: high - max(offset, low), at least 0; -1 if `high` is -1. A low of -1 is unknown."""
-    raise NotImplementedError
+    """Messages that can still be read: high - max(offset, low), at least 0; -1 if `high` or `offset` is -1, unknown."""
+    known = (highs >= 0) & (offsets >= 0)
+    return np.where(known, np.maximum(highs - np.maximum(offsets, lows), 0), UNKNOWN)
 
 
 def judge(commits: Commits, heads: Heads, shards: Ints, now: int, settled: int, settings: LagSettings) -> Judgement:
@@ -138,9 +149,269 @@ def judge(commits: Commits, heads: Heads, shards: Ints, now: int, settled: int, 
     microseconds; with all commits at hand, both are the same. Use `take` to judge some rows only. The duration is proportional to
     the rows; `python -m benchmarks lag_rules` measures it.
     """
-    raise NotImplementedError
+    rows = len(commits.counts)
+    if rows <= _BLOCK:
+        return _judged(commits, heads, shards, now, settled, settings)
+    parts = []
+    for begin in range(0, rows, _BLOCK):
+        some = np.arange(begin, min(begin + _BLOCK, rows))
+        parts.append(_judged(commits.take(some), heads, shards[some], now, settled, settings))
+    return Judgement(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(Judgement)))
 
 
 def summed(judged: Judgement, commits: Commits, groups: Ints, count: int) -> Sums:
     """The sums and the worst of each of `count` groups; `groups`: for each row the number of its group, 0 <= number < count."""
-    raise NotImplementedError
+    order = np.lexsort((-judged.lag, -judged.shown, groups))
+    begins = np.searchsorted(groups[order], np.arange(count))
+    found = np.diff(np.append(begins, len(order))) > 0
+    worst = np.full(count, UNKNOWN)
+    worst[found] = order[begins[found]]
+    known = judged.lag >= 0
+    moving = known & (judged.status < Status.STALL)
+
+    def number(mask: Bools) -> Ints:
+        return np.bincount(groups[mask], minlength=count)
+
+    def total(values: Floats) -> Floats:
+        some = ~np.isnan(values)
+        return np.where(number(some) > 0, np.bincount(groups[some], values[some], count), np.nan)
+
+    def longest(values: Floats) -> Floats:
+        largest: Floats = np.full(count, np.nan)
+        np.fmax.at(largest, groups, values)
+        return largest
+
+    def most(values: Ints, none: int) -> Ints:
+        largest: Ints = np.full(count, none, np.int64)
+        np.maximum.at(largest, groups, values)
+        return largest
+
+    def whole(values: Ints, mask: Bools) -> Ints:
+        """The sum, at most LONG_MAX: of the upper and the lower halves, so that none of them overflows."""
+        upper, lower = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        np.add.at(upper, groups[mask], values[mask] >> 32)
+        np.add.at(lower, groups[mask], values[mask] & 0xFFFF_FFFF)
+        upper += lower >> 32
+        return np.where(upper >> 31 > 0, LONG_MAX, (np.minimum(upper, 2**31 - 1) << 32) | (lower & 0xFFFF_FFFF))
+
+    of_all = number(np.ones(len(groups), np.bool_))
+    return Sums(
+        shards=of_all,
+        known=number(known),
+        lag=np.where(number(known) > 0, whole(judged.lag, known), UNKNOWN),
+        lost=whole(judged.lost, judged.lost > 0),
+        lag_seconds=longest(judged.lag_seconds),
+        commit_rate=total(judged.commit_rate),
+        produce_rate=total(judged.produce_rate),
+        drain_seconds=np.where(number(~np.isnan(judged.drain_seconds)) == of_all, longest(judged.drain_seconds), np.nan),
+        trend=total(judged.trend),
+        moving_lag=np.where(number(moving) > 0, whole(judged.lag, moving), UNKNOWN),
+        status=most(judged.shown, Status.UNKNOWN),
+        burrow=most(judged.burrow, Status.UNKNOWN),
+        worst=worst,
+        warn=number(judged.status == Status.WARN),
+        rewind=number(judged.status == Status.REWIND),
+        stall=number(judged.status == Status.STALL),
+        stop=number(judged.status == Status.STOP),
+        last_commit=most(commits.top_times, UNKNOWN),
+    )
+
+
+def _judged(commits: Commits, heads: Heads, shards: Ints, now: int, settled: int, settings: LagSettings) -> Judgement:
+    window, lines = _Window(commits), _Lines(heads, shards, settings.window_points)
+    allowed = settings.allowed_lag
+    place = np.maximum(commits.top_offsets, lines.lows)
+    lag = lag_now(commits.top_offsets, lines.newest, lines.lows)
+    lost = np.where((lines.lows >= 0) & (commits.top_offsets >= 0), np.maximum(lines.lows - commits.top_offsets, 0), 0)
+    few = window.counts < settings.minimum_points
+    status = np.where(((lag >= 0) & (lag <= allowed)) | few, Status.OK, _status(window, lines, lag, settled, settings))
+    last_lag = lag_now(np.where(window.counts > 0, window.last_offset, UNKNOWN), lines.newest, lines.lows)
+    burrow = np.where((last_lag <= allowed) | few, Status.OK, _burrow(window, lines, now, allowed))
+    stopped = status == Status.STOP
+    rate = window.rate()
+    rate = np.where(stopped & ~np.isnan(rate), 0.0, rate)
+    produced = lines.rate()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        drain = np.where(rate > produced, lag / (rate - produced), np.nan)
+    judged = ((lag >= 0) & ((lag <= allowed) | ~few)) | (status == Status.REWIND)
+    return Judgement(
+        lag=lag,
+        lost=lost,
+        lag_seconds=np.where(lag == 0, 0.0, np.where(lag > 0, lines.seconds_since(place, now), np.nan)),
+        commit_rate=rate,
+        produce_rate=produced,
+        drain_seconds=np.where(lag == 0, 0.0, np.where(lag > 0, drain, np.nan)),
+        trend=window.trend(np.where(stopped, lag, UNKNOWN), lines.newest_time),
+        status=status,
+        burrow=burrow,
+        judged=judged,
+        points=window.counts,
+    )
+
+
+def _burrow(window: "_Window", lines: "_Lines", now: int, allowed: int) -> Ints:
+    now_ms = now // US_OF_SECOND * 1_000
+    first_ms, last_ms = window.first_time // US_OF_MS, window.last_time // US_OF_MS
+    silent = (now_ms - last_ms > last_ms - first_ms) & (lines.lowest_recent > window.last_offset)
+    small = (window.lag_counts > 0) & (window.least_lag <= allowed)
+    rules = [silent, window.went_back_for_good(), small, window.flat, window.lags_ascend]
+    return np.select(rules, [Status.STOP, Status.REWIND, Status.OK, Status.STALL, Status.WARN], Status.OK)
+
+
+def _status(window: "_Window", lines: "_Lines", lag: Ints, settled: int, settings: LagSettings) -> Ints:
+    least_us = settings.window_points * settings.point_distance_ms * US_OF_MS
+    span = np.maximum(window.last_time - window.first_time, least_us)
+    since = lines.unread_since(window.last_offset, window.last_time, settings.allowed_lag)
+    silent = (lag >= 0) & (settled - since > span)
+    backlog = (lag >= 0) & (window.lag_counts >= _KNOWN_LEAST) & (window.least_lag > settings.allowed_lag)
+    rules = [
+        silent,
+        window.last_offset < window.largest_offset,
+        ~backlog,
+        window.flat,
+        window.lags_ascend,
+        window.lags_rise(),
+    ]
+    return np.select(rules, [Status.STOP, Status.REWIND, Status.OK, Status.STALL, Status.WARN, Status.WARN], Status.OK)
+
+
+class _Window:
+    """The commits of the current era, left-aligned: what both evaluations ask of them. Values of empty rows have no meaning."""
+
+    def __init__(self, commits: Commits) -> None:
+        era = commits.top_epochs >> ERA_BITS
+        current = _filled(commits.counts, commits.times.shape[1])
+        current &= (commits.offsets >= 0) & (commits.epochs >> ERA_BITS == era[:, None])
+        self.counts, (self.times, self.offsets, lags) = _left_aligned(current, (commits.times, commits.offsets, commits.lags))
+        self._there = _filled(self.counts, self.times.shape[1])
+        known = self._there & (lags >= 0)
+        self.lag_counts, (self.lags, self._lag_times) = _left_aligned(known, (lags, self.times))
+        self._known = _filled(self.lag_counts, self.lags.shape[1])
+        self.first_time, self.last_time = self.times[:, 0], _at(self.times, self.counts - 1)
+        self.last_offset = _at(self.offsets, self.counts - 1)
+        self.largest_offset = np.where(self._there, self.offsets, UNKNOWN).max(1)
+        self.flat = np.where(self._there, self.offsets, LONG_MAX).min(1) == self.largest_offset
+        self.least_lag = np.where(self._known, self.lags, LONG_MAX).min(1)
+        self.lags_ascend = ~_descents(self.lags, self._known).any(1)
+
+    def went_back_for_good(self) -> Bools:
+        """Burrow's REWIND."""
+        descents = _descents(self.offsets, self._there)
+        at = descents.argmax(1) + 1
+        columns = np.arange(self.offsets.shape[1])
+        after = np.where(self._there & (columns >= at[:, None]), self.offsets, UNKNOWN).max(1)
+        back: Bools = descents.any(1) & (after < _at(self.offsets, at - 1))
+        return back
+
+    def lags_rise(self) -> Bools:
+        """Whether the line rises by a tenth of the mean: 6 * sum((2i - (n - 1)) * lag) / (n + 1) >= sum(lag) / 10."""
+        n, columns = self.lag_counts, np.arange(self.lags.shape[1])
+        # The weights' sum is 0: what all lags have in common may be left out, so that large ones lose no digits.
+        above = np.where(self._known, self.lags - self.least_lag[:, None], 0).astype(np.float64)
+        rise = (above * (2 * columns - (n[:, None] - 1))).sum(1)
+        total = np.where(self._known, self.lags, 0).astype(np.float64).sum(1)
+        rises: Bools = rise * (6 * _RISE_OF_MEAN) >= total * (n + 1)
+        return rises
+
+    def rate(self) -> Floats:
+        """Messages per second from the first to the last commit, repeated ones included; NaN with a single time."""
+        steps = np.where(self._there[:, 1:], np.maximum(np.diff(self.offsets, axis=1), 0), 0).astype(np.float64)
+        return _per_second(steps.sum(1), self.first_time, self.last_time, self.counts)
+
+    def trend(self, lag: Ints, time: Ints) -> Floats:
+        """The slope of the line through the known lags, and through `lag` at `time` where it is known and later."""
+        also = (lag >= 0) & (time > self.last_time)
+        lags = np.column_stack((np.where(self._known, self.lags, 0), lag))
+        times = np.column_stack((np.where(self._known, self._lag_times, 0), time))
+        there = np.column_stack((self._known, also))
+        n = np.maximum(there.sum(1), 1)
+        # From the first one on, as integers: so large values lose no digits.
+        first = there.argmax(1)
+        rises = np.where(there, lags - _at(lags, first)[:, None], 0).astype(np.float64)
+        seconds = np.where(there, times - _at(times, first)[:, None], 0) / US_OF_SECOND
+        late = np.where(there, seconds - (seconds.sum(1) / n)[:, None], 0.0)
+        several = there.any(1) & (seconds.max(1) > seconds.min(1))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(several, (late * rises).sum(1) / (late * late).sum(1), np.nan)
+
+
+class _Lines:
+    """The heads of each row's shard: those that never fall, of equal ones in a row only the first and the last."""
+
+    def __init__(self, heads: Heads, shards: Ints, recent: int) -> None:
+        if not len(heads.counts):
+            heads = Heads.empty(1, LagSettings())
+        used, which = np.unique(np.maximum(shards, 0), return_inverse=True)
+        heads = heads.take(used)
+        there = _filled(heads.counts, heads.times.shape[1])
+        some = (heads.counts[which] > 0) & (shards >= 0)
+        self.newest = np.where(some, _at(heads.highs, heads.counts - 1)[which], UNKNOWN)
+        self.newest_time = np.where(some, _at(heads.times, heads.counts - 1)[which], UNKNOWN)
+        self.lows = np.where(shards >= 0, heads.lows[which], UNKNOWN)
+        late = there & (np.arange(heads.times.shape[1]) >= heads.counts[:, None] - recent)
+        self.lowest_recent = np.where(some, np.where(late, heads.highs, LONG_MAX).min(1)[which], LONG_MAX)
+        rising = there & (heads.highs >= np.maximum.accumulate(np.where(there, heads.highs, UNKNOWN), 1))
+        counts, (highs, times) = _left_aligned(rising, (heads.highs, heads.times))
+        there = _filled(counts, highs.shape[1])
+        inner = there[:, 2:] & (highs[:, 2:] == highs[:, 1:-1]) & (highs[:, 1:-1] == highs[:, :-2])
+        there[:, 1:-1] &= ~inner
+        counts, (highs, times) = _left_aligned(there, (highs, times))
+        produced = (_at(highs, counts - 1) - highs[:, 0]).astype(np.float64)
+        self._rate = np.where(some, _per_second(produced, times[:, 0], _at(times, counts - 1), counts)[which], np.nan)
+        self._counts, self._highs, self._times = np.where(some, counts[which], 0), highs[which], times[which]
+        self._there = _filled(self._counts, highs.shape[1])
+
+    def rate(self) -> Floats:
+        """Messages per second written between the first and the last head; NaN with a single time."""
+        return self._rate
+
+    def seconds_since(self, place: Ints, now: int) -> Floats:
+        """How many seconds ago the head was at an offset; NaN with fewer than two heads, or if all are equal."""
+        below = ((self._highs <= place[:, None]) & self._there).sum(1)
+        inside = (below > 0) & (below < self._counts)
+        left, right = np.where(inside, below - 1, 0), np.where(inside, below, self._counts - 1)
+        ahead, until = _at(self._highs, right), _at(self._times, right)
+        gap = ahead - _at(self._highs, left)
+        took = (until - _at(self._times, left)) / US_OF_SECOND
+        with np.errstate(divide="ignore", invalid="ignore"):
+            seconds = (now - until) / US_OF_SECOND + (ahead - place) * took / gap
+        most = np.where(below == 0, (now - self._times[:, 0]) / US_OF_SECOND + EXTRAPOLATED_S, np.inf)
+        return np.where((self._counts > 1) & (gap > 0), np.clip(seconds, 0.0, most), np.nan)
+
+    def unread_since(self, offsets: Ints, committed: Ints, allowed: int) -> Ints:
+        """When more than the allowed lag was unread after the commit: rule STOP of `status`."""
+        read = ((self._highs - allowed <= offsets[:, None]) & self._there).sum(1)
+        began = (read > 0) & (read < self._counts)
+        return np.where(began, np.maximum(_at(self._times, read), committed), committed)
+
+
+def _filled(counts: Ints, width: int) -> Bools:
+    """Which places of left-aligned rows are in use."""
+    filled: Bools = np.arange(width) < counts[:, None]
+    return filled
+
+
+def _at(matrix: Ints, places: Ints) -> Ints:
+    """The value at a place of each row; of an empty row any."""
+    return matrix[np.arange(len(matrix)), np.clip(places, 0, matrix.shape[1] - 1)]
+
+
+def _left_aligned(mask: Bools, matrices: Sequence[Ints]) -> tuple[Ints, list[Ints]]:
+    """What is in the mask, left-aligned and in order, and its counts. The matrices are as wide as the longest row, at least 1."""
+    counts: Ints = mask.sum(1)
+    width = max(int(counts.max(initial=0)), 1)
+    if (mask == _filled(counts, mask.shape[1])).all():
+        return counts, [matrix[:, :width] for matrix in matrices]
+    order = np.argsort(~mask, axis=1, kind="stable")[:, :width]
+    return counts, [np.take_along_axis(matrix, order, 1) for matrix in matrices]
+
+
+def _descents(matrix: Ints, there: Bools) -> Bools:
+    """For each place but the last: whether the value after it is smaller."""
+    descents: Bools = (matrix[:, 1:] < matrix[:, :-1]) & there[:, 1:]
+    return descents
+
+
+def _per_second(amount: Floats, begin: Ints, end: Ints, counts: Ints) -> Floats:
+    several = (counts > 1) & (end > begin)
+    return np.where(several, amount * US_OF_SECOND / np.where(several, end - begin, 1), np.nan)

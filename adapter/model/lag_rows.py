@@ -10,7 +10,8 @@ clamps those above 2**63 - 1 to it. -1 is an unknown value. Nothing here checks 
 threads takes care that only one of them uses a table.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import Self
 
 import numpy as np
@@ -42,6 +43,7 @@ class LagSettings:
     head_distance_ms: int = 30_000
 
     def __post_init__(self) -> None:
+        """Check the limits."""
         for name, least, most in (
             ("window_points", 2, 1_000),
             ("minimum_points", 2, self.window_points),
@@ -75,15 +77,20 @@ class Commits:
     @classmethod
     def empty(cls, rows: int, settings: LagSettings) -> Self:
         """Rows without a commit. A row takes 32 * window_points + 32 bytes."""
-        raise NotImplementedError
+        shape = rows, settings.window_points
+        times, epochs, offsets, lags = (np.zeros(shape, np.int64) for _ in range(4))
+        tops = (np.full(rows, UNKNOWN, np.int64) for _ in range(3))
+        return cls(times, epochs, offsets, lags, np.zeros(rows, np.int64), *tops)
 
     def take(self, rows: Ints) -> Self:
         """A copy of some rows, in the given order; a row may occur more than once."""
-        raise NotImplementedError
+        return type(self)(*(array.take(rows, 0) for array in _arrays(self)))
 
     def clear(self, rows: Ints) -> None:
         """Forget all of these rows, as if they had never had a commit: of a deleted key, or before a row is used for another."""
-        raise NotImplementedError
+        self.counts[rows] = 0
+        for array in (self.top_epochs, self.top_offsets, self.top_times):
+            array[rows] = UNKNOWN
 
     def add(self, rows: Ints, times: Ints, epochs: Ints, offsets: Ints, lags: Ints, settings: LagSettings) -> None:
         """Merge commits into the slots of their rows, in place. The arrays are of equal length; a row may occur more than once.
@@ -91,7 +98,37 @@ class Commits:
         A slot keeps the largest (epoch, offset, time); of equal ones the one with the smaller known lag. A commit that is older
         than all slots of a full row only counts for the row's largest record.
         """
-        raise NotImplementedError
+        commits = rows, times, epochs, offsets, lags
+        self._raise_tops(rows, epochs, offsets, times)
+        distance = settings.point_distance_ms * US_OF_MS
+        # Of equal commits, the smaller known lag: it belongs to the older head.
+        ranks = (epochs, offsets, times, np.where(lags < 0, np.iinfo(np.int64).min, -lags))
+        for turn in _turns(rows, times // distance, ranks):
+            self._add([array[turn] for array in commits], distance)
+
+    def _raise_tops(self, rows: Ints, epochs: Ints, offsets: Ints, times: Ints) -> None:
+        at = _largest_of_each(rows, (epochs, offsets, times))
+        rows = rows[at]
+        tops, new = (self.top_epochs, self.top_offsets, self.top_times), (epochs[at], offsets[at], times[at])
+        above = _above(new, [top[rows] for top in tops])
+        for top, values in zip(tops, new, strict=True):
+            top[rows[above]] = values[above]
+
+    def _add(self, commits: Sequence[Ints], distance: int) -> None:
+        """Merge commits of different rows."""
+        rows, times, epochs, offsets, lags = commits
+        place, same = _places(self.times, self.counts, rows, times, distance)
+        held = rows, place - 1
+        known, before = lags >= 0, self.lags[held]
+        better = _above((epochs, offsets, times), (self.epochs[held], self.offsets[held], self.times[held]))
+        equal = (epochs == self.epochs[held]) & (offsets == self.offsets[held]) & (times == self.times[held])
+        replaces = same & (better | (equal & known & ((before < 0) | (lags < before))))
+        matrices = self.times, self.epochs, self.offsets, self.lags
+        columns, at = _room(matrices, self.counts, rows, place, same)
+        columns[replaces] = place[replaces] - 1
+        written = np.flatnonzero(at | replaces)
+        for matrix, values in zip(matrices, (times, epochs, offsets, lags), strict=True):
+            matrix[rows[written], columns[written]] = values[written]
 
 
 @dataclass(frozen=True)
@@ -111,15 +148,18 @@ class Heads:
     @classmethod
     def empty(cls, rows: int, settings: LagSettings) -> Self:
         """Rows without a head. A row takes 16 * head_points + 24 bytes."""
-        raise NotImplementedError
+        shape = rows, settings.head_points
+        unknown = (np.full(rows, UNKNOWN, np.int64) for _ in range(2))
+        return cls(np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(rows, np.int64), *unknown)
 
     def take(self, rows: Ints) -> Self:
         """A copy of some rows, in the given order; a row may occur more than once."""
-        raise NotImplementedError
+        return type(self)(*(array.take(rows, 0) for array in _arrays(self)))
 
     def clear(self, rows: Ints) -> None:
         """Forget all of these rows, before they are used for other shards."""
-        raise NotImplementedError
+        self.counts[rows] = 0
+        self.lows[rows] = self.low_times[rows] = UNKNOWN
 
     def add(self, rows: Ints, times: Ints, highs: Ints, lows: Ints, settings: LagSettings) -> None:
         """Merge bounds into the slots of their rows, in place. The arrays are of equal length; a row may occur more than once.
@@ -127,4 +167,90 @@ class Heads:
         A slot keeps the newest head, of equally old ones the largest; a row the newest known low, of equally old ones the
         largest. A low of -1 is unknown. A head that is older than all slots of a full row does not count.
         """
-        raise NotImplementedError
+        self._raise_lows(rows, times, lows)
+        distance = settings.head_distance_ms * US_OF_MS
+        for turn in _turns(rows, times // distance, (times, highs)):
+            self._add(rows[turn], times[turn], highs[turn], distance)
+
+    def _raise_lows(self, rows: Ints, times: Ints, lows: Ints) -> None:
+        known = np.flatnonzero(lows >= 0)
+        at = known[_largest_of_each(rows[known], (times[known], lows[known]))]
+        above = at[_above((times[at], lows[at]), (self.low_times[rows[at]], self.lows[rows[at]]))]
+        self.low_times[rows[above]], self.lows[rows[above]] = times[above], lows[above]
+
+    def _add(self, rows: Ints, times: Ints, highs: Ints, distance: int) -> None:
+        """Merge heads of different rows."""
+        place, same = _places(self.times, self.counts, rows, times, distance)
+        held = rows, place - 1
+        replaces = same & _above((times, highs), (self.times[held], self.highs[held]))
+        matrices = self.times, self.highs
+        columns, at = _room(matrices, self.counts, rows, place, same)
+        columns[replaces] = place[replaces] - 1
+        written = np.flatnonzero(at | replaces)
+        for matrix, values in zip(matrices, (times, highs), strict=True):
+            matrix[rows[written], columns[written]] = values[written]
+
+
+def _arrays(table: Commits | Heads) -> list[Ints]:
+    return [getattr(table, field.name) for field in fields(table)]
+
+
+def _above(new: Sequence[Ints], old: Sequence[Ints]) -> Bools:
+    """Whether the first values, compared as tuples, are the larger ones."""
+    above = new[-1] > old[-1]
+    for one, other in zip(reversed(new[:-1]), reversed(old[:-1]), strict=True):
+        above = (one > other) | ((one == other) & above)
+    return above
+
+
+def _largest_of_each(rows: Ints, ranks: Sequence[Ints]) -> Ints:
+    """Where the largest tuple of each row is."""
+    order: Ints = np.argsort(rows, kind="stable")
+    if not _repeats(rows[order]).any():
+        return order
+    order = np.lexsort((*reversed(ranks), rows))
+    largest: Ints = order[np.append(~_repeats(rows[order]), True)]
+    return largest
+
+
+def _turns(rows: Ints, slots: Ints, ranks: Sequence[Ints]) -> Iterator[Ints]:
+    """Where the largest values of all rows' slots are, in turns: each has a row at most once. Older slots come first."""
+    if not _repeats(np.sort(rows)).any():
+        yield np.arange(len(rows))
+        return
+    order = np.lexsort((*reversed(ranks), slots, rows))
+    order = order[np.append(~(_repeats(rows[order]) & _repeats(slots[order])), True)]
+    first = np.flatnonzero(np.append(True, ~_repeats(rows[order])))
+    turn = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))
+    by_turn = np.argsort(turn, kind="stable")
+    yield from np.split(order[by_turn], np.cumsum(np.bincount(turn))[:-1])
+
+
+def _repeats(values: Ints) -> Bools:
+    """Whether a value equals the next one."""
+    repeats: Bools = values[1:] == values[:-1]
+    return repeats
+
+
+def _places(matrix: Ints, counts: Ints, rows: Ints, times: Ints, distance: int) -> tuple[Ints, Bools]:
+    """How many of each row's slots are not after the time's, and whether the last of these is the time's own."""
+    held = np.arange(matrix.shape[1]) < counts[rows, None]
+    begin = times - times % distance
+    place = ((matrix[rows] < (begin + distance)[:, None]) & held).sum(1)
+    return place, (place > 0) & (matrix[rows, place - 1] >= begin)
+
+
+def _room(matrices: Sequence[Ints], counts: Ints, rows: Ints, place: Ints, same: Bools) -> tuple[Ints, Bools]:
+    """Make room for the rows that have no such slot yet: its column, and whether there is one."""
+    width = matrices[0].shape[1]
+    full = counts[rows] == width
+    column = place - full
+    new = ~same & (column >= 0)
+    moved = np.flatnonzero(new & (full | (place < counts[rows])))
+    columns = np.arange(width)
+    at, whole = column[moved, None], full[moved, None]
+    source = np.where(whole, columns + (columns < at), columns - (columns > at))
+    for matrix in matrices:
+        matrix[rows[moved]] = np.take_along_axis(matrix[rows[moved]], source, 1)
+    counts[rows[new & ~full]] += 1
+    return column, new

@@ -97,6 +97,30 @@ class JournalSection(Section):
         return self
 
 
+class LagSection(Section):
+    """How far consumer groups are behind, live. `shards` = 0: nothing is kept, and nothing of it is loaded."""
+
+    shards: int = Field(default=100_000, ge=0, le=1_000_000)
+    interval_ms: int = Field(default=1_000, ge=100, le=60_000)
+    bounds_interval_ms: int = Field(default=5_000, ge=100, le=3_600_000)
+    window_points: int = Field(default=10, ge=3, le=60)
+    minimum_points: int = Field(default=3, ge=2, le=60)
+    point_distance_ms: int = Field(default=1_000, ge=1, le=3_600_000)
+    allowed_lag: int = Field(default=0, ge=0, le=2**53)
+    head_points: int = Field(default=30, ge=2, le=1_000)
+    head_distance_ms: int = Field(default=30_000, ge=1, le=3_600_000)
+    metric_groups_max: int = Field(default=100, ge=0, le=10_000)
+    metric_groups: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=255)], ...], Strict(strict=False)] = Field(
+        default=(), max_length=100
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.minimum_points > self.window_points:
+            raise ValueError(f"minimum_points = {self.minimum_points} is more than window_points = {self.window_points}")
+        return self
+
+
 class RecoverySection(Section):
     """The comparison with the Meta Service at start."""
 
@@ -138,6 +162,7 @@ class AdapterConfig(Section):
     expiry: ExpirySection = ExpirySection()
     broker_log: BrokerLogSection = BrokerLogSection()
     rocketmq: RocketmqSection = RocketmqSection()
+    lag: LagSection = LagSection()
     admin: AdminSection = AdminSection()
     journal: JournalSection = JournalSection()
     telemetry: TelemetrySection = TelemetrySection()

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from adapter.model.bounds import Bounds, ShardKey
 
 MAX_SHARDS = 100_000  # about 40 MB; a broker with more should serve BrokerLog
+_MARK = ShardKey("", "")  # among the shards, behind those that were reported before the last `news`; no name is empty
+_NOTHING = Bounds(0, 0, 0)
 
 
 class ReportedBounds:
@@ -22,6 +24,13 @@ class ReportedBounds:
             self._bounds.move_to_end(shard)
         while len(self._bounds) > self._max_shards:
             self._bounds.popitem(last=False)
+
+    def news(self) -> list[tuple[ShardKey, Bounds]]:
+        """What was reported since the last call, the newest first. For one caller."""
+        found = list(iter(reversed(self._bounds.items()).__next__, (_MARK, _NOTHING)))
+        self._bounds[_MARK] = _NOTHING
+        self._bounds.move_to_end(_MARK)
+        return found
 
     def get(self, shard: ShardKey) -> Bounds | None:
         """The bounds that were reported last; None if there are none."""

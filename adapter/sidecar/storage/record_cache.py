@@ -6,11 +6,13 @@ Bounded: whole groups leave, the one used longest ago first.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import chain
 
 from adapter.model.records import GroupKey, Held, OffsetKey
 
 MAX_KEYS = 100_000  # some 450 bytes each
+_MARK = GroupKey("", "")  # among the groups, behind those that were used before the last `used`; no name is empty
 
 
 class RecordCache:
@@ -20,6 +22,7 @@ class RecordCache:
         self._max_keys = max_keys
         self._groups: OrderedDict[GroupKey, dict[str, Held]] = OrderedDict()
         self._count = 0
+        self.evicted: Callable[[Collection[Held]], None] | None = None  # called with what leaves for lack of room
 
     def __len__(self) -> int:
         """How many records are cached."""
@@ -47,7 +50,24 @@ class RecordCache:
         self._count += len(known)
         self._groups.move_to_end(group)
         while self._count > self._max_keys:
-            self._count -= len(self._groups.popitem(last=False)[1])
+            gone = self._groups.popitem(last=False)[1]
+            self._count -= len(gone)
+            if self.evicted and gone:
+                self.evicted(gone.values())
+
+    def used(self) -> list[GroupKey]:
+        """The groups that were used since the last call, the newest first: among them are all that were written since.
+
+        A commit does nothing for this: the cache keeps its groups in the order of their use in any case.
+        """
+        found = list(iter(reversed(self._groups).__next__, _MARK))
+        self._groups[_MARK] = {}
+        self._groups.move_to_end(_MARK)
+        return found
+
+    def held(self, groups: Iterable[GroupKey]) -> list[Held]:
+        """The cached records of some groups."""
+        return list(chain.from_iterable(map(dict.values, filter(None, map(self._groups.get, groups)))))
 
     def discard(self, key: OffsetKey) -> None:
         """Remove a record, if it is cached."""

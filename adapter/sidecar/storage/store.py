@@ -8,10 +8,10 @@ and reported. Knows no Meta Service.
 import contextlib
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import anyio
 import structlog
@@ -45,12 +45,23 @@ _FIRST_KEY = b"\1"  # bookkeeping is below, length-prefixed names are from here 
 WATCH_S = 0.5  # between two looks at the files, and for space on a full disk
 
 
+class Follower(Protocol):
+    """Is told of what it cannot find in the record cache afterwards. Neither method may raise, nor take long."""
+
+    def evicted(self, records: Collection[Held]) -> None:
+        """These records are not cached any more."""
+
+    def removed(self, key: OffsetKey, seq: int) -> None:
+        """The key was removed from the store behind the write `seq`."""
+
+
 class LocalStore:
     """Offsets on a disk, and the bookkeeping that shows what is flushed and whether acknowledged writes were lost."""
 
     def __init__(self, disk: Disk, wal_sync: WalSync) -> None:
         self._disk = disk
         self._cache = RecordCache()
+        self._follower: Follower | None = None
         self.snapshots = Snapshots()
         self.failure = ""
         self._disk_full = False
@@ -134,6 +145,19 @@ class LocalStore:
         """The cached records of a group, for `FastWriteBatch.stage`, which replaces them."""
         return self._cache.of(group)
 
+    def follow(self, follower: Follower) -> None:
+        """Tell a follower from now on. With it, `used` and `held_of` find all that is written."""
+        self._follower = follower
+        self._cache.evicted = follower.evicted
+
+    def used(self) -> list[GroupKey]:
+        """The cached groups that were used since the last call: see `RecordCache.used`."""
+        return self._cache.used()
+
+    def held_of(self, groups: Iterable[GroupKey]) -> list[Held]:
+        """The cached records of these groups."""
+        return self._cache.held(groups)
+
     def hold_all(self, group: GroupKey, shards: Sequence[str]) -> Mapping[str, Held | Absent]:
         """What stands under some shards of a group, and maybe under others; those that are not in memory are read together."""
         held = self._cache.of(group)
@@ -211,6 +235,8 @@ class LocalStore:
         for key, record in changes.items():
             if record is None:
                 self._cache.discard(key)
+                if self._follower:
+                    self._follower.removed(key, self.seq)
 
     async def sync(self) -> None:
         """Make every write so far survive a power cut.

@@ -1,0 +1,104 @@
+"""The live lag of one open store: looks at what was written about once a second, and has it evaluated in a worker thread.
+
+An evaluation never overlaps the next one. The pause between two is longer where they are long, so that the event loop is held for at
+most 1/REST_LOOP of the time, and a processor is used for at most 1/REST_WORK: commits go first. State begins anew with each core.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from adapter.client.broker_log import BrokerLog
+from adapter.errors import StorageFailedError
+from adapter.runtime.clocks import Clocks
+from adapter.sidecar.config import LagSection
+from adapter.sidecar.lag.bounds import Asking
+from adapter.sidecar.lag.feed import Feed
+from adapter.sidecar.lag.metrics import LagMetrics
+from adapter.sidecar.lag.table import Evaluated, LagTable
+from adapter.sidecar.lag.view import View
+from adapter.sidecar.lag.watching import LagWatches
+from adapter.sidecar.shard_bounds import ReportedBounds
+from adapter.sidecar.storage.store import LocalStore
+
+log = structlog.get_logger(__name__)
+R = TypeVar("R")
+
+REST_LOOP = 100
+REST_WORK = 20
+SLOW_S = 0.05  # from which on it is said how long the event loop was held
+
+
+class LiveLag:
+    """Evaluates what is committed to a store. `view` is the last evaluation."""
+
+    def __init__(
+        self,
+        section: LagSection,
+        store: LocalStore,
+        bounds: ReportedBounds,
+        broker_log: BrokerLog,
+        clocks: Clocks,
+        metrics: LagMetrics,
+        *,
+        in_thread: Callable[[Callable[[], Evaluated]], Awaitable[Evaluated]] = anyio.to_thread.run_sync,
+    ) -> None:
+        self._section = section
+        self._clocks = clocks
+        self._metrics = metrics
+        self._in_thread = in_thread
+        self._feed = Feed(store, bounds, section.shards)
+        self._asking = Asking(broker_log)
+        self.table = LagTable(section, bounds.get)
+        self.view = View.nothing()
+        self.watches = LagWatches()
+        self.left_out = 0  # offsets of the store that had no room when it was read
+        self.longest_s = 0.0  # the longest time for which a look held the event loop
+
+    @property
+    def bounds_error(self) -> str:
+        """Why bounds are missing that the broker should have told; empty if none are."""
+        return self._asking.error
+
+    async def run(self) -> None:
+        """Read the store's offsets, and evaluate, until cancelled. Begin it when the store was compared with the Meta Service."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._asking.run, name="lag.bounds")
+                tasks.start_soon(self._fill, name="lag.fill")
+                while True:
+                    await anyio.sleep(await self.evaluate())
+        finally:
+            self.watches.end()
+
+    async def evaluate(self) -> float:
+        """Evaluate what was written since the last time; returns for how many seconds to rest."""
+        began = time.perf_counter()
+        news = await self._feed.take()
+        now_ms = self._clocks.now_ms()
+        work = partial(self.table.evaluate, news, self._asking.take(), now_ms, ask=self._asking.idle)
+        view, ask, cpu_s = await self._in_thread(work)
+        self.view = view
+        if ask:
+            self._asking.ask(ask)
+        took_s = time.perf_counter() - began
+        self.longest_s = max(self.longest_s, news.longest_s)
+        self._metrics.evaluated(view, took_s)
+        self.watches.note(view)
+        log.debug("lag.evaluated", shards=view.shards_kept, seconds=took_s, cpu=cpu_s, held=news.held_s, longest=news.longest_s)
+        return max(self._section.interval_ms / 1000 - took_s, REST_LOOP * news.held_s, REST_WORK * cpu_s)
+
+    async def _fill(self) -> None:
+        try:
+            self.left_out = await self._feed.fill(anyio.sleep)
+        except StorageFailedError:
+            return  # it is about to be opened again
+        if self.left_out:
+            log.warning(
+                "lag.left_out", offsets=self.left_out, help="their lag is kept as soon as they move; raise lag.shards to keep more"
+            )

@@ -1,0 +1,232 @@
+"""What an evaluation of the live lag found, as an immutable value that any task or thread may read; and its messages.
+
+Groups have numbers, which are places in the arrays. A number may be another group's in a later view.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from adapter.model.codec import unpack_names
+from adapter.model.lag import Judgement, Sums
+from adapter.model.lag_rows import UNKNOWN, US_OF_MS, Bools, Floats, Ints
+from adapter.model.records import GroupKey
+from adapter.rpc import lag_pb
+
+_FLOATS = {"lag_seconds", "commit_rate", "produce_rate", "drain_seconds", "trend"}
+_ORDERS = frozenset(lag_pb.LagOrder.values())
+
+
+class Removed(NamedTuple):
+    """A group that was not kept any more from a view on, and the number that it had."""
+
+    version: int
+    key: GroupKey
+    group: int
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What is shown of each row, as of when it was judged. Times in microseconds; -1 is unknown."""
+
+    judged: Judgement
+    epochs: Ints
+    offsets: Ints
+    times: Ints
+    highs: Ints
+    head_times: Ints
+    lows: Ints
+
+    @classmethod
+    def empty(cls, size: int) -> Self:
+        """Rows that were not judged yet."""
+        judged = {one.name: _unknown(one.name, size) for one in fields(Judgement)}
+        return cls(Judgement(**judged), *(np.full(size, UNKNOWN) for _ in range(6)))
+
+    def copied(self, size: int) -> Self:
+        """A copy with room for this number of rows, which is not smaller."""
+        new = self.empty(size - len(self.epochs))
+        judged = (np.append(getattr(self.judged, one.name), getattr(new.judged, one.name)) for one in fields(Judgement))
+        rest = (np.append(getattr(self, one.name), getattr(new, one.name)) for one in fields(self)[1:])
+        return type(self)(Judgement(*judged), *rest)
+
+
+def _unknown(name: str, size: int) -> Any:  # noqa: ANN401 - an array
+    if name in _FLOATS:
+        return np.full(size, np.nan)
+    return np.zeros(size, np.bool_) if name == "judged" else np.full(size, UNKNOWN * (name == "lag"))
+
+
+@dataclass(frozen=True)
+class View:
+    """An evaluation. `keys` (packed) and `group_of` of each row, -1 for a free one; by group: name, sums, since when it has its
+    status, the version in which it changed last, its rank in key order. `removed`: groups that left, the oldest first, complete
+    above version `floor`.
+    """
+
+    version: int
+    evaluated_at_ms: int
+    rows: Rows
+    keys: Sequence[bytes]
+    group_of: Ints
+    groups: Sequence[GroupKey]
+    sums: Sums
+    since_ms: Ints
+    changed: Ints
+    ranks: Ints
+    shards_kept: int
+    groups_kept: int
+    forgotten: int
+    removed: Sequence[Removed] = ()
+    floor: int = 0
+    _orders: dict[int, Ints] = field(default_factory=dict)
+
+    @classmethod
+    def nothing(cls) -> Self:
+        """Before the first evaluation."""
+        none = np.zeros(0, np.int64)
+        floats = {one.name: none.astype(np.float64) if one.name in _FLOATS else none for one in fields(Sums)}
+        return cls(0, 0, Rows.empty(0), (), none, (), Sums(**floats), none, none, none, 0, 0, 0)
+
+    @property
+    def kept(self) -> Bools:
+        """Which numbers are those of a group."""
+        kept: Bools = self.sums.shards > 0
+        return kept
+
+    def order(self, kind: int) -> Ints:
+        """The numbers of all groups in an order of `lag_pb.LagOrder`. Takes some ms for 100,000 groups: call it in a thread."""
+        found = self._orders.get(kind)
+        if found is None:
+            groups = np.flatnonzero(self.kept)
+            keys = [-_low(column[groups]) for column in self._columns(kind)]
+            found = self._orders[kind] = groups[np.lexsort((self.ranks[groups], *reversed(keys)))]
+        return found
+
+    def _columns(self, kind: int) -> list[Ints | Floats]:
+        """What decides in an order, the largest first."""
+        sums = self.sums
+        columns: dict[int, list[Ints | Floats]] = {
+            lag_pb.WORST: [sums.status, sums.lag_seconds, sums.lag],
+            lag_pb.LAG: [sums.lag, sums.lag_seconds],
+            lag_pb.LAG_SECONDS: [sums.lag_seconds, sums.lag],
+            lag_pb.TREND: [sums.trend, sums.lag],
+            lag_pb.COMMIT_RATE: [sums.commit_rate],
+            lag_pb.LAST_COMMIT: [-sums.last_commit],
+            lag_pb.NAME: [],
+        }
+        return columns[kind]
+
+    def messages(self, groups: Ints) -> Iterator[lag_pb.GroupLag]:
+        """The messages of some groups."""
+        sums = self.sums
+        known = sums.known[groups] > 0
+        optional = [
+            _optional(sums.lag[groups], known),
+            *(_optional(column[groups], ~np.isnan(column[groups])) for column in self._floats()),
+            _optional(sums.moving_lag[groups], sums.moving_lag[groups] >= 0),
+        ]
+        plain = [column[groups].tolist() for column in (sums.shards, sums.known, sums.lost, sums.status, sums.burrow, sums.worst)]
+        counts = [column[groups].tolist() for column in (sums.warn, sums.rewind, sums.stall, sums.stop)]
+        times = (np.maximum(sums.last_commit[groups], 0) // US_OF_MS).tolist(), self.since_ms[groups].tolist()
+        rows = zip(groups.tolist(), zip(*optional, strict=True), zip(*plain, strict=True), zip(*counts, strict=True), *times)
+        for group, (lag, seconds, commits, produces, trend, moving), (
+            shards,
+            count,
+            lost,
+            status,
+            burrow,
+            worst,
+        ), at, last, since in rows:
+            key = self.groups[group]
+            warn, rewind, stall, stop = at
+            yield lag_pb.GroupLag(
+                namespace=key.namespace,
+                group=key.group,
+                shards=shards,
+                known=count,
+                lag=lag,
+                lag_seconds=seconds,
+                commit_rate=commits,
+                produce_rate=produces,
+                trend=trend,
+                lost=lost,
+                last_commit_at_ms=last,
+                status=status,
+                burrow=burrow,
+                worst_shard=self.shard(worst),
+                warn=warn,
+                rewind=rewind,
+                stall=stall,
+                stop=stop,
+                status_since_ms=since,
+                moving_lag=moving,
+            )
+
+    def _floats(self) -> tuple[Floats, ...]:
+        sums = self.sums
+        return sums.lag_seconds, sums.commit_rate, sums.produce_rate, sums.trend
+
+    def shard(self, row: int) -> str:
+        """The shard of a row."""
+        return unpack_names(self.keys[row])[2]
+
+    def rows_of(self, group: int) -> Ints:
+        """The rows of a group, by shard in key order."""
+        rows = np.flatnonzero(self.group_of == group).tolist()
+        return np.array(sorted(rows, key=self.keys.__getitem__), np.int64)
+
+    def shards(self, rows: Ints) -> Iterator[lag_pb.ShardLag]:
+        """The messages of some rows, without labels."""
+        shown, judged = self.rows, self.rows.judged
+        optional = [_optional(column[rows], column[rows] >= 0) for column in (shown.lows, shown.highs, judged.lag)] + [
+            _optional(column[rows], ~np.isnan(column[rows]))
+            for column in (judged.lag_seconds, judged.commit_rate, judged.produce_rate, judged.trend)
+        ]
+        times = [(np.maximum(column[rows], 0) // US_OF_MS).tolist() for column in (shown.times, shown.head_times)]
+        plain = [
+            column[rows].tolist()
+            for column in (shown.epochs, shown.offsets, judged.lost, judged.shown, judged.burrow, judged.points)
+        ]
+        everything = zip(rows.tolist(), zip(*optional, strict=True), zip(*plain, strict=True), *times, strict=True)
+        for row, (low, high, lag, seconds, commits, produces, trend), (
+            epoch,
+            offset,
+            lost,
+            status,
+            burrow,
+            points,
+        ), at, seen in everything:
+            yield lag_pb.ShardLag(
+                shard=self.shard(row),
+                epoch=epoch,
+                offset=offset,
+                committed_at_ms=at,
+                low_watermark=low,
+                high_watermark=high,
+                bounds_at_ms=seen,
+                lag=lag,
+                lost=lost,
+                lag_seconds=seconds,
+                commit_rate=commits,
+                produce_rate=produces,
+                trend=trend,
+                status=status,
+                burrow=burrow,
+                points=points,
+            )
+
+
+def _low(values: Ints | Floats) -> Ints | Floats:
+    """Unknown floats below all known ones."""
+    return np.where(np.isnan(values), -np.inf, values) if values.dtype.kind == "f" else values
+
+
+def _optional(values: Ints | Floats, known: Bools) -> list[Any]:
+    found = values.tolist()
+    if not known.all():
+        for place in np.flatnonzero(~known).tolist():
+            found[place] = None
+    return found
