@@ -397,9 +397,9 @@ def _at(matrix: Ints, places: Ints) -> Ints:
 
 
 def _left_aligned(mask: Bools, matrices: Sequence[Ints]) -> tuple[Ints, list[Ints]]:
-    """What is in the mask, left-aligned and in order, and its counts. The matrices are as wide as the longest row, at least 1."""
+    """What is in the mask, left-aligned and in order, and its counts. The matrices are as wide as the longest row, at least 2."""
     counts: Ints = mask.sum(1)
-    width = max(int(counts.max(initial=0)), 1)
+    width = max(int(counts.max(initial=0)), 2)
     if (mask == _filled(counts, mask.shape[1])).all():
         return counts, [matrix[:, :width] for matrix in matrices]
     order = np.argsort(~mask, axis=1, kind="stable")[:, :width]

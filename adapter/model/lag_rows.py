@@ -1,9 +1,9 @@
 """What lag is judged by: the last commits of each key, and the last heads (log end offsets) of each shard, as numpy matrices.
 
 A row is a key (namespace, group, shard) in `Commits`, a shard (namespace, shard) in `Heads`; which one is which is the caller's
-business. Rows are left-aligned, oldest first, and only their first `counts` columns have a meaning. Both keep time slots: a slot
-begins at a multiple of its distance, and keeps the largest of what falls into it, so that late, repeated and reordered values
-give the same rows. A row that is full loses its oldest slot.
+business. Matrices have at least two columns. Rows are left-aligned, oldest first, and only their first `counts` columns have a
+meaning. Both keep time slots: a slot begins at a multiple of its distance, and keeps the largest of what falls into it, so that
+late, repeated and reordered values give the same rows. A row that is full loses its oldest slot.
 
 All integers are int64. Times are Unix times in microseconds, 0 <= time < 2**62. Offsets and epochs are at least 0; the caller
 clamps those above 2**63 - 1 to it. -1 is an unknown value. Nothing here checks this, and nothing locks: a caller with several
