@@ -28,7 +28,7 @@ class Page:
 
     async def stalled(self, group: Group) -> bool:
         """Whether the page of groups says that a group stalls or has stopped."""
-        found = await self._visitor.json("/groups", namespace=group.namespace, text=group.name)
+        found = await self._visitor.json("/groups", namespace=group.namespace, q=group.name)
         return any(
             row["group"] == group.name and row["namespace"] == group.namespace and row["status"] in {"stall", "stop"}
             for row in found["groups"]
@@ -37,7 +37,7 @@ class Page:
     async def was_reset(self, group: Group) -> bool:
         """Whether the group's page tells of a reset."""
         found: Any = await self._visitor.json("/group", namespace=group.namespace, group=group.name)
-        return any(change["kind"] == "reset" for change in found["timeline"])
+        return any(change["kind"] == "reset" for change in found["changes"])
 
     async def _says(self, kind: str, subject: str) -> bool:
         found = await self._visitor.json("/")
