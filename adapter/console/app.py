@@ -1,6 +1,6 @@
 """The console's application: its routes, its middleware from the outside in, and its error pages."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -10,22 +10,27 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from adapter.console import guard
+from adapter.console import fleet_view, group_view, groups_view, guard
 from adapter.console.admin_calls import AdminCalls
+from adapter.console.asking import Asking
 from adapter.console.background import Background
+from adapter.console.charts import Charts
 from adapter.console.config import ConsoleConfig
+from adapter.console.live import Live, StreamKey
 from adapter.console.meta_instances import MetaInstances
-from adapter.console.pages import JSON, Pages, form_of, json_of, page
+from adapter.console.pages import JSON, Pages, form_of, json_made, json_of, linker, page, pages_of
 from adapter.console.parts import Part
+from adapter.console.views import Fragments, Query, Site, View, digest
 from adapter.fleet.fleet import FleetApi
 from adapter.runtime.addresses import is_loopback
 
 log = structlog.get_logger(__name__)
 
+VIEWS = {"/": fleet_view.VIEW, "/groups": groups_view.VIEW, "/group": group_view.VIEW}
 STATIC = Path(__file__).parent / "static"
 STATIC_S = 300  # seconds for which a browser may keep a static file; its address has the version
 
@@ -38,11 +43,13 @@ def make_app(
     `parts` are added to it: what they need to know of the settings they were given when they were made. Run
     `app.state.background` beside it, for live pages and charts.
     """
+    charts = Charts(settings.charts, fleet)
+    live = Live(fleet, meta, settings.server.streams)
+    site = Site(settings, fleet, meta, Asking(calls), charts)
     app = Starlette(
         routes=[
-            Route("/", _fleet, name="fleet"),
-            Route("/groups", _groups, name="groups"),
-            Route("/group", _group, name="group"),
+            *(Route(path, _page_of(view, site), name=view.name) for path, view in VIEWS.items()),
+            *(Route(f"/live/{view.name}", _live_of(view, site, live), name=f"live-{view.name}") for view in VIEWS.values()),
             Route("/healthz", _healthz, name="healthz"),
             Mount("/static", _Static(directory=STATIC), name="static"),
             *(route for part in parts for route in part.routes),
@@ -59,8 +66,45 @@ def make_app(
     app.state.fleet = fleet
     app.state.meta = meta
     app.state.calls = calls
-    app.state.background = Background()
+    app.state.background = Background(live, charts)
     return app
+
+
+def _page_of(view: View, site: Site) -> Callable[[Request], Awaitable[Response]]:
+    """The page of a view, in HTML or JSON."""
+
+    async def answer(request: Request) -> Response:
+        built = await view.build(site, Query(request))
+        if form_of(request) == JSON:
+            return await json_made(request, built.json)
+        pages, link = pages_of(request), linker(request)
+        values = {**pages.values(request), **built.values}
+
+        def render() -> str:
+            fragments = built.fragments(pages, link)
+            live = link(f"live-{view.name}", **built.query, seen=digest(fragments))
+            return pages.render(view.template, {**values, "fragments": fragments, "live": live})
+
+        return HTMLResponse(await pages.aside(render))
+
+    return answer
+
+
+def _live_of(view: View, site: Site, live: Live) -> Callable[[Request], Awaitable[Response]]:
+    """The stream of what changes on the page of a view."""
+
+    async def answer(request: Request) -> Response:
+        query, pages, link = Query(request), pages_of(request), linker(request)
+        built = await view.build(site, query)  # refuses bad parameters before the stream begins
+        seen = query.text("seen")
+
+        async def build() -> Fragments:
+            now = await view.build(site, query)
+            return await pages.aside(lambda: now.fragments(pages, link))
+
+        return live.open(StreamKey(view.name, link(view.name, **built.query)), build, seen)
+
+    return answer
 
 
 def hosts_of(settings: ConsoleConfig) -> Sequence[str]:
@@ -77,18 +121,6 @@ class _Static(StaticFiles):
         response = super().file_response(*arguments, **named)
         response.headers["Cache-Control"] = f"public, max-age={STATIC_S}"
         return response
-
-
-async def _fleet(request: Request) -> Response:
-    return await page(request, "placeholder.html", title="Fleet", nav="fleet")
-
-
-async def _groups(request: Request) -> Response:
-    return await page(request, "placeholder.html", title="Groups", nav="groups")
-
-
-async def _group(request: Request) -> Response:
-    return await page(request, "placeholder.html", title="Group", nav="groups")
 
 
 async def _healthz(_: Request) -> Response:

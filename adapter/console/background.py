@@ -2,17 +2,23 @@
 
 import anyio
 
+from adapter.console.charts import Charts
+from adapter.console.live import Live
+
 
 class Background:
     """Runs until cancelled. `stop` ends the live streams, so that a stop need not wait for them."""
 
-    def __init__(self) -> None:
-        self._stopping = anyio.Event()
+    def __init__(self, live: Live, charts: Charts) -> None:
+        self.live = live
+        self.charts = charts
 
     async def run(self) -> None:
         """Run until cancelled."""
-        await anyio.sleep_forever()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.live.run, name="live")
+            tasks.start_soon(self.charts.run, name="charts")
 
     def stop(self) -> None:
         """End the streams."""
-        self._stopping.set()
+        self.live.stop()

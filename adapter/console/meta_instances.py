@@ -59,7 +59,7 @@ RaftOpening = Callable[[], AbstractAsyncContextManager[RaftSource]]
 
 
 class MetaInstances:
-    """What is known of the Meta Service. `changed` is told after each round in which something was asked."""
+    """What is known of the Meta Service."""
 
     def __init__(
         self, section: MetaInstancesSection, channels: Mapping[str, grpc.aio.Channel], raft: RaftSource | None = None
@@ -70,6 +70,7 @@ class MetaInstances:
         self._raft_source = raft
         self._seen = {address: MetaInstance(address) for address in channels}
         self.raft: RaftSituation | None = RaftSituation() if raft else None
+        self._changed = anyio.Event()
 
     @classmethod
     @asynccontextmanager
@@ -94,13 +95,28 @@ class MetaInstances:
             await self.ask()
             await anyio.sleep(self._interval_s)
 
+    async def wait(self) -> None:
+        """Wait until an instance comes or goes, or a leader does."""
+        await self._changed.wait()
+
     async def ask(self) -> None:
         """Ask all of them now, at the same time."""
+        before = self._gist()
         async with anyio.create_task_group() as tasks:
             for address in self._stubs:
                 tasks.start_soon(self._ask, address)
             if self._raft_source:
                 tasks.start_soon(self._look, self._raft_source)
+        if self._gist() != before:
+            self._changed.set()
+            self._changed = anyio.Event()
+
+    def _gist(self) -> object:
+        """What a person should see at once: not how far a store is, which changes all the time."""
+        instances = [
+            (one.address, one.error, one.status and (one.status.version, one.status.HasField("loss"))) for one in self.instances
+        ]
+        return instances, self.raft and (self.raft.error, self.raft.problems, [group["leader"] for group in self.raft.groups])
 
     async def _ask(self, address: str) -> None:
         begun = wall_ms()

@@ -6,7 +6,7 @@ in one changes no path. Links are paths without a host, so that a forged Host he
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import anyio
@@ -15,9 +15,11 @@ import jinja2
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from adapter.console import shown
+from adapter.console import charts, shown
 from adapter.console.parts import Part
 from adapter.runtime.version import version
+
+T = TypeVar("T")
 
 RENDERERS = 2  # threads that render pages: more would only compete for the interpreter
 HTML, JSON = "html", "json"
@@ -37,18 +39,22 @@ class Pages:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        self._environment.filters.update(shown.FILTERS)
+        self._environment.filters.update(shown.FILTERS, spark_path=charts.spark_path, spark_text=charts.spark_text)
         self._environment.globals.update(version=version())
 
     def render(self, template: str, values: Mapping[str, Any]) -> str:
         """Render a template. Takes milliseconds for each 100 rows; call it in a thread for more."""
         return self._environment.get_template(template).render(values)
 
+    def macros(self, template: str) -> Any:  # noqa: ANN401 - macros are functions that return Markup
+        """The macros of a template, for fragments."""
+        return self._environment.get_template(template).module
+
     async def render_aside(self, template: str, values: Mapping[str, Any]) -> str:
         """Render a template in one of a few threads, so that a long page does not hold the event loop."""
         return await self.aside(lambda: self.render(template, values))
 
-    async def aside(self, work: Callable[[], str]) -> str:
+    async def aside(self, work: Callable[[], T]) -> T:
         """Run work in one of the threads for pages."""
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(RENDERERS)
@@ -72,9 +78,10 @@ def pages_of(request: Request) -> Pages:
 def linker(request: Request) -> Callable[..., str]:
     """A function `link(name, **query)`: the path of a named route below the root path; values that are None are left out."""
     root = str(request.scope.get("root_path", ""))
+    paths: dict[str, str] = {}
 
     def link(name: str, /, **query: object) -> str:
-        path = root + str(request.app.url_path_for(name))
+        path = paths.get(name) or paths.setdefault(name, root + str(request.app.url_path_for(name)))
         asked = urlencode({key: value for key, value in query.items() if value is not None}, errors="surrogateescape")
         return f"{path}?{asked}" if asked else path
 
@@ -104,6 +111,11 @@ def form_of(request: Request) -> str:
 
 
 async def json_of(request: Request, value: object) -> Response:
-    """The same in JSON, for scripts."""
-    text = await pages_of(request).aside(lambda: json.dumps(value, ensure_ascii=True, separators=(",", ":")))
+    """A value in JSON, for scripts."""
+    return await json_made(request, lambda: value)
+
+
+async def json_made(request: Request, make: Callable[[], object]) -> Response:
+    """The same of a value that takes time to make: `make` is called in a thread."""
+    text = await pages_of(request).aside(lambda: json.dumps(make(), ensure_ascii=True, separators=(",", ":")))
     return Response(text, media_type="application/json")

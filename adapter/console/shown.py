@@ -40,19 +40,25 @@ def short(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A duration: 0.42 s, 12 s, 3 min 20 s, 5 h 10 min, 2 d 4 h."""
+    """A duration: 4.2 ms, 0.42 s, 12 s, 3 min 20 s, 5 h 10 min, 2 d 4 h."""
     if value is None or not math.isfinite(value):
         return NOTHING
-    if value < 10:  # noqa: PLR2004 - below it tenths matter
-        return f"{value:.1f} s" if value >= 1 or value == 0 else f"{value:.2f} s"
+    if value < 2 * MINUTE_S:
+        return _short_time(value)
     whole = int(value)
-    if whole < 2 * MINUTE_S:
-        return f"{whole} s"
     if whole < 2 * HOUR_S:
         return f"{whole // MINUTE_S} min {whole % MINUTE_S} s"
     if whole < 2 * DAY_S:
         return f"{whole // HOUR_S} h {whole % HOUR_S // MINUTE_S} min"
     return f"{whole // DAY_S:,} d {whole % DAY_S // HOUR_S} h"
+
+
+def _short_time(value: float) -> str:
+    if 0 < value < 0.1:  # noqa: PLR2004 - below it thousandths matter
+        return f"{value * 1000:.1f} ms"
+    if value < 10:  # noqa: PLR2004 - below it tenths matter
+        return f"{value:.1f} s" if value >= 1 or value == 0 else f"{value:.2f} s"
+    return f"{int(value)} s"
 
 
 def rate(value: float | None) -> str:
@@ -88,9 +94,10 @@ def name(value: str) -> str:
 
     Each such character becomes its code, so that two names that differ look different.
     """
-    if value.isascii() and value.isprintable():
+    if value.isascii() and value.isprintable() and "\\u{" not in value:
         return value
-    return "".join(letter if _harmless(letter) else f"\\u{{{ord(letter):x}}}" for letter in value)
+    plain = value.replace("\\u{", "\\u{5c}u{")
+    return "".join(letter if _harmless(letter) else f"\\u{{{ord(letter):x}}}" for letter in plain)
 
 
 def _harmless(letter: str) -> bool:

@@ -1,0 +1,208 @@
+"""Drawings: the sparkline of a group, the chart of its offset against the end of its log, and the history that the chart needs.
+
+The history is this process's own: it begins when a group is first looked at, or is among the worst. It has a bounded number of
+groups and points. A group that was not looked at for the longest time is forgotten first.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import anyio
+
+from adapter.console.config import ChartSection
+from adapter.errors import AdapterError
+from adapter.fleet.fleet import FleetApi
+from adapter.fleet.views import GroupShards, Key
+from adapter.rpc import lag_pb
+from adapter.runtime.clocks import wall_ms
+
+SPARK_WIDTH, SPARK_HEIGHT = 120, 24
+CHART_WIDTH, CHART_HEIGHT = 720, 240
+LEFT, RIGHT, TOP, BOTTOM = 8, 8, 12, 28  # of the chart, around its lines
+ROWS_SHOWN = 30  # of the table beside the chart
+WORST_EVERY = 10  # intervals between two looks at which groups are worst
+AT_ONCE = 4  # groups that are asked for at the same time
+
+
+class Point(NamedTuple):
+    """The sums over a group's shards that have a known end: the offset, and the end of the log. None: not all were told."""
+
+    at_ms: int
+    offset: int | None
+    end: int | None
+
+
+class Charts:
+    """The histories of some groups."""
+
+    def __init__(self, section: ChartSection, fleet: FleetApi) -> None:
+        self._section = section
+        self._fleet = fleet
+        self._kept: OrderedDict[Key, deque[Point]] = OrderedDict()
+        self._looked_at: set[Key] = set()
+
+    def __len__(self) -> int:
+        """The number of groups of which a history is kept."""
+        return len(self._kept)
+
+    def look(self, key: Key) -> Sequence[Point]:
+        """The history of a group that somebody looks at, the oldest point first; it is kept from now on."""
+        points = self._of(key)
+        if self._section.groups:
+            self._looked_at.add(key)
+        return list(points)
+
+    def note(self, key: Key, shards: GroupShards, at_ms: int | None = None) -> None:
+        """Add a point, unless the last one is too new."""
+        now = wall_ms() if at_ms is None else at_ms
+        points = self._of(key)
+        if points and now - points[-1].at_ms < self._section.interval_ms * 0.9:
+            return
+        points.append(point_of(shards, now))
+
+    async def run(self) -> None:
+        """Collect until cancelled."""
+        turn = 0
+        while True:
+            await anyio.sleep(self._section.interval_ms / 1000)
+            if turn % WORST_EVERY == 0:
+                await self._take_worst()
+            turn += 1
+            await self._collect()
+
+    async def _take_worst(self) -> None:
+        """Keep a history of the groups that a person will look at next; half of the places are for them."""
+        try:
+            page = await self._fleet.groups(order=lag_pb.WORST, page_size=max(1, self._section.groups // 2))
+        except AdapterError:
+            return
+        worst = [group.key for group in page.groups[: self._section.groups // 2]]
+        for key in [key for key in self._kept if key not in self._looked_at and key not in worst]:
+            del self._kept[key]
+        for key in worst:
+            if key not in self._kept and len(self._kept) < self._section.groups:
+                self._kept[key] = deque(maxlen=self._section.points)
+                self._kept.move_to_end(key, last=False)  # forgotten before those that somebody looks at
+
+    async def _collect(self) -> None:
+        limiter = anyio.CapacityLimiter(AT_ONCE)
+        due = wall_ms() - self._section.interval_ms * 0.9
+
+        async def one(key: Key) -> None:
+            async with limiter:
+                try:
+                    found = await self._fleet.group(*key)
+                except AdapterError:
+                    return
+            if found is not None and key in self._kept:
+                self.note(key, found)
+
+        async with anyio.create_task_group() as tasks:
+            for key, points in list(self._kept.items()):
+                if not points or points[-1].at_ms <= due:
+                    tasks.start_soon(one, key)
+
+    def _of(self, key: Key) -> deque[Point]:
+        points = self._kept.get(key)
+        if points is None:
+            points = deque(maxlen=self._section.points)
+            if self._section.groups:
+                self._kept[key] = points
+        elif key in self._kept:
+            self._kept.move_to_end(key)
+        self._forget()
+        return points
+
+    def _forget(self) -> None:
+        while len(self._kept) > self._section.groups:
+            key, _ = self._kept.popitem(last=False)
+            self._looked_at.discard(key)
+
+
+def point_of(shards: GroupShards, at_ms: int) -> Point:
+    """The sums over the shards with a known end; none where an adapter did not tell, so that a part is not drawn as a fall."""
+    known = [row.lag for row in shards.shards if row.lag.HasField("high_watermark")]
+    if shards.missing or not known:
+        return Point(at_ms, None, None)
+    return Point(at_ms, sum(shard.offset for shard in known), sum(shard.high_watermark for shard in known))
+
+
+def spark_path(values: Sequence[int | float | None]) -> str:
+    """The path of a sparkline from 0 to the largest value; empty for fewer than two known values."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:  # noqa: PLR2004 - a line has two ends
+        return ""
+    most = max(known) or 1
+    step = SPARK_WIDTH / (len(values) - 1)
+    room = SPARK_HEIGHT - 3
+    parts: list[str] = []
+    pen_up = True
+    for index, value in enumerate(values):
+        if value is None:
+            pen_up = True
+            continue
+        parts.append(f"{'M' if pen_up else 'L'}{index * step:.0f} {SPARK_HEIGHT - 1.5 - room * value / most:.1f}")
+        pen_up = False
+    return "".join(parts)
+
+
+def spark_text(values: Sequence[int | float | None]) -> str:
+    """The same in words, for who does not see it."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:  # noqa: PLR2004
+        return "no history yet"
+    first, last, most = known[0], known[-1], max(known)
+    way = "the same" if first == last else "up" if last > first else "down"
+    return f"{way}: from {first:,.0f} to {last:,.0f}, at most {most:,.0f}"
+
+
+class Drawing(NamedTuple):
+    """The chart: the paths of both lines, the values at its borders, marks, and rows for the table."""
+
+    offset: str
+    end: str
+    least: int
+    most: int
+    from_ms: int
+    to_ms: int
+    marks: Sequence[tuple[float, str]]
+    rows: Sequence[Point]
+
+
+def drawing(points: Sequence[Point], marks: Sequence[tuple[int, str]] = ()) -> Drawing | None:
+    """Draw points; None for fewer than two known ones. `marks`: times in Unix milliseconds, with their texts."""
+    known = [point for point in points if point.offset is not None and point.end is not None]
+    if len(known) < 2:  # noqa: PLR2004 - a line has two ends
+        return None
+    from_ms, to_ms = points[0].at_ms, points[-1].at_ms
+    values = [value for point in known for value in (point.offset, point.end) if value is not None]
+    least, most = min(values), max(values)
+    wide, high = CHART_WIDTH - LEFT - RIGHT, CHART_HEIGHT - TOP - BOTTOM
+    span_ms, span = max(1, to_ms - from_ms), max(1, most - least)
+
+    def across(at_ms: int) -> float:
+        return round(LEFT + wide * (at_ms - from_ms) / span_ms, 1)
+
+    def path(values: Sequence[int | None]) -> str:
+        parts: list[str] = []
+        pen_up = True
+        for point, value in zip(points, values, strict=True):
+            if value is None:
+                pen_up = True
+                continue
+            parts.append(f"{'M' if pen_up else 'L'}{across(point.at_ms)} {TOP + high - high * (value - least) / span:.1f}")
+            pen_up = False
+        return "".join(parts)
+
+    every = max(1, -(-len(points) // ROWS_SHOWN))
+    return Drawing(
+        path([point.offset for point in points]),
+        path([point.end for point in points]),
+        least,
+        most,
+        from_ms,
+        to_ms,
+        [(across(at_ms), text) for at_ms, text in marks if from_ms <= at_ms <= to_ms],
+        list(points[::-1][::every]),
+    )

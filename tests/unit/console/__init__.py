@@ -1,0 +1,1 @@
+"""Tests of the console, over a fleet that says what they want."""
