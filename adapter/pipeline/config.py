@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
 
 from adapter.errors import InvalidInputError
+from adapter.model.lag_rows import LagSettings
 from adapter.model.names import check_name
 from adapter.model.records import DEFAULT_NAMESPACE
 from adapter.runtime.config import Address, ClientTls, LogSection, Section
@@ -122,6 +123,18 @@ class LagSection(Section):
         if self.minimum_points > self.window_points:
             raise ValueError(f"minimum_points = {self.minimum_points} is more than window_points = {self.window_points}")
         return self
+
+    @property
+    def rules(self) -> LagSettings:
+        """What lag is judged by."""
+        return LagSettings(
+            window_points=self.window_points,
+            minimum_points=self.minimum_points,
+            point_distance_ms=self.point_distance_ms,
+            allowed_lag=self.allowed_lag,
+            head_points=self.head_points,
+            head_distance_ms=self.head_distance_ms,
+        )
 
 
 class ReconcileSection(Section):

@@ -33,13 +33,14 @@ def slot(time: Column, distance_ms: int) -> Column:
 def checked(rows: DataFrame, point_distance_ms: int) -> DataFrame:
     """Classify each row by these columns.
 
-    `line`, of every row: its head (t, high), its own time, its broker; parts that do not count are null. `point`, of commits and
-    tombstones. Of two with the same offset and time, the one with the older head is the larger: it has the lag at the time of the
-    commit. `top`: the same, ordered so that a larger record supersedes a smaller one. `odd`, of moves and of rows with a problem.
+    `line`, of every row: its head (t, high, and low if it is known), its own time, its broker; parts that do not count are null.
+    `point`, of commits and tombstones. Of two with the same offset and time, the one with the older head is the larger: it has
+    the lag at the time of the commit. `top`: the same, ordered so that a larger record supersedes a smaller one. `odd`, of moves
+    and of rows with a problem.
     """
     at, run_us = sf.unix_micros("at"), sf.col("run") * US_OF_MS
     t = sf.least(sf.coalesce(sf.unix_micros("committed_at"), at), at)
-    kind, offset, high = sf.col("kind"), sf.col("offset"), sf.col("high_watermark")
+    kind, offset, high, low = sf.col("kind"), sf.col("offset"), sf.col("high_watermark"), sf.col("low_watermark")
     trusted = kind.isin(*KINDS) & (at <= sf.unix_micros(PLANNED_AT) + FUTURE_US)
     named = (sf.col("namespace") != "") & (sf.col("group") != "") & (sf.col("shard") != "")
     whole = sf.coalesce((offset >= 0) & (sf.col("epoch") >= 0), sf.lit(col=False))
@@ -57,10 +58,10 @@ def checked(rows: DataFrame, point_distance_ms: int) -> DataFrame:
     point = sf.struct(
         slot(sf.col("t"), point_distance_ms).alias("slot"),
         *("epoch", "offset", "live", "t", "nearness"),
-        sf.when(nearness.isNotNull(), sf.greatest(high - offset, sf.lit(0).cast("long"))).alias("lag"),
+        sf.when(nearness.isNotNull(), sf.greatest(high - sf.greatest(offset, low), sf.lit(0).cast("long"))).alias("lag"),
     )
-    counted_head = sf.when(nearness.isNotNull(), high).alias("high")
-    line = sf.struct((-nearness).alias("t"), counted_head, sf.col("row_at").alias("at"), "broker", is_odd.alias("is_odd"))
+    ends = sf.when(nearness.isNotNull(), high).alias("high"), sf.when(nearness.isNotNull() & (low >= 0), low).alias("low")
+    line = sf.struct((-nearness).alias("t"), *ends, sf.col("row_at").alias("at"), "broker", is_odd.alias("is_odd"))
     odd = sf.struct("at", "broker", "run", "seq", "segment", "kind", *_MOVED, sf.col("trouble").alias("problem"), "is_point")
     return facts.select(
         *KEY,

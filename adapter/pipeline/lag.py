@@ -2,8 +2,8 @@
 
 The state is a semilattice: late, repeated and reordered rows, cut into any batches, give the same tables. A key keeps the newest
 `window_points` time slots, each with its largest (epoch, offset, live, time), and the largest of all. A shard keeps the newest
-`head_points` slots, each with its newest head (log end offset). A merge takes the union, the largest of each slot, the newest
-slots.
+`head_points` slots, each with its newest head (log end offset), and the newest low (log start offset). A merge takes the union,
+the largest of each slot, the newest slots.
 
 A key whose largest record is a tombstone is in no table. Its state is kept for a week, as long as Meta Services keep tombstones,
 so that late rows do not bring it back. A shard without a new head for a week is dropped too.
@@ -15,17 +15,18 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from adapter.model.records import LONG_MAX
-from adapter.pipeline import burrow as rules
-from adapter.pipeline import rates
+from adapter.pipeline import lag_rows
 from adapter.pipeline.config import LagSection
-from adapter.pipeline.journal_rows import KEY, MOVES, US_OF_MS, US_OF_SECOND, slot
+from adapter.pipeline.journal_rows import KEY, MOVES, US_OF_SECOND, slot
+from adapter.pipeline.lag_status import burrow_group_name, severity, severity_name
 
 DAY_US = 24 * 3_600 * US_OF_SECOND
 KEPT_DAYS = 7
 _SHARD = ("namespace", "shard")
 _IDENTITY = ("broker", "run", "seq")
-# Bits of an epoch below the era: see DESIGN.md, Epochs.
-_ERA_BITS = 32
+_LOW = "struct<t: bigint, low: bigint>"
+# The columns of `shards` that do not depend on the rules, and those between them and the rest.
+_TOP = ("topic", "partition", "broker", "epoch", "offset", "committed_at", "head", "head_at")
 
 
 def merged_keys(state: DataFrame | None, batch: DataFrame, window_points: int) -> DataFrame:
@@ -40,23 +41,29 @@ def merged_keys(state: DataFrame | None, batch: DataFrame, window_points: int) -
 
 
 def merged_heads(state: DataFrame | None, batch: DataFrame, head_points: int, head_distance_ms: int) -> DataFrame:
-    """Merge a reduced batch into the state of shards: namespace, shard and `heads`."""
+    """Merge a reduced batch into the state of shards: namespace, shard, `heads` and `low`, which is null if nobody told it."""
     line = sf.col("line")
     known = batch.select(*_SHARD, sf.explode("lines").alias("line")).where(line["high"].isNotNull())
     found = known.select(
-        *_SHARD, slot(line["t"], head_distance_ms).alias("slot"), line["t"].alias("t"), line["high"].alias("high")
+        *_SHARD, slot(line["t"], head_distance_ms).alias("slot"), *(line[name].alias(name) for name in ("t", "high", "low"))
     )
     shift = sf.lit(Decimal(2**63)).cast("decimal(19,0)")
     # The largest (t, high), encoded as one number: Spark finds the largest number by hashing, but sorts all rows for a struct.
     after = (sf.col("t") - sf.col("slot")).cast("decimal(12,0)")
-    largest = found.groupBy(*_SHARD, "slot").agg(sf.max(after * shift + sf.col("high").cast("decimal(19,0)")).alias("both"))
-    high = sf.col("both") % shift
-    t = sf.col("slot") + ((sf.col("both") - high) / shift).cast("long")
-    heads = largest.select(*_SHARD, sf.struct("slot", t.alias("t"), high.cast("long").alias("high")).alias("head"))
-    added = heads.groupBy(*_SHARD).agg(sf.collect_list("head").alias("heads"))
-    every = added if state is None else added.unionByName(state)
-    together = every.groupBy(*_SHARD).agg(sf.sort_array(sf.flatten(sf.collect_list("heads"))).alias("all"))
-    return together.select(*_SHARD, _newest(sf.col("all"), head_points).alias("heads"))
+    both = {name: sf.max(after * shift + sf.col(name).cast("decimal(19,0)")).alias(name) for name in ("high", "low")}
+    largest = found.groupBy(*_SHARD, "slot").agg(*both.values())
+    value = {name: (sf.col(name) % shift).cast("long") for name in both}
+    t = {name: sf.col("slot") + ((sf.col(name) - sf.col(name) % shift) / shift).cast("long") for name in both}
+    low = sf.when(sf.col("low").isNotNull(), sf.struct(t["low"].alias("t"), value["low"].alias("low")))
+    heads = largest.select(
+        *_SHARD, sf.struct("slot", t["high"].alias("t"), value["high"].alias("high")).alias("head"), low.alias("low")
+    )
+    added = heads.groupBy(*_SHARD).agg(sf.collect_list("head").alias("heads"), sf.max("low").alias("low"))
+    every = added if state is None else added.unionByName(_with_low(state))
+    together = every.groupBy(*_SHARD).agg(
+        sf.sort_array(sf.flatten(sf.collect_list("heads"))).alias("all"), sf.max("low").alias("low")
+    )
+    return together.select(*_SHARD, _newest(sf.col("all"), head_points).alias("heads"), "low")
 
 
 def kept_since(now: int) -> int:
@@ -71,7 +78,7 @@ def kept_keys(keys: DataFrame, now: int) -> DataFrame:
 
 def kept_heads(heads: DataFrame, now: int) -> DataFrame:
     """Heads without the shards whose newest head is older than KEPT_DAYS."""
-    return heads.where(rules.last(sf.col("heads"))["t"] >= kept_since(now))
+    return heads.where(_last(sf.col("heads"))["t"] >= kept_since(now))
 
 
 def moves(batch: DataFrame, seen: DataFrame | None) -> DataFrame:
@@ -110,43 +117,31 @@ def rejects(batch: DataFrame) -> DataFrame:
 
 
 def shards(keys: DataFrame, heads: DataFrame, clock: DataFrame, section: LagSection) -> DataFrame:
-    """One row for each live key. `lag`: newest head minus offset, at least 0; null if no head is known.
+    """One row for each live key, judged by the rules of `adapter.model.lag`. What is unknown is null.
 
     `clock`: one row with `now`, the largest time in the journals, and `settled`, up to which those of all live brokers are read
     (microseconds). It is a table because literals would make Spark compile its code again in each batch.
     """
-    now, settled = sf.col("now"), sf.col("settled")
-    allowed, minimum = section.allowed_lag, section.minimum_points
-    least_us = section.window_points * section.point_distance_ms * US_OF_MS
-    facts = _head_facts(heads, section.window_points)
-    known = keys.where("top.live").join(facts, [*_SHARD], "left").crossJoin(sf.broadcast(clock)).withColumns(_of_era())
-    # A separate column: within a lambda, Spark would build the array again for each element.
-    known = known.withColumn("lags", sf.array_compact("lags"))
-    offsets, times, lags = sf.col("offsets"), sf.col("times"), sf.col("lags")
-    top, newest, lookup = sf.col("top"), sf.col("newest"), sf.col("lookup")
-    lag, window_lag = _lag(top["offset"]), _lag(rules.last(offsets))
-    unread = rates.unread_since(lookup, rules.last(offsets), rules.last(times), allowed)
-    judged = known.select(
-        *KEY,
-        *("now", "top", "newest", lag.alias("lag"), "produce_rate"),
-        rates.lag_seconds(lookup, top["offset"], lag, now).alias("lag_seconds"),
-        rates.consume_rate(offsets, times).alias("consumed"),
-        rules.status(offsets, times, lags, lag, unread, settled, minimum, allowed, least_us).alias("status"),
-        rules.burrow(offsets, times, lags, window_lag, sf.col("lowest_recent_head"), now, minimum, allowed).alias("burrow"),
-        sf.size(offsets).alias("points"),
-    )
-    # A stopped group does not drain, whatever its rate was.
-    consume = sf.when((sf.col("status") == "STOP") & sf.col("consumed").isNotNull(), sf.lit(0.0)).otherwise(sf.col("consumed"))
-    return judged.select(
-        sf.timestamp_micros(now).alias("evaluated_at"),
+    points, top, lines = sf.col("points"), sf.col("top"), sf.col("heads")
+    newest = _last(lines)
+    known = keys.where("top.live").join(_with_low(heads), [*_SHARD], "left").crossJoin(sf.broadcast(clock))
+    facts = known.select(
         *KEY,
         *(top[name].alias(name) for name in ("topic", "partition", "broker", "epoch", "offset")),
-        sf.timestamp_micros(top["t"]).alias("committed_at"),
+        top["t"].alias("committed_at"),
         newest["high"].alias("head"),
-        sf.timestamp_micros(newest["t"]).alias("head_at"),
-        *("lag", "lag_seconds", consume.alias("consume_rate"), "produce_rate"),
-        rates.drain_seconds(sf.col("lag"), consume, sf.col("produce_rate")).alias("drain_seconds"),
-        *("status", "burrow", "points"),
+        newest["t"].alias("head_at"),
+        *("now", "settled", sf.col("low.low").alias("low")),
+        *(points[name].alias(f"point_{name}") for name in lag_rows.POINTS),
+        *(lines[name].alias(f"head_{name}") for name in lag_rows.HEADS),
+    )
+    copied = ("now", *KEY, *_TOP)
+    types = {name: facts.schema[name].dataType.simpleString() for name in copied} | lag_rows.FOUND
+    schema = ", ".join(f"`{name}` {kind}" for name, kind in types.items())
+    judged = facts.mapInArrow(lag_rows.judging(section.rules, copied), schema)
+    times = {name: sf.timestamp_micros(name).alias(name) for name in ("committed_at", "head_at")}
+    return judged.select(
+        sf.timestamp_micros("now").alias("evaluated_at"), *KEY, *(times.get(name, sf.col(name)) for name in _TOP), *lag_rows.FOUND
     )
 
 
@@ -156,14 +151,14 @@ def groups(shards: DataFrame) -> DataFrame:
     The order of status is OK < WARN < REWIND < STALL < STOP; `burrow` is Burrow's OK, WARN or ERR. The time to drain is that of
     the slowest shard; null if one does not drain, or is unknown.
     """
-    level = rules.severity(sf.col("status"))
+    level = severity(sf.col("status"))
     lag = sf.col("lag")
     sum_ = sf.sum(lag.cast("decimal(20,0)"))
     total = sf.when(sum_ > LONG_MAX, sf.lit(LONG_MAX)).otherwise(sum_.cast("long"))
     worst = sf.min(sf.struct((-level).alias("level"), (-sf.coalesce(lag, sf.lit(-1))).alias("lag"), "shard"))["shard"]
     return shards.groupBy("evaluated_at", "namespace", "group").agg(
-        rules.severity_name(sf.max(level)).alias("status"),
-        rules.burrow_group_name(sf.max(rules.severity(sf.col("burrow")))).alias("burrow"),
+        severity_name(sf.max(level)).alias("status"),
+        burrow_group_name(sf.max(severity(sf.col("burrow")))).alias("burrow"),
         sf.count(sf.lit(1)).cast("int").alias("shards"),
         sf.count_if(lag.isNull()).cast("int").alias("unknown_lag_shards"),
         total.alias("total_lag"),
@@ -184,30 +179,11 @@ def _newest(values: Column, count: int) -> Column:
     return sf.reverse(sf.slice(sf.reverse(largest), 1, count))
 
 
-def _head_facts(heads: DataFrame, recent: int) -> DataFrame:
-    """For each shard: the newest head, the recent heads for Burrow's rules, the lookup table, the produce rate."""
-    every = sf.col("heads")
-    count = sf.size(every)
-    tables = heads.withColumn("rising", rates.rising(every)).withColumn("table", rates.without_flat_runs(sf.col("rising")))
-    return tables.select(
-        *_SHARD,
-        rules.last(every).alias("newest"),
-        sf.array_min(sf.slice(every["high"], sf.greatest(count - recent, sf.lit(0)) + 1, recent)).alias("lowest_recent_head"),
-        sf.struct(sf.col("table.high").alias("high"), sf.col("table.t").alias("t")).alias("lookup"),
-        rates.produce_rate(sf.col("table")).alias("produce_rate"),
-    )
+def _last(values: Column) -> Column:
+    """The last element of an array; null if it is empty."""
+    return sf.get(values, sf.size(values) - 1)
 
 
-def _of_era() -> dict[str, Column]:
-    """The commits of the current era, as arrays; usually these are all points."""
-    points, top = sf.col("points"), sf.col("top")
-    begin = sf.shiftleft(sf.shiftright(top["epoch"], _ERA_BITS), _ERA_BITS)
-    all_of_it = (sf.array_min(points["epoch"]) >= begin) & ~sf.array_contains(points["live"], value=False)
-    some = sf.filter(points, lambda point: point["live"] & (point["epoch"] >= begin))
-    commits = {"offsets": "offset", "times": "t", "lags": "lag"}
-    return {name: sf.when(all_of_it, points[field]).otherwise(some[field]) for name, field in commits.items()}
-
-
-def _lag(offset: Column) -> Column:
-    difference = sf.col("newest.high") - offset
-    return sf.when(difference.isNotNull(), sf.greatest(difference, sf.lit(0).cast("long")))
+def _with_low(heads: DataFrame) -> DataFrame:
+    """State of an earlier release has no low."""
+    return heads if "low" in heads.columns else heads.withColumn("low", sf.lit(None).cast(_LOW))

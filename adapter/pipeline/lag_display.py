@@ -10,11 +10,11 @@ from pyspark.sql import functions as sf
 from rich.live import Live
 from rich.table import Table
 
-from adapter.pipeline.burrow import severity
 from adapter.pipeline.config import LagSection
 from adapter.pipeline.jobs import Switches
 from adapter.pipeline.journal_rows import US_OF_SECOND
 from adapter.pipeline.lag_files import TABLES, BatchInfo, LagFiles
+from adapter.pipeline.lag_status import severity
 from adapter.runtime.wording import counted
 
 _WORST = 10

@@ -7,7 +7,7 @@ from pathlib import Path
 import jinja2
 
 from adapter.model.records import DEFAULT_NAMESPACE
-from adapter.pipeline.burrow import BURROW_GROUP
+from adapter.pipeline.lag_status import BURROW_GROUP
 from adapter.pipeline.report import HISTORY_MS, Report
 
 TEMPLATE = "report.html.j2"

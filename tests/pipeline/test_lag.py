@@ -27,9 +27,9 @@ def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def commit(seconds: float, offset: int, head: int | None = None, **others: Any) -> dict[str, Any]:
+def commit(seconds: float, offset: int, head: int | None = None, low: int = 0, **others: Any) -> dict[str, Any]:
     """A commit that is in the journal immediately."""
-    heads = {} if head is None else {"high_watermark": head, "watermark_at": at(seconds)}
+    heads = {} if head is None else {"low_watermark": low, "high_watermark": head, "watermark_at": at(seconds)}
     return {"at": at(seconds), "committed_at": at(seconds), "offset": offset, "broker": "b1", **heads, **others}
 
 
@@ -75,12 +75,13 @@ def journal(random: Random) -> list[dict[str, Any]]:
         offset = before + random.randrange(30)
         epoch = epochs.get(key, 0)
         moved = {"from_offset": before, "from_epoch": epoch}
+        low = random.choice((0, 0, offset + random.randrange(-5, 20)))
         if kind in {"rewind", "reset", "delete"}:
             epoch = epoch + 1 if kind == "rewind" else ((epoch >> 32) + 1) << 32
             offset = 0 if kind == "delete" else max(0, before - random.randrange(40))
         rows.append(
             {
-                **commit(seconds, offset, offset + random.randrange(50) if random.random() < 0.8 else None, **names),
+                **commit(seconds, offset, offset + random.randrange(50) if random.random() < 0.8 else None, low, **names),
                 "epoch": epoch,
                 "kind": "flush" if kind == "bad" else kind,
                 "live": kind != "delete",
@@ -134,6 +135,9 @@ def scenario() -> list[dict[str, Any]]:
         commit(995, 7, 9, group="deleted", shard="D"),
         commit(996, 0, kind="delete", epoch=1 << 32, live=False, group="deleted", shard="D"),
     ]
+    # Retention took what it had not read, and then more.
+    rows += [commit(990 + at, 100 + at, 500, 50 + 30 * at, group="late", shard="T") for at in range(5)]
+    rows.append(commit(998, 500, 520, 450, group="other", shard="T"))
     back = {"group": "rewound", "shard": "R", "broker": "b2"}
     rows += [commit(994 + at, 50 + at, 60, **back) for at in range(3)]
     rows.append(commit(997, 20, 60, kind="rewind", epoch=1, from_epoch=0, from_offset=52, seq=77, **back))
@@ -176,6 +180,41 @@ def test_the_lag_of_a_stopped_consumer_goes_on_growing_with_the_head(told: LagFi
     assert (first["status"], first["burrow"], first["lag"]) == ("STOP", "STOP", 900 - 104)
     assert (second["status"], second["lag"]) == ("STOP", 2_000 - 104)
     assert (first["consume_rate"], first["drain_seconds"]) == (0.0, None)
+
+
+def test_what_retention_took_is_lost_and_not_lag(told: LagFiles) -> None:
+    """By the newest log start, which here is in another group's row."""
+    row = by_group(read(told, "shards", 0))["late"]
+    assert (row["head"], row["offset"], row["lag"], row["lost"]) == (520, 104, 520 - 450, 450 - 104)
+    assert by_group(read(told, "groups", 0))["late"]["total_lag"] == 70
+    assert by_group(read(told, "shards", 0))["unknown"]["lost"] == 0
+
+
+def test_the_recorded_lag_is_what_could_be_read_then(told: LagFiles) -> None:
+    """One of the window was small only because the log began late: without its low, this would be another status."""
+    state = pq.ParquetDataset(told.state(0, "keys")).read().to_pylist()
+    (late,) = (row for row in state if row["group"] == "late")
+    assert [point["lag"] for point in late["points"]] == [400, 399, 500 - 110, 500 - 140, 500 - 170]
+
+
+def test_state_of_an_earlier_release_and_of_a_larger_window_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    """Its heads have no low; its keys have more points until they commit again."""
+    files = LagFiles(tmp_path / "old")
+    rows = [commit(at, 10 + at, 90, 40, group="g", shard="T", seq=at) for at in range(5)]
+    batch(spark, files, 0, rows)
+    heads = files.state(0, "heads")
+    old = pq.ParquetDataset(heads).read().drop_columns(["low"])
+    for path in heads.glob("*.parquet"):
+        path.unlink()
+    for path in heads.glob(".*.crc"):
+        path.unlink()
+    pq.write_table(old, heads / "part.parquet")
+    batch(spark, files, 1, [commit(9, 1, 91, group="other", shard="T", seq=9)], LagSection(window_points=3))
+    row = by_group(read(files, "shards", 1))["g"]
+    assert (row["points"], row["lag"], row["lost"]) == (5, 91 - 14, 0)
+    batch(spark, files, 2, [commit(10, 1, 91, 60, group="other", shard="T", seq=10)], LagSection(window_points=3))
+    row = by_group(read(files, "shards", 2))["g"]
+    assert (row["points"], row["lag"], row["lost"]) == (5, 91 - 60, 60 - 14)
 
 
 def test_one_decrease_does_not_clear_a_growing_lag(told: LagFiles) -> None:
