@@ -39,6 +39,7 @@ from adapter.runtime.secret_files import read_token
 log = structlog.get_logger(__name__)
 audit = logs.audit()
 
+FIELDS = ("namespace", "group", "kind", "to", "offset", "time", "shift", "shards", "create", "to_group")
 ROWS_SHOWN = 1_000
 WAIT_S = 20.0  # for the end of a change, before the page says that it goes on
 LOOK_AGAIN_S = 2
@@ -179,7 +180,7 @@ class Changes:
         return plan
 
     async def _form_page(self, request: Request, fields: Mapping[str, str], problem: str = "", *, status: int = 200) -> Response:
-        values = {"kind": "reset", "to": "", **fields}
+        values = {**dict.fromkeys(FIELDS, ""), "kind": "reset", **fields}
         try:
             check_name(values.get("namespace") or DEFAULT_NAMESPACE, "namespace")
             check_name(values.get("group", ""), "group")

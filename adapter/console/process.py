@@ -9,6 +9,7 @@ import logging
 import math
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import anyio
 import structlog
@@ -23,7 +24,7 @@ from adapter.console.config import LIVE, ConsoleConfig, ConsoleServerSection
 from adapter.console.meta_instances import MetaInstances, RaftOpening
 from adapter.console.parts import Part
 from adapter.errors import ListenError
-from adapter.fleet.fleet import open_fleet
+from adapter.fleet.fleet import Fleet
 from adapter.runtime import logs, metrics_http
 from adapter.runtime.addresses import split_address
 from adapter.runtime.certificates import load_chain, read_server_files, server_context
@@ -117,7 +118,7 @@ async def run(
     with contextlib.closing(_listener(config.server)) as listener:
         address = _address(listener, tls=tls is not None)
         async with (
-            open_fleet(config.fleet) as fleet,
+            Fleet.open(config.fleet) as fleet,
             AdminCalls.open(config.fleet) as calls,
             MetaInstances.opened(config.meta, raft) as meta,
             anyio.create_task_group() as tasks,

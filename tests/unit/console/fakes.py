@@ -82,6 +82,7 @@ class FakeFleet:
 
     def __init__(self, adapters: Sequence[AdapterView] = (), groups: Iterable[GroupView] = ()) -> None:
         self.adapters = list(adapters)
+        self.problems: Sequence[str] = ()
         self.views = {view.key: view for view in groups}
         self.shards: dict[Key, GroupShards] = {}
         self.asked: list[tuple[lag_pb.LagFilter, int, int, int, str]] = []

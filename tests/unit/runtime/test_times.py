@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from adapter.runtime.times import before_ms, datetime_ms
 from adapter.errors import InvalidInputError
+from adapter.runtime.times import before_ms, datetime_ms
 
 NOON_MS = 1_795_262_400_000  # 2026-11-21T12:00:00Z
 DAY_MS = 86_400_000
