@@ -28,7 +28,6 @@ from demo.alerts import faults
 from demo.alerts.disk import SmallDisk, small_disk
 from demo.alerts.faults import Fault
 from demo.alerts.measuring import PAGE_BAR_S, Measured, measure
-from demo.alerts.page import Page
 from demo.alerts.prometheus import FIRING, Alert, Prometheus, Target, running
 from demo.cluster import DemoError
 from demo.fleet.console import Console, console_of
@@ -43,6 +42,7 @@ INTERVAL_S = 0.5  # of Prometheus
 QUIET_S = 10.0  # without a fault, before the first one: no alert may fire
 SLACK_S = 5.0  # of a busy machine, for a scrape, an evaluation and a look
 FULL_DISK = "broker-3"  # whose store is on the small disk
+WIDTH = 110  # without a terminal
 KINDS = ("kill", "pause", "fill", "stall", "reset")
 
 
@@ -126,28 +126,28 @@ async def _play(
         ):
             prometheus = Prometheus(address, log, http)
             await prometheus.wait_ready()
-            page = Page(visitor, fleet)
             print(f"All run. {quiet_s:.0f} s without a fault ...", flush=True)
             await anyio.sleep(quiet_s)
             false_alarms = [f"{alert.name} fires without a fault: {alert.labels}" for alert in await _fired(prometheus)]
             measured = []
-            for fault in _faults(fleet, page, disk, kinds):
+            for fault in _faults(fleet, disk, kinds):
                 print(f"{fault.name} ...", flush=True)
-                measured.append(await measure(fault, prometheus, await prometheus.pending_s(fault.alert) + SLACK_S))
+                nominal_s = await prometheus.pending_s(fault.alert) + SLACK_S
+                measured.append(await measure(fault, visitor, prometheus, nominal_s))
             left_out = [f"a full disk was not tried: {why}"] if why else []
             return Outcome(measured, left_out, false_alarms)
 
 
-def _faults(fleet: Fleet, page: Page, disk: SmallDisk | None, kinds: Sequence[str]) -> list[Fault]:
+def _faults(fleet: Fleet, disk: SmallDisk | None, kinds: Sequence[str]) -> list[Fault]:
     groups = {group.name: group for group in fleet.load.scenario.groups if group.namespace == "default"}
     found = {
-        "kill": faults.kill(page, fleet.adapters[0]),
-        "pause": faults.pause(fleet, page),
-        "stall": faults.stall(fleet, page, groups["payment-reconciliation"]),
-        "reset": faults.reset(fleet, page, groups["catalog-search-index"]),
+        "kill": faults.kill(fleet.adapters[0]),
+        "pause": faults.pause(fleet),
+        "stall": faults.stall(fleet, groups["payment-reconciliation"]),
+        "reset": faults.reset(fleet, groups["catalog-search-index"]),
     }
     if disk:
-        found["fill"] = faults.fill(fleet, page, fleet.adapters[-1], disk)
+        found["fill"] = faults.fill(fleet, fleet.adapters[-1], disk)
     return [found[kind] for kind in kinds if kind in found]
 
 
@@ -158,6 +158,8 @@ async def _fired(prometheus: Prometheus) -> list[Alert]:
 def report(outcome: Outcome) -> None:
     """Print the table, and what is wrong."""
     terminal = Terminal(highlight=False)
+    if not terminal.is_terminal:
+        terminal.width = max(terminal.width, WIDTH)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.title = f"Seconds; the page's bar is {PAGE_BAR_S:g} s, an alert's its own time and {SLACK_S:g} s"
     table.title_justify = "left"

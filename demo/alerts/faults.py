@@ -1,8 +1,8 @@
-"""The faults: how each is made and repaired, how the page tells it, and which alert is for it."""
+"""The faults: how each is made and repaired, which page tells it, and which alert is for it."""
 
 import signal
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
 import anyio.to_thread
@@ -10,31 +10,13 @@ import grpc
 import grpc.aio
 
 from adapter.rpc import lag_pb
+from demo.alerts import page
 from demo.alerts.disk import SmallDisk
-from demo.alerts.page import Page
 from demo.fleet.processes import Adapter, Fleet
 from demo.fleet.scenario import Group
+from demo.fleet.visitor import Element
 
 Step = Callable[[], Awaitable[None]]
-Shown = Callable[[], Awaitable[bool]]
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One fault. `alert` with `labels` has to fire, `shown` to be True on the page while it lasts.
-
-    `real`: returns when the fault is there for an adapter to know: a group is not stalled by its first equal commit. The page's
-    time counts from then. `lasting`: what the page shows stays, since it tells what was done.
-    """
-
-    name: str
-    inject: Step
-    repair: Step
-    shown: Shown
-    alert: str
-    labels: Mapping[str, str]
-    real: Step
-    lasting: bool = False
 
 
 async def at_once() -> None:
@@ -45,7 +27,27 @@ async def by_itself() -> None:
     """Nothing has to be repaired."""
 
 
-def kill(page: Page, adapter: Adapter) -> Fault:
+@dataclass(frozen=True)
+class Fault:
+    """One fault. `alert` with `labels` has to fire, and `shown` to be true of the page at `path` while it lasts.
+
+    `real`: returns when the fault is there for an adapter to know: a group is not stalled by its first equal commit. Times count
+    from then. `lasting`: what the page shows stays, since it tells what was done.
+    """
+
+    name: str
+    inject: Step
+    repair: Step
+    shown: Callable[[Element], bool]
+    alert: str
+    labels: Mapping[str, str]
+    path: str = "/"
+    query: Mapping[str, str] = field(default_factory=dict)
+    real: Step = at_once
+    lasting: bool = False
+
+
+def kill(adapter: Adapter) -> Fault:
     """Kill -9 of an adapter; the repair starts it again."""
 
     async def inject() -> None:
@@ -54,14 +56,12 @@ def kill(page: Page, adapter: Adapter) -> Fault:
     async def repair() -> None:
         await anyio.to_thread.run_sync(adapter.process.start)
 
-    async def shown() -> bool:
-        return await page.adapter_away(adapter)
-
     labels = {"job": "offset-adapter", "instance": adapter.metrics}
-    return Fault(f"kill -9 of the adapter of {adapter.name}", inject, repair, shown, "OffsetAdapterAway", labels, at_once)
+    shown = lambda root: page.adapter_away(root, adapter)  # noqa: E731 - one expression
+    return Fault(f"kill -9 of {adapter.name}'s adapter", inject, repair, shown, "OffsetAdapterAway", labels)
 
 
-def pause(fleet: Fleet, page: Page) -> Fault:
+def pause(fleet: Fleet) -> Fault:
     """SIGSTOP of the Meta Service; the repair is SIGCONT."""
 
     async def inject() -> None:
@@ -70,14 +70,12 @@ def pause(fleet: Fleet, page: Page) -> Fault:
     async def repair() -> None:
         fleet.meta.signal(signal.SIGCONT)
 
-    async def shown() -> bool:
-        return await page.meta_away()
-
     labels = {"job": "offset-meta", "instance": fleet.meta_metrics}
-    return Fault("SIGSTOP of the Meta Service", inject, repair, shown, "OffsetMetaAway", labels, at_once)
+    shown = lambda root: page.meta_away(root, fleet)  # noqa: E731
+    return Fault("SIGSTOP of the Meta Service", inject, repair, shown, "OffsetMetaAway", labels)
 
 
-def fill(fleet: Fleet, page: Page, adapter: Adapter, disk: SmallDisk) -> Fault:
+def fill(fleet: Fleet, adapter: Adapter, disk: SmallDisk) -> Fault:
     """Take every byte of the disk of an adapter; the repair gives them back."""
     load = next(broker for broker in fleet.load.brokers if broker.name == adapter.name)
 
@@ -92,14 +90,12 @@ def fill(fleet: Fleet, page: Page, adapter: Adapter, disk: SmallDisk) -> Fault:
         while load.failures == failures:  # noqa: ASYNC110 - the load has no event for it
             await anyio.sleep(0.01)
 
-    async def shown() -> bool:
-        return await page.disk_full(adapter)
-
     labels = {"job": "offset-adapter", "instance": adapter.metrics}
-    return Fault(f"the disk of {adapter.name} is full", inject, repair, shown, "OffsetStoreDiskFull", labels, real)
+    shown = lambda root: page.disk_full(root, adapter)  # noqa: E731
+    return Fault(f"{adapter.name}'s disk is full", inject, repair, shown, "OffsetStoreDiskFull", labels, real=real)
 
 
-def stall(fleet: Fleet, page: Page, group: Group) -> Fault:
+def stall(fleet: Fleet, group: Group) -> Fault:
     """A group commits the same offsets again and again; the repair lets it read on."""
 
     async def inject() -> None:
@@ -112,25 +108,36 @@ def stall(fleet: Fleet, page: Page, group: Group) -> Fault:
         while not await _is_stalled(fleet, group):  # noqa: ASYNC110 - in other processes
             await anyio.sleep(0.02)
 
-    async def shown() -> bool:
-        return await page.stalled(group)
-
     labels = {"namespace": group.namespace, "group": group.name}
-    return Fault(f"{group.name} commits the same offset", inject, repair, shown, "OffsetGroupStalled", labels, real)
+    return Fault(
+        f"{group.name} stalls",
+        inject,
+        repair,
+        lambda root: page.stalled(root, group),
+        "OffsetGroupStalled",
+        labels,
+        "/groups",
+        {"q": group.name, "namespace": group.namespace},
+        real,
+    )
 
 
-def reset(fleet: Fleet, page: Page, group: Group) -> Fault:
+def reset(fleet: Fleet, group: Group) -> Fault:
     """An operator sets a group back. Nothing has to be repaired: the alert ends by itself, the page keeps what was done."""
 
     async def inject() -> None:
         await fleet.reset(group)
 
-    async def shown() -> bool:
-        return await page.was_reset(group)
-
-    labels = {"kind": "reset"}
     return Fault(
-        f"an operator resets {group.name}", inject, by_itself, shown, "OffsetsChangedByHand", labels, at_once, lasting=True
+        f"{group.name} is reset",
+        inject,
+        by_itself,
+        page.was_reset,
+        "OffsetsChangedByHand",
+        {"kind": "reset"},
+        "/group",
+        {"namespace": group.namespace, "group": group.name},
+        lasting=True,
     )
 
 

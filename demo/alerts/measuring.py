@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 import anyio
 
-from demo.alerts.faults import Fault, Shown
+from demo.alerts.faults import Fault
 from demo.alerts.prometheus import Prometheus
+from demo.fleet.visitor import Visitor
+
+Shown = Callable[[], Awaitable[bool]]
 
 LOOK_S = 0.05
 PAGE_BAR_S = 2.0
@@ -48,27 +51,28 @@ class Measured:
         return found
 
 
-async def measure(fault: Fault, prometheus: Prometheus, nominal_s: float) -> Measured:
-    """Make the fault, wait for page and alert, repair it, and wait until both are over."""
-    firing = _firing(fault, prometheus)
-    try:
-        await fault.inject()
-        with anyio.fail_after(LIMIT_S):
-            await fault.real()
-        there = time.monotonic()
-        shown, fired = await _both(fault.shown, firing, there)
-    finally:
-        await fault.repair()
-    repaired = time.monotonic()
-    hidden, cleared = await _both(fault.shown if fault.lasting else _not(fault.shown), _not(firing), repaired)
-    return Measured(fault, shown, fired, nominal_s, hidden, cleared)
+async def measure(fault: Fault, visitor: Visitor, prometheus: Prometheus, nominal_s: float) -> Measured:
+    """Make the fault, wait for page and alert, repair it, and wait until both are over. The page is open all the time."""
+    async with anyio.create_task_group() as tasks:
+        page = await tasks.start(visitor.live, fault.path, fault.query, name="page")
 
+        async def shown() -> bool:
+            return fault.shown(page.root)
 
-def _firing(fault: Fault, prometheus: Prometheus) -> Shown:
-    async def firing() -> bool:
-        return await prometheus.firing(fault.alert, fault.labels)
+        async def firing() -> bool:
+            return await prometheus.firing(fault.alert, fault.labels)
 
-    return firing
+        try:
+            await fault.inject()
+            with anyio.fail_after(LIMIT_S):
+                await fault.real()
+            seen, fired = await _both(shown, firing, time.monotonic())
+        finally:
+            with anyio.CancelScope(shield=True):
+                await fault.repair()
+        hidden, cleared = await _both(shown if fault.lasting else _not(shown), _not(firing), time.monotonic())
+        tasks.cancel_scope.cancel()
+    return Measured(fault, seen, fired, nominal_s, hidden, cleared)
 
 
 def _not(condition: Shown) -> Shown:
@@ -82,7 +86,7 @@ async def _both(first: Shown, second: Shown, since: float) -> tuple[float | None
     """When each held for the first time, in seconds since `since`."""
     found: dict[int, float] = {}
 
-    async def wait(number: int, condition: Callable[[], Awaitable[bool]]) -> None:
+    async def wait(number: int, condition: Shown) -> None:
         with anyio.move_on_after(LIMIT_S):
             while not await condition():  # noqa: ASYNC110 - in other processes
                 await anyio.sleep(LOOK_S)

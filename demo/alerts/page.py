@@ -1,44 +1,35 @@
-"""What the console shows of a fault, asked again and again as JSON, from which its pages are made."""
-
-from typing import Any
+"""What the console's pages show of a fault: each function looks at the elements of a page that is kept open."""
 
 from demo.fleet.processes import Adapter, Fleet
 from demo.fleet.scenario import Group
-from demo.fleet.visitor import Visitor
+from demo.fleet.visitor import Element
 
 
-class Page:
-    """The console's pages. Methods raise DemoError if it does not answer."""
+def adapter_away(page: Element, adapter: Adapter) -> bool:
+    """Whether the fleet page says that an adapter does not answer."""
+    return _says(page, "adapter-away", adapter.name)
 
-    def __init__(self, visitor: Visitor, fleet: Fleet) -> None:
-        self._visitor = visitor
-        self._fleet = fleet
 
-    async def adapter_away(self, adapter: Adapter) -> bool:
-        """Whether the fleet page says that an adapter does not answer."""
-        return await self._says("adapter-away", adapter.name)
+def meta_away(page: Element, fleet: Fleet) -> bool:
+    """Whether the fleet page says that the Meta Service does not answer."""
+    return _says(page, "meta-away", fleet.meta.address)
 
-    async def meta_away(self) -> bool:
-        """Whether the fleet page says that the Meta Service does not answer."""
-        return await self._says("meta-away", self._fleet.meta.address)
 
-    async def disk_full(self, adapter: Adapter) -> bool:
-        """Whether the fleet page says that an adapter's disk is full."""
-        return await self._says("disk-full", adapter.name)
+def disk_full(page: Element, adapter: Adapter) -> bool:
+    """Whether the fleet page says that an adapter's disk is full."""
+    return _says(page, "disk-full", adapter.name)
 
-    async def stalled(self, group: Group) -> bool:
-        """Whether the page of groups says that a group stalls or has stopped."""
-        found = await self._visitor.json("/groups", namespace=group.namespace, q=group.name)
-        return any(
-            row["group"] == group.name and row["namespace"] == group.namespace and row["status"] in {"stall", "stop"}
-            for row in found["groups"]
-        )
 
-    async def was_reset(self, group: Group) -> bool:
-        """Whether the group's page tells of a reset."""
-        found: Any = await self._visitor.json("/group", namespace=group.namespace, group=group.name)
-        return any(change["kind"] == "reset" for change in found["changes"])
+def stalled(page: Element, group: Group) -> bool:
+    """Whether the page of groups says that a group stalls or has stopped."""
+    rows = page.all("tr", **{"data-namespace": group.namespace, "data-group": group.name})
+    return any(row.one("td", **{"data-field": "status"}).attributes["data-value"] in {"stall", "stop"} for row in rows)
 
-    async def _says(self, kind: str, subject: str) -> bool:
-        found = await self._visitor.json("/")
-        return any(problem["kind"] == kind and problem["subject"] == subject for problem in found["problems"])
+
+def was_reset(page: Element) -> bool:
+    """Whether a group's page tells of a reset."""
+    return any(page.all("li", **{"data-kind": "reset"}))
+
+
+def _says(page: Element, kind: str, subject: str) -> bool:
+    return any(page.all("li", **{"data-kind": kind, "data-subject": subject}))

@@ -1,15 +1,19 @@
-"""A person at the console, by HTTP: logs in with a token, reads pages as HTML and as JSON."""
+"""A person at the console, by HTTP: logs in with a token, reads pages as HTML and as JSON, and keeps pages open that update."""
 
-from collections.abc import AsyncIterator, Iterator
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any, Self
 
+import anyio
+import anyio.abc
 import httpx
 
 from demo.cluster import DemoError
 
+RELOAD_S = 0.2
 VOID = frozenset(["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"])
 
 
@@ -42,6 +46,17 @@ class Element:
         if found is None:
             raise DemoError(f"the page has no <{tag}> with {attributes}")
         return found
+
+    def replace(self, name: str, by: "Element") -> bool:
+        """Replace the element in it with this id; False if there is none."""
+        for at, part in enumerate(self.parts):
+            if isinstance(part, Element):
+                if part.attributes.get("id") == name:
+                    self.parts[at] = by
+                    return True
+                if part.replace(name, by):
+                    return True
+        return False
 
 
 def _texts(element: Element) -> Iterator[str]:
@@ -89,6 +104,33 @@ def parsed(html: str) -> Element:
     return builder.root
 
 
+class LivePage:
+    """A page that a browser has open. `loads`: how often it was loaded; `updates`: how often the console has sent something."""
+
+    def __init__(self) -> None:
+        self.root = Element("", {})
+        self.loads = 0
+        self.updates = 0
+
+    async def follow(self, lines: AsyncIterator[str]) -> None:
+        """Take server-sent events until the stream ends, or until the page has to be loaded again."""
+        event = ""
+        async for line in lines:
+            name, _, value = line.partition(": ")
+            if name == "event":
+                event = value
+            elif name == "data" and event == "fragments":
+                self.updates += 1
+                missing = [name for name, html in json.loads(value) if not self._replace(name, html)]
+                if missing:
+                    return
+            elif name == "data" and event == "away":
+                return
+
+    def _replace(self, name: str, html: str) -> bool:
+        return self.root.replace(name, next(parsed(html).all()))
+
+
 class Visitor:
     """A person who has logged in."""
 
@@ -116,7 +158,22 @@ class Visitor:
         """A page. Raises DemoError if it is not given."""
         return parsed((await self._get(path, query)).text)
 
-    async def _get(self, path: str, query: dict[str, str]) -> httpx.Response:
+    async def live(self, path: str, query: Mapping[str, str], *, task_status: anyio.abc.TaskStatus["LivePage"]) -> None:
+        """Keep a page open as a browser does, until cancelled: what the console sends changes it. Started with the page."""
+        page = LivePage()
+        while True:
+            page.root = parsed((await self._get(path, query)).text)
+            stream = next(element.attributes["data-live"] for element in page.root.all() if "data-live" in element.attributes)
+            if not page.loads:
+                task_status.started(page)
+            page.loads += 1
+            try:
+                async with self._http.stream("GET", stream, timeout=None) as reply:
+                    await page.follow(reply.aiter_lines())
+            except httpx.HTTPError:
+                await anyio.sleep(RELOAD_S)
+
+    async def _get(self, path: str, query: Mapping[str, str]) -> httpx.Response:
         try:
             reply = await self._http.get(path, params=query)
         except httpx.HTTPError as error:
