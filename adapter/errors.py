@@ -88,6 +88,14 @@ class UnknownBoundsError(PermanentError):
     """A reset needs the bounds of a shard's log, and neither the broker nor a commit has reported them."""
 
 
+class UnknownGroupError(PermanentError):
+    """Nothing is kept here of the group that is asked for."""
+
+
+class SwitchedOffError(PermanentError):
+    """The settings of this process leave out what is asked for. The message names the setting."""
+
+
 class AccessDeniedError(PermanentError):
     """The method may not be called on this address."""
 

@@ -43,6 +43,8 @@ TABLE: dict[type[AdapterError], grpc.StatusCode] = {
     errors.UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
     errors.FencedError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.UnknownBoundsError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.SwitchedOffError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.UnknownGroupError: grpc.StatusCode.NOT_FOUND,
     errors.RefusedError: grpc.StatusCode.FAILED_PRECONDITION,
 }
 

@@ -14,9 +14,9 @@ import structlog
 
 from adapter.client.broker_log import BrokerLog
 from adapter.client.broker_log import opened as opened_broker_log
-from adapter.errors import AdapterError, MetaUnavailableError, StorageFailedError, TransientError, leaves
+from adapter.errors import AdapterError, MetaUnavailableError, NotReadyError, StorageFailedError, TransientError, leaves
 from adapter.meta.client import GrpcMetaClient, MetaClient
-from adapter.rpc import offsets_grpc, offsets_pb
+from adapter.rpc import lag_grpc, offsets_grpc, offsets_pb
 from adapter.runtime import descriptors, logs, metrics_http
 from adapter.runtime.certificates import ServerCertificate
 from adapter.runtime.clocks import REAL, Clocks
@@ -48,10 +48,12 @@ from adapter.sidecar.storage.store import LocalStore
 
 if TYPE_CHECKING:
     from adapter.sidecar.bridge.bridge import Bridge
+    from adapter.sidecar.lag.live import LiveLag
+    from adapter.sidecar.lag.service import Serving
 
 log = structlog.get_logger(__name__)
 
-SERVICES = ("offsets.v1.OffsetStore", "offsets.v1.OffsetAdmin")
+SERVICES = ("offsets.v1.OffsetStore", "offsets.v1.OffsetAdmin", "offsets.v1.OffsetLag")
 COMMITS = "commits"  # in the health service: SERVING as soon as commits are taken, which is before the recovery
 LINGER_S = 0.1  # between the refusal of new calls and the end of the server
 MAX_REQUEST_BYTES = 4 * 2**20
@@ -98,10 +100,44 @@ class Sidecar:
         self._bridge = _bridge_of(config, self.offsets.commits)
         rocketmq = self._bridge.counts.status if self._bridge else None
         self.status = SidecarStatus(self._reloading, meta, self._metrics, self.state, self._journal, rocketmq)
+        self._lag: LiveLag | None = None  # of the core that serves
+        self._join_lag()
         self._join_reloading()
         self.taking_commits = anyio.Event()  # the store is open
         self.ready = anyio.Event()  # recovered, or degraded: all calls are taken
         self.addresses: list[str] = []
+
+    def _join_lag(self) -> None:
+        """Make the service of the live lag. With `lag.shards` = 0, nothing else of it is loaded."""
+        if not self._config.lag.shards:
+            from adapter.sidecar.lag.off import NoOffsetLag  # noqa: PLC0415 - one of the two is needed
+
+            self._lag_service: lag_grpc.OffsetLagServicer = NoOffsetLag()
+            return
+        from adapter.sidecar.lag.metrics import LagMetrics  # noqa: PLC0415 - loads numpy
+        from adapter.sidecar.lag.service import OffsetLag  # noqa: PLC0415
+
+        self._lag_metrics = LagMetrics(self._config.lag, self._metrics.registry)
+        self._lag_service = OffsetLag(self._serving_lag)
+
+    def _serving_lag(self) -> "Serving":
+        """The core and its lag for a request that begins now. Raises NotReadyError while none may begin."""
+        from adapter.sidecar.lag.service import Serving  # noqa: PLC0415 - loads numpy
+
+        core = self.core()
+        if self._lag is None:
+            raise NotReadyError("the adapter has just begun to serve: try again at once")
+        return Serving(core, self._lag)
+
+    def _begin_lag(self, core: Core) -> None:
+        """Keep the lag of what this core is given from now on, and of what its store holds."""
+        if not self._config.lag.shards:
+            return
+        from adapter.sidecar.lag.live import LiveLag  # noqa: PLC0415 - loads numpy
+
+        parts = (self._config.lag, core.store, core.bounds, core.broker_log, core.clocks, self._lag_metrics)
+        self._lag = LiveLag(*parts)
+        core.tasks.start_soon(self._lag.run, name="lag")
 
     def _join_reloading(self) -> None:
         self._metrics.registry.register(ReloadingCollector("offset_adapter", self._reloading))
@@ -173,6 +209,9 @@ class Sidecar:
 
     async def _leave_core(self, core: Core, server: GrpcServer) -> None:
         self.state.detach()
+        if self._lag:
+            self._lag.end()
+            self._lag = None
         if not self._stop.is_set():
             self.state.enter(State.FAILED, core.store.failure)
         with anyio.CancelScope(shield=True):
@@ -253,6 +292,7 @@ class Sidecar:
     async def _take_all(self, core: Core, server: GrpcServer) -> None:
         if self._stop.is_set():
             return  # it ended the recovery
+        self._begin_lag(core)
         await server.set_serving(serving=True)
         manager().ready()
         log.info("sidecar.serving", addresses=self.addresses, state=State.State.Name(self.state.state))
@@ -270,6 +310,8 @@ class Sidecar:
         server.drain()
         await server.set_serving(serving=False)
         self.offsets.end_streams()
+        if self._lag:
+            self._lag.watches.end()
         all_left = await server.drained(until - anyio.current_time())
         self.state.enter(State.STOPPING)
         if not all_left:
@@ -342,6 +384,7 @@ class Sidecar:
             offsets_grpc.add_OffsetAdminServicer_to_server(
                 OffsetAdmin(self._reloading, self.status, self.core, self._access, self._history), server
             )
+            lag_grpc.add_OffsetLagServicer_to_server(self._lag_service, server)
 
         self._metrics.registry.register(GaugesCollector("offset_adapter", self.gauges.gauges))
         self._metrics.registry.register(CountersCollector("offset_adapter", self.gauges.counters))

@@ -64,5 +64,7 @@ class Asking:
                     self._told += [(ShardKey(namespace, shard), bounds) for shard, bounds in found.items()]
                 await self._sleep((time.perf_counter() - began) * REST)
         if error and error != self.error:
-            log.warning("lag.bounds_failed", reason=error, help="the lag of these shards is that of the bounds that were told last")
+            log.warning(
+                "lag.bounds_failed", reason=error, help="the lag of these shards is that of the bounds that were told last"
+            )
         self.error = error

@@ -1,4 +1,4 @@
-"""Which groups a request is about: the filter of lists and watches, evaluated in slices, and remembered for a while."""
+"""Which groups a list or watch is about. A pattern is compared in slices, and what it matches remembered until groups change."""
 
 import re
 from collections import OrderedDict
@@ -7,34 +7,51 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adapter.errors import InvalidInputError
 from adapter.model.lag_rows import Bools, Ints
-from adapter.model.names import NAME_MAX_BYTES, check_name
-from adapter.rpc import lag_pb
 from adapter.runtime.slices import others
 from adapter.sidecar.lag.view import View
 
 SLICE_NAMES = 1_000  # compared with a pattern between two yields: a millisecond
+MAX_REMEMBERED = 32
 
 
 class Filter(NamedTuple):
-    """Empty fields choose all. `at_least` is a number of LagStatus."""
+    """Empty fields choose all. `pattern` is a shell pattern of the group's name, `at_least` a number of LagStatus."""
 
-    namespace: str
-    pattern: str
-    at_least: int
+    namespace: str = ""
+    pattern: str = ""
+    at_least: int = 0
 
-    async def of(self, view: View) -> Bools:
+
+class Filters:
+    """Evaluates filters."""
+
+    def __init__(self) -> None:
+        self._remembered: OrderedDict[tuple[str, str], tuple[int, Bools]] = OrderedDict()
+
+    async def matching(self, view: View, wanted: Filter) -> Bools:
         """Which groups of a view match, by their numbers."""
-        matches = view.kept & (view.sums.status >= self.at_least)
-        if not (self.namespace or self.pattern):
+        matches = view.kept & (view.sums.status >= wanted.at_least)
+        names = wanted[:2]
+        if not any(names):
             return matches
-        fits = re.compile(translate(self.pattern)).match if self.pattern else None
-        found: Ints = np.flatnonzero(matches)
-        for at in range(0, len(found), SLICE_NAMES):
-            for group in found[at : at + SLICE_NAMES].tolist():
+        version, fits = self._remembered.get(names, (0, matches))
+        if version != view.names_version:
+            fits = await self._compared(view, *names)
+            self._remembered[names] = view.names_version, fits
+            while len(self._remembered) > MAX_REMEMBERED:
+                self._remembered.popitem(last=False)
+        return matches & fits
+
+    @staticmethod
+    async def _compared(view: View, namespace: str, pattern: str) -> Bools:
+        match = re.compile(translate(pattern)).match if pattern else None
+        fits = view.kept
+        groups: Ints = np.flatnonzero(fits)
+        for at in range(0, len(groups), SLICE_NAMES):
+            for group in groups[at : at + SLICE_NAMES].tolist():
                 key = view.groups[group]
-                if (self.namespace and key.namespace != self.namespace) or (fits and not fits(key.group)):
-                    matches[group] = False
+                if (namespace and key.namespace != namespace) or (match and not match(key.group)):
+                    fits[group] = False
             await others()
-        return matches
+        return fits

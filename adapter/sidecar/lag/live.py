@@ -1,7 +1,7 @@
 """The live lag of one open store: looks at what was written about once a second, and has it evaluated in a worker thread.
 
-An evaluation never overlaps the next one. The pause between two is longer where they are long, so that the event loop is held for at
-most 1/REST_LOOP of the time, and a processor is used for at most 1/REST_WORK: commits go first. State begins anew with each core.
+An evaluation never overlaps the next one. The pause between two is longer where they are long, so that the event loop is held for
+at most 1/REST_LOOP of the time, and a processor is used for at most 1/REST_WORK: commits go first. Each core begins anew.
 """
 
 import time
@@ -19,6 +19,7 @@ from adapter.runtime.clocks import Clocks
 from adapter.sidecar.config import LagSection
 from adapter.sidecar.lag.bounds import Asking
 from adapter.sidecar.lag.feed import Feed
+from adapter.sidecar.lag.filters import Filters
 from adapter.sidecar.lag.metrics import LagMetrics
 from adapter.sidecar.lag.table import Evaluated, LagTable
 from adapter.sidecar.lag.view import View
@@ -30,8 +31,8 @@ log = structlog.get_logger(__name__)
 R = TypeVar("R")
 
 REST_LOOP = 100
-REST_WORK = 20
-SLOW_S = 0.05  # from which on it is said how long the event loop was held
+REST_WORK = 30
+FAILED_S = 10.0  # the pause behind an evaluation that failed
 
 
 class LiveLag:
@@ -56,9 +57,9 @@ class LiveLag:
         self._asking = Asking(broker_log)
         self.table = LagTable(section, bounds.get)
         self.view = View.nothing()
-        self.watches = LagWatches()
+        self.filters = Filters()
+        self.watches = LagWatches(self.filters)
         self.left_out = 0  # offsets of the store that had no room when it was read
-        self.longest_s = 0.0  # the longest time for which a look held the event loop
 
     @property
     def bounds_error(self) -> str:
@@ -67,14 +68,23 @@ class LiveLag:
 
     async def run(self) -> None:
         """Read the store's offsets, and evaluate, until cancelled. Begin it when the store was compared with the Meta Service."""
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._asking.run, name="lag.bounds")
-                tasks.start_soon(self._fill, name="lag.fill")
-                while True:
-                    await anyio.sleep(await self.evaluate())
-        finally:
-            self.watches.end()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._asking.run, name="lag.bounds")
+            tasks.start_soon(self._fill, name="lag.fill")
+            rest_s = 0.0
+            while True:
+                await anyio.sleep(rest_s)
+                try:
+                    rest_s = await self.evaluate()
+                except Exception:  # commits go on, whatever is wrong here
+                    log.exception("lag.failed", help="what was known is forgotten, and begins anew; report this")
+                    self.table.fail()
+                    rest_s = FAILED_S
+
+    def end(self) -> None:
+        """Note that the store is about to be closed: watches end, and metrics have nothing of it any more."""
+        self.watches.end()
+        self._metrics.ended()
 
     async def evaluate(self) -> float:
         """Evaluate what was written since the last time; returns for how many seconds to rest."""
@@ -87,8 +97,7 @@ class LiveLag:
         if ask:
             self._asking.ask(ask)
         took_s = time.perf_counter() - began
-        self.longest_s = max(self.longest_s, news.longest_s)
-        self._metrics.evaluated(view, took_s)
+        self._metrics.evaluated(view, took_s, cpu_s + news.held_s, news.longest_s)
         self.watches.note(view)
         log.debug("lag.evaluated", shards=view.shards_kept, seconds=took_s, cpu=cpu_s, held=news.held_s, longest=news.longest_s)
         return max(self._section.interval_ms / 1000 - took_s, REST_LOOP * news.held_s, REST_WORK * cpu_s)
@@ -100,5 +109,7 @@ class LiveLag:
             return  # it is about to be opened again
         if self.left_out:
             log.warning(
-                "lag.left_out", offsets=self.left_out, help="their lag is kept as soon as they move; raise lag.shards to keep more"
+                "lag.left_out",
+                offsets=self.left_out,
+                help="their lag is kept as soon as they move; raise lag.shards to keep more",
             )

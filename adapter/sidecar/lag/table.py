@@ -1,8 +1,8 @@
 """The state of the live lag, and its evaluation: which row is which key, what leaves for lack of room, what is judged again.
 
 Everything here runs in a worker thread, one call of `LagTable.evaluate` at a time; the event loop gets an immutable `View`. Work
-on Python's objects is done in blocks of a millisecond or less, with a rest behind each, because a thread that computes holds up the
-event loop by the interpreter's lock; numpy's own work mostly does not.
+on Python's objects is done in blocks of a millisecond or less, with a rest behind each, because a thread that computes holds up
+the event loop by the interpreter's lock; numpy's own work mostly does not.
 """
 
 import time
@@ -75,7 +75,9 @@ class LagTable:
         self._version = 0
         self._forgotten = 0
         self._removed: list[Removed] = []
-        self._floor = 0
+        self._removals = 0
+        self._names_version = 0
+        self._failed = False
         self._begin()
 
     def _begin(self) -> None:
@@ -103,7 +105,8 @@ class LagTable:
         """Take in what is new, judge what changed and a part of the rest. `told`: bounds from the broker; `ask` for more."""
         began = time.thread_time()
         self._version += 1
-        if news.anew:
+        if news.anew or self._failed:
+            self._failed = False
             self._forget_all()
         gone = dict(news.removed)
         self._drop([row for key, seq in gone.items() if (row := self._rows.get(key)) is not None and self._seqs[row] <= seq])
@@ -119,6 +122,10 @@ class LagTable:
         view = self._view(now_ms)
         asking = self._to_ask(now_ms * US_OF_MS) if ask else []
         return Evaluated(view, asking, time.thread_time() - began)
+
+    def fail(self) -> None:
+        """Begin anew with the next evaluation: the last one failed half way."""
+        self._failed = True
 
     def group_id(self, prefix: bytes) -> int | None:
         """The number of a group by its packed names. For any thread: the view says if it is still that group's."""
@@ -242,20 +249,19 @@ class LagTable:
             group, head = int(self._group_of[row]), int(self._head_of[row])
             if self._group_ids.leave(group):
                 ended.append(self._group_ids.names[group])
+                self._removals += 1
                 self._removed.append(Removed(self._version, self._groups[group], group))
             self._head_ids.leave(head)
             if done % BLOCK == 0:
                 _rest()
-        if len(self._removed) > MAX_REMOVED:
-            self._floor = self._removed[-MAX_REMOVED - 1].version
-            del self._removed[:-MAX_REMOVED]
+        del self._removed[:-MAX_REMOVED]
         if ended:
             left = set(ended)
             self._sorted = [prefix for prefix in self._sorted if prefix not in left]
 
     def _forget_all(self) -> None:
         self._forgotten += len(self._rows)
-        self._floor = self._version
+        self._removals += 1  # of which nobody is told: all watchers begin anew
         self._removed.clear()
         self._begin()
 
@@ -285,10 +291,8 @@ class LagTable:
     def _hear(self, bounds: Sequence[tuple[ShardKey, Bounds]], now_ms: int) -> Ints:
         """Take in bounds of the shards that are kept; returns the rows of their logs."""
         new = [self._head_ids.names[head] for head in self._head_ids.take_new()]
-        told = [(shard, found) for shard in new if (found := self._reported(shard))]
-        found = [
-            (head, low_high_at) for shard, low_high_at in (*told, *bounds) if (head := self._head_ids.of.get(shard)) is not None
-        ]
+        told = [(shard, before) for shard in new if (before := self._reported(shard))]
+        found = [(head, one) for shard, one in (*told, *bounds) if (head := self._head_ids.of.get(shard)) is not None]
         for at in range(0, len(found), BLOCK):
             some = found[at : at + BLOCK]
             heads = np.fromiter((head for head, _ in some), np.int64, len(some))
@@ -363,8 +367,9 @@ class LagTable:
         found = sums.worst >= 0
         sums.worst[found] = used[sums.worst[found]]
         self._note_changes(sums, now_ms)
-        if len(self._ranks) != groups or self._changed_set():
+        if self._group_ids.take_changed() or len(self._ranks) != groups:
             self._rank(groups)
+            self._names_version = self._version
         return View(
             version=self._version,
             evaluated_at_ms=now_ms,
@@ -379,14 +384,10 @@ class LagTable:
             shards_kept=len(used),
             groups_kept=len(self._group_ids.of),
             forgotten=self._forgotten,
+            names_version=self._names_version,
             removed=tuple(self._removed),
-            floor=self._floor,
+            removals=self._removals,
         )
-
-    def _changed_set(self) -> bool:
-        """Whether a group came or went since the last call."""
-        changed, self._group_ids.changed = self._group_ids.changed, False
-        return changed
 
     def _rank(self, groups: int) -> None:
         self._ranks = ranks = np.full(groups, groups)
@@ -431,7 +432,7 @@ class _Ids(Generic[N]):
     def __init__(self) -> None:
         self.of: dict[N, int] = {}
         self.names: list[N] = []
-        self.changed = False  # a name came or went
+        self._changed = False
         self._uses: list[int] = []
         self._free: list[int] = []
         self._new: list[int] = []
@@ -451,7 +452,7 @@ class _Ids(Generic[N]):
             self._uses.append(1)
         self.of[name] = number
         self._new.append(number)
-        self.changed = True
+        self._changed = True
         return number, True
 
     def leave(self, number: int) -> bool:
@@ -461,8 +462,13 @@ class _Ids(Generic[N]):
             return False
         del self.of[self.names[number]]
         self._free.append(number)
-        self.changed = True
+        self._changed = True
         return True
+
+    def take_changed(self) -> bool:
+        """Whether a name came or went since the last call."""
+        changed, self._changed = self._changed, False
+        return changed
 
     def take_new(self) -> list[int]:
         """The numbers that were given to names since the last call, and are still theirs."""

@@ -3,7 +3,7 @@
 Groups have numbers, which are places in the arrays. A number may be another group's in a later view.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Self
 
@@ -61,9 +61,11 @@ def _unknown(name: str, size: int) -> Any:  # noqa: ANN401 - an array
 
 @dataclass(frozen=True)
 class View:
-    """An evaluation. `keys` (packed) and `group_of` of each row, -1 for a free one; by group: name, sums, since when it has its
-    status, the version in which it changed last, its rank in key order. `removed`: groups that left, the oldest first, complete
-    above version `floor`.
+    """An evaluation.
+
+    By row: `keys` (packed) and `group_of`, -1 for a free one. By group: its name, `sums`, since when it has its status, the
+    version in which it `changed` last, its rank in key order. `names_version` is another one when groups came or left.
+    `removed`: the last of all `removals` of groups, the oldest first.
     """
 
     version: int
@@ -79,16 +81,17 @@ class View:
     shards_kept: int
     groups_kept: int
     forgotten: int
+    names_version: int = 0
     removed: Sequence[Removed] = ()
-    floor: int = 0
+    removals: int = 0
     _orders: dict[int, Ints] = field(default_factory=dict)
 
     @classmethod
     def nothing(cls) -> Self:
         """Before the first evaluation."""
         none = np.zeros(0, np.int64)
-        floats = {one.name: none.astype(np.float64) if one.name in _FLOATS else none for one in fields(Sums)}
-        return cls(0, 0, Rows.empty(0), (), none, (), Sums(**floats), none, none, none, 0, 0, 0)
+        sums = {one.name: _unknown(one.name, 0) for one in fields(Sums)}
+        return cls(0, 0, Rows.empty(0), (), none, (), Sums(**sums), none, none, none, 0, 0, 0)
 
     @property
     def kept(self) -> Bools:
@@ -131,7 +134,9 @@ class View:
         plain = [column[groups].tolist() for column in (sums.shards, sums.known, sums.lost, sums.status, sums.burrow, sums.worst)]
         counts = [column[groups].tolist() for column in (sums.warn, sums.rewind, sums.stall, sums.stop)]
         times = (np.maximum(sums.last_commit[groups], 0) // US_OF_MS).tolist(), self.since_ms[groups].tolist()
-        rows = zip(groups.tolist(), zip(*optional, strict=True), zip(*plain, strict=True), zip(*counts, strict=True), *times)
+        rows = zip(
+            groups.tolist(), zip(*optional, strict=True), zip(*plain, strict=True), zip(*counts, strict=True), *times, strict=True
+        )
         for group, (lag, seconds, commits, produces, trend, moving), (
             shards,
             count,
@@ -225,7 +230,7 @@ def _low(values: Ints | Floats) -> Ints | Floats:
 
 
 def _optional(values: Ints | Floats, known: Bools) -> list[Any]:
-    found = values.tolist()
+    found: list[Any] = values.tolist()
     if not known.all():
         for place in np.flatnonzero(~known).tolist():
             found[place] = None

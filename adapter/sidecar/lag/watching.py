@@ -1,22 +1,23 @@
 """Watchers of the live lag: each compares the newest evaluation with what it sent, and sends what differs.
 
-Nothing is queued, so a watcher that reads slowly costs no memory: it misses evaluations in between, and begins anew (`resync`) when
-groups have left that nobody remembers any more. What is sent to all watchers together holds the event loop for at most 1/REST of the
-time.
+Nothing is queued and no evaluation is kept for a watcher that reads slowly: it gets the newest values when it reads on, and
+begins anew (`resync`) when more groups have left meanwhile than are remembered. Watchers take turns; all together hold the event
+loop for at most 1/REST of the time.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 
 import anyio
+import anyio.to_thread
 import numpy as np
 
 from adapter.errors import NotReadyError, OverloadedError
-from adapter.model.lag_rows import Bools, Ints
+from adapter.model.lag_rows import Ints
 from adapter.rpc import lag_pb
-from adapter.runtime.slices import others
+from adapter.sidecar.lag.filters import Filter, Filters
 from adapter.sidecar.lag.view import View
 
 MAX_WATCHERS = 100
@@ -29,18 +30,19 @@ ENDED = "the watch has ended, because the adapter stops or opens its store again
 
 
 class LagWatches:
-    """All watchers of the lag of a store."""
+    """All watchers of the lag of a store, and what they watch."""
 
-    def __init__(self) -> None:
+    def __init__(self, filters: Filters) -> None:
+        self.filters = filters
+        self.turn = anyio.Lock()
+        self.view = View.nothing()
+        self.callers = 0
         self._ended = False
         self._changed = asyncio.Event()
-        self._turn = anyio.Lock()  # of who sends
-        self._view = View.nothing()
-        self.callers = 0
 
     def note(self, view: View) -> None:
-        """This is the newest evaluation."""
-        self._view = view
+        """Let all watchers see the newest evaluation."""
+        self.view = view
         self._wake()
 
     def end(self) -> None:
@@ -66,69 +68,83 @@ class LagWatches:
         finally:
             self.callers -= 1
 
-    async def after(self, version: int) -> View:
+    async def after(self, version: int) -> None:
         """Wait for a later evaluation than this one. Raises NotReadyError at the end."""
-        while not self._ended and self._view.version <= version:
+        while not self._ended and self.view.version <= version:
             await self._changed.wait()
+        self.check()
+
+    def check(self) -> None:
+        """Raise NotReadyError at the end."""
         if self._ended:
             raise NotReadyError(ENDED)
-        return self._view
-
-    async def messages(self, view: View, groups: Ints) -> list[lag_pb.GroupLag]:
-        """The messages of some groups, in slices; one watcher at a time. Raises NotReadyError at the end."""
-        found: list[lag_pb.GroupLag] = []
-        for at in range(0, len(groups), SLICE_GROUPS):
-            if self._ended:
-                raise NotReadyError(ENDED)
-            async with self._turn:
-                began = time.perf_counter()
-                found += view.messages(groups[at : at + SLICE_GROUPS])
-                took_s = time.perf_counter() - began
-                if len(groups) > SLICE_GROUPS:
-                    await anyio.sleep(took_s * REST)
-        return found
 
 
-async def changes(watches: LagWatches, matching: Callable[[View], Ints]) -> AsyncGenerator[lag_pb.WatchGroupLagReply, None]:
-    """What a watcher is told, until it goes. `matching`: the groups of a view that it wants, in key order.
-
-    Raises OverloadedError, and NotReadyError at the end.
-    """
+async def changes(watches: LagWatches, wanted: Filter) -> AsyncGenerator[lag_pb.WatchGroupLagReply, None]:
+    """What a watcher is told, until it goes. Raises OverloadedError, and NotReadyError at the end."""
     with watches.one():
-        sent, version = np.zeros(0, np.bool_), 0
+        watcher = _Watcher(watches, wanted)
         while True:
-            view = await watches.after(version)
-            resync = version == 0 or version < view.floor
-            removed = [] if resync else [one for one in view.removed if one.version > version and _is_sent(sent, one.group)]
-            sent = _sized(np.zeros(0, np.bool_) if resync else sent, len(view.groups))
-            sent[[one.group for one in removed]] = False
-            wanted = matching(view)
-            matches = np.zeros(len(view.groups), np.bool_)
-            matches[wanted] = True
-            left = np.flatnonzero(sent & ~matches)
-            new = wanted[~sent[wanted] | (view.changed[wanted] > version)]
-            gone = [*(one.key for one in removed), *(view.groups[group] for group in left.tolist())]
-            async for reply in _replies(watches, view, new, gone, resync=resync):
+            await watches.after(watcher.done)
+            async with watches.turn:
+                reply = await watcher.next(watches.view)
+            if reply:
                 yield reply
-            sent, version = matches, view.version
 
 
-async def _replies(
-    watches: LagWatches, view: View, new: Ints, gone: list[tuple[str, str]], *, resync: bool
-) -> AsyncGenerator[lag_pb.WatchGroupLagReply, None]:
-    """The replies of one evaluation; none if nothing changed."""
-    for at in range(0, max(len(new), len(gone), resync), MAX_GROUPS):
-        reply = lag_pb.WatchGroupLagReply(resync=resync and at == 0, evaluated_at_ms=view.evaluated_at_ms)
-        reply.groups.extend(await watches.messages(view, new[at : at + MAX_GROUPS]))
-        for namespace, group in gone[at : at + MAX_GROUPS]:
-            reply.removed.add(namespace=namespace, group=group)
-        await others()
-        yield reply
+class _Watcher:
+    """What one watcher was sent: of each group, by its number, the view's version; 0: it was not. `done`: sent completely."""
 
+    def __init__(self, watches: LagWatches, wanted: Filter) -> None:
+        self._watches = watches
+        self._wanted = wanted
+        self._sent = np.zeros(0, np.int64)
+        self._removed = 0  # how many of all removals it was told of
+        self._resync = True
+        self.done = 0
 
-def _is_sent(sent: Bools, group: int) -> bool:
-    return group < len(sent) and bool(sent[group])
+    async def next(self, view: View) -> lag_pb.WatchGroupLagReply | None:
+        """The next reply by the newest view; None if nothing is to be told. Raises NotReadyError at the end."""
+        self._sent = np.append(self._sent, np.zeros(max(len(view.groups) - len(self._sent), 0), np.int64))
+        if self._removed < view.removals - len(view.removed):
+            self._resync = True
+        if self._resync:
+            self._sent[:] = 0
+            self._removed = view.removals
+        reply = lag_pb.WatchGroupLagReply(resync=self._resync, evaluated_at_ms=view.evaluated_at_ms)
+        if not await self._tell(view, reply):
+            self.done = view.version
+        if not (reply.resync or reply.groups or reply.removed):
+            return None
+        self._resync = False
+        return reply
 
-
-def _sized(sent: Bools, size: int) -> Bools:
-    return np.append(sent, np.zeros(max(size - len(sent), 0), np.bool_))
+    async def _tell(self, view: View, reply: lag_pb.WatchGroupLagReply) -> bool:
+        """Add what is to be told next, in slices; False if that is all."""
+        sent = self._sent
+        # First: the number of a group that left may be another group's now.
+        untold = view.removals - self._removed
+        left = view.removed[-untold:] if untold else ()
+        for one in left[:MAX_GROUPS]:
+            self._removed += 1
+            if 0 < sent[one.group] < one.version:
+                sent[one.group] = 0
+                reply.removed.add(namespace=one.key.namespace, group=one.key.group)
+        if len(left) > MAX_GROUPS:
+            return True
+        matches = await self._watches.filters.matching(view, self._wanted)
+        gone: Ints = np.flatnonzero((sent[: len(matches)] > 0) & ~matches)
+        for group in gone[:MAX_GROUPS].tolist():
+            sent[group] = 0
+            reply.removed.add(namespace=view.groups[group].namespace, group=view.groups[group].group)
+        order = await anyio.to_thread.run_sync(view.order, lag_pb.NAME)
+        new = order[matches[order] & (sent[order] < view.changed[order])]
+        # Those that were sent longest ago first: none is passed over for ever.
+        first = new[np.argsort(sent[new], kind="stable")][:MAX_GROUPS]
+        for at in range(0, len(first), SLICE_GROUPS):
+            self._watches.check()
+            began = time.perf_counter()
+            reply.groups.extend(view.messages(first[at : at + SLICE_GROUPS]))
+            await anyio.sleep((time.perf_counter() - began) * REST)
+        sent[first] = view.version
+        return len(new) > MAX_GROUPS or len(gone) > MAX_GROUPS

@@ -1,0 +1,140 @@
+"""The gRPC service `offsets.v1.OffsetLag`: requests -> the last evaluation -> messages, in slices. Decides nothing about lag."""
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import aclosing
+from typing import NamedTuple
+
+import anyio.to_thread
+import numpy as np
+import structlog
+
+from adapter.errors import AdapterError, InvalidInputError, TooLargeError, UnknownGroupError
+from adapter.model.codec import group_prefix
+from adapter.model.names import check_name
+from adapter.model.paging import DEFAULT_PAGE, MAX_PAGE
+from adapter.model.records import DEFAULT_NAMESPACE, GroupKey
+from adapter.rpc import lag_grpc, lag_pb
+from adapter.runtime.large_calls import MAX_BYTES, SLICE_ROWS
+from adapter.runtime.slices import others
+from adapter.runtime.statuses import Context, answering, status_of, trailing_of
+from adapter.sidecar.engine.core import Core
+from adapter.sidecar.lag.filters import Filter
+from adapter.sidecar.lag.live import LiveLag
+from adapter.sidecar.lag.watching import changes
+
+log = structlog.get_logger(__name__)
+
+_FRAMING = 5  # bytes of a message in another one, at most
+SLICE_GROUPS = 100  # made between two yields: a millisecond
+
+
+class Serving(NamedTuple):
+    """A core that serves, and the lag of its groups."""
+
+    core: Core
+    lag: LiveLag
+
+
+class OffsetLag(lag_grpc.OffsetLagServicer):
+    """`offsets.v1.OffsetLag`. `serving` raises NotReadyError while nothing is to be read, as for OffsetStore (invariant 9)."""
+
+    def __init__(self, serving: Callable[[], Serving]) -> None:
+        self._serving = serving
+
+    @answering
+    async def ListGroupLag(  # noqa: D102 - documented in the proto, as all RPCs
+        self, request: lag_pb.ListGroupLagRequest, context: Context
+    ) -> lag_pb.ListGroupLagReply:
+        core, lag = self._serving()
+        wanted, order = parse_filter(request.filter), parse_order(request.order)
+        if request.page_size > MAX_PAGE:
+            raise InvalidInputError(f"page_size: {request.page_size} is over {MAX_PAGE}")
+        async with core.large.one(context=context):
+            view = lag.view
+            sorted_ = await anyio.to_thread.run_sync(view.order, order)
+            found = sorted_[(await lag.filters.matching(view, wanted))[sorted_]]
+            reply = lag_pb.ListGroupLagReply(
+                matching=len(found),
+                groups_kept=view.groups_kept,
+                shards_kept=view.shards_kept,
+                shards_forgotten=view.forgotten,
+                evaluated_at_ms=view.evaluated_at_ms,
+                bounds_error=lag.bounds_error,
+            )
+            page = found[request.offset :][: request.page_size or DEFAULT_PAGE]
+            room = MAX_BYTES - reply.ByteSize()
+            for at in range(0, len(page), SLICE_GROUPS):
+                for message in view.messages(page[at : at + SLICE_GROUPS]):
+                    room -= message.ByteSize() + _FRAMING
+                    if room < 0:
+                        return reply
+                    reply.groups.append(message)
+                await others()
+            return reply
+
+    @answering
+    async def GetGroupLag(self, request: lag_pb.GetGroupLagRequest, context: Context) -> lag_pb.GetGroupLagReply:  # noqa: D102
+        core, lag = self._serving()
+        key = GroupKey(check_name(request.namespace or DEFAULT_NAMESPACE, "namespace"), check_name(request.group, "group"))
+        async with core.large.one(context=context):
+            view = lag.view
+            group = lag.table.group_id(group_prefix(key))
+            if group is None or group >= len(view.groups) or view.groups[group] != key or not view.sums.shards[group]:
+                raise UnknownGroupError(
+                    f"group: no lag of {'/'.join(key)} is kept here: nobody commits to it at this adapter, or more shards than "
+                    "lag.shards have moved since"
+                )
+            reply = lag_pb.GetGroupLagReply(evaluated_at_ms=view.evaluated_at_ms, bounds_error=lag.bounds_error)
+            reply.sums.CopyFrom(next(view.messages(np.array([group]))))
+            rows = view.rows_of(group)
+            room = MAX_BYTES - reply.ByteSize()
+            for at in range(0, len(rows), SLICE_ROWS):
+                part = list(view.shards(rows[at : at + SLICE_ROWS]))
+                stored = core.store.hold_all(key, [row.shard for row in part])
+                for row in part:
+                    if fields := stored[row.shard][0]:
+                        row.topic, row.partition = fields[5], fields[6]
+                    room -= row.ByteSize() + _FRAMING
+                if room < 0:
+                    raise TooLargeError(
+                        f"group: the lag of its {len(rows):,} shards is over {MAX_BYTES:,} bytes; ListGroupLag has its sums"
+                    )
+                reply.shards.extend(part)
+                await others()
+            return reply
+
+    async def WatchGroupLag(  # noqa: D102
+        self, request: lag_pb.WatchGroupLagRequest, context: Context
+    ) -> AsyncIterator[lag_pb.WatchGroupLagReply]:
+        try:
+            lag = self._serving().lag
+            async with aclosing(changes(lag.watches, parse_filter(request.filter))) as replies:
+                async for reply in replies:
+                    yield reply
+        except AdapterError as error:
+            await context.abort(status_of(error), str(error), trailing_of(error))
+        except Exception:
+            log.exception("rpc.failed", method="WatchGroupLag")
+            raise
+
+
+def parse_filter(wanted: lag_pb.LagFilter) -> Filter:
+    """A filter. Raises InvalidInputError."""
+    if wanted.namespace:
+        check_name(wanted.namespace, "filter.namespace")
+    if wanted.pattern:
+        check_name(wanted.pattern, "filter.pattern")
+    if wanted.at_least not in lag_pb.LagStatus.values():
+        raise InvalidInputError(f"filter.at_least: {wanted.at_least} is unknown; {_numbers(lag_pb.LagStatus.items())}")
+    return Filter(wanted.namespace, wanted.pattern, wanted.at_least)
+
+
+def parse_order(order: int) -> int:
+    """An order. Raises InvalidInputError."""
+    if order not in lag_pb.LagOrder.values():
+        raise InvalidInputError(f"order: {order} is unknown; {_numbers(lag_pb.LagOrder.items())}")
+    return order
+
+
+def _numbers(items: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{number} is {name}" for name, number in items)
