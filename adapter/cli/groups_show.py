@@ -9,14 +9,17 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
+from adapter.cli import groups_lag
 from adapter.cli.connection import Target, connected
+from adapter.cli.groups_lag import Brief, GroupLive, LiveLag
+from adapter.cli.lag_text import span_text
 from adapter.cli.output import CSV, JSON, TABLE, Form, as_dict, fields_of, listing, note, warn, when
 from adapter.cli.table import LEFT, RIGHT, CsvRows, JsonRows, Side, Table
 from adapter.client.client import OffsetClient
 from adapter.formats.rows import OffsetRow
 from adapter.model.queues import queue_of
 from adapter.model.records import GroupKey
-from adapter.rpc import offsets_pb
+from adapter.rpc import lag_pb, offsets_pb
 from adapter.runtime.wording import counted
 
 TIMEOUT_S = 30.0  # of one admin call: the adapter may call the Meta Service and the broker, and each may take seconds
@@ -25,7 +28,7 @@ PIECE = 1_000  # shards or groups of one request
 Group = offsets_pb.ListGroupsReply.Group
 
 Described = offsets_pb.DescribeGroupReply
-_Add: TypeAlias = Callable[[str, Described], None]
+_Add: TypeAlias = Callable[[str, Described, GroupLive], None]
 
 # Of a row of `groups describe --output csv`: one shard.
 DESCRIBE_CSV = (
@@ -47,7 +50,10 @@ DESCRIBE_CSV = (
     "generation",
     "member_id",
     "remote_error",
+    *groups_lag.CSV,
 )
+# Of a row of `groups list`.
+LIST_FIELDS = (*fields_of(Group), *Brief._fields)
 
 
 class Selection(NamedTuple):
@@ -65,13 +71,15 @@ class Selection(NamedTuple):
 async def list_groups(target: Target, wanted: Selection, form: Form) -> bool:
     """Print the groups that have local offsets. Always returns True."""
     columns: dict[str, Side] = {"namespace": LEFT, "group": LEFT, "shards": RIGHT, "dirty": RIGHT, "last commit": LEFT}
+    columns.update({"status": LEFT, "lag": RIGHT, "lag time": RIGHT})
     async with connected(target) as client:
-        with listing(form, columns, _group_cells, fields_of(Group)) as rows:
+        lags, without = await groups_lag.briefs(client, wanted.namespace)
+        with listing(form, columns, _group_cells, LIST_FIELDS, _group_values) as rows:
             async for row in groups_of(client, wanted.namespace):
                 if wanted.takes(row.group):
-                    rows.add(row)
+                    rows.add((row, lags.get((row.namespace, row.group))))
     if form == TABLE:
-        note(counted(rows.count, "group"))
+        note(counted(rows.count, "group") + (f"; no live lag: {without}" if without else ""))
     return True
 
 
@@ -81,15 +89,18 @@ async def describe(target: Target, wanted: Selection, form: Form) -> bool:
     namespace = wanted.namespace
     show = {JSON: _show_json, CSV: _show_csv, TABLE: _show_table}[form]
     async with connected(target) as client:
+        live = LiveLag(client)
         names = wanted.names or [row.group async for row in groups_of(client, namespace) if wanted.takes(row.group)]
         with show(namespace) as add:
             for name in names:
                 request = offsets_pb.DescribeGroupRequest(namespace=namespace, group=name)
                 reply = await client.admin.DescribeGroup(request, timeout=TIMEOUT_S)
                 complete = complete and bool(reply.shards) and not reply.remote_error
-                add(name, reply)
-    if not wanted.names and form == TABLE:
-        note(counted(len(names), "group"))
+                add(name, reply, await live.of(namespace, name) if reply.shards else GroupLive(None))
+    if form == TABLE:
+        for text in (live.note(), "" if wanted.names else counted(len(names), "group")):
+            if text:
+                note(text)
     return complete
 
 
@@ -97,16 +108,18 @@ async def describe(target: Target, wanted: Selection, form: Form) -> bool:
 def _show_json(namespace: str) -> Iterator[_Add]:
     rows: JsonRows[dict[str, Any]] = JsonRows(dict)
     with rows:
-        yield lambda group, reply: rows.add({"namespace": namespace, "group": group, **_described(reply)})
+        yield lambda group, reply, live: rows.add({"namespace": namespace, "group": group, **_described(reply, live)})
 
 
 @contextmanager
 def _show_csv(namespace: str) -> Iterator[_Add]:
     rows: CsvRows[dict[str, Any]] = CsvRows(DESCRIBE_CSV, dict)
 
-    def add(group: str, reply: Described) -> None:
+    def add(group: str, reply: Described, live: GroupLive) -> None:
+        lags = live.shards()
         for row in sorted(reply.shards, key=lambda row: shard_order(row.shard)):
-            rows.add({"namespace": namespace, "group": group, **_flat(row, reply)})
+            flat = {**_flat(row, reply), **groups_lag.csv_values(lags.get(row.shard))}
+            rows.add({"namespace": namespace, "group": group, **flat})
 
     with rows:
         yield add
@@ -114,14 +127,15 @@ def _show_csv(namespace: str) -> Iterator[_Add]:
 
 @contextmanager
 def _show_table(namespace: str) -> Iterator[_Add]:
-    numbers = ("current-offset", "log-end-offset", "lag", "log-start-offset", "meta service", "epoch")
-    columns: dict[str, Side] = {"group": LEFT, "shard": LEFT, **dict.fromkeys(numbers, RIGHT)}
+    numbers = ("current-offset", "log-end-offset", "lag", *groups_lag.COLUMNS, "log-start-offset", "meta service", "epoch")
+    columns: dict[str, Side] = {"group": LEFT, "shard": LEFT, **dict.fromkeys(numbers, RIGHT), "status": LEFT, "burrow": LEFT}
     table: Table[Sequence[str]] = Table({**columns, "state": LEFT, "committed": LEFT, "metadata": LEFT}, tuple)
 
-    def add(group: str, reply: Described) -> None:
+    def add(group: str, reply: Described, live: GroupLive) -> None:
         _tell_group(namespace, group, reply)
+        lags = live.shards()
         for row in sorted(reply.shards, key=lambda row: shard_order(row.shard)):
-            table.add([group, *_cells(row, remote_known=not reply.remote_error)])
+            table.add([group, *_cells(row, lags.get(row.shard), remote_known=not reply.remote_error)])
         table.end_part()
 
     with table:
@@ -186,10 +200,13 @@ def _place(position: offsets_pb.Position | None) -> tuple[int, int, bool]:
     return (position.epoch, position.offset, not position.deleted) if position else (-1, -1, False)
 
 
-def _described(reply: Described) -> dict[str, Any]:
-    values = as_dict(reply)
+def _described(reply: Described, live: GroupLive) -> dict[str, Any]:
+    values = {**as_dict(reply), **live.values()}
+    lags = live.shards()
     for shard, row in zip(values["shards"], reply.shards, strict=True):
         shard["state"] = state_of(row, remote_known=not reply.remote_error)
+        if row.shard in lags:
+            shard["live"] = groups_lag.values(lags[row.shard])
     return values
 
 
@@ -234,19 +251,32 @@ def _tell_group(namespace: str, group: str, reply: Described) -> None:
         note(f"group {group} has no offsets; `groups list` shows the groups that have")
 
 
-def _group_cells(row: Group) -> Sequence[str]:
-    return row.namespace, row.group, str(row.shards), str(row.dirty), when(row.last_commit_at_ms)
+def _group_values(row: tuple[Group, Brief | None]) -> dict[str, Any]:
+    listed, lag = row
+    return {**as_dict(listed), **{name: value for name, value in (lag._asdict() if lag else {}).items() if value is not None}}
 
 
-def _cells(row: Described.Shard, *, remote_known: bool) -> list[str]:
+def _group_cells(row: tuple[Group, Brief | None]) -> Sequence[str]:
+    listed, lag = row
+    cells = (listed.namespace, listed.group, str(listed.shards), str(listed.dirty), when(listed.last_commit_at_ms))
+    if lag is None:
+        return (*cells, "", "", "")
+    return (*cells, lag.status, "-" if lag.lag is None else str(lag.lag), span_text(lag.lag_seconds))
+
+
+def _cells(row: Described.Shard, live: lag_pb.ShardLag | None, *, remote_known: bool) -> list[str]:
     local = row.local if row.HasField("local") else None
     remote = row.remote if row.HasField("remote") else None
     epochs = [side.epoch for side in (local, remote) if side]
+    # The live one leaves out messages that are gone from the log.
+    known = live if live is not None and live.HasField("lag") else row
+    lag = known.lag if known.HasField("lag") else None
     return [
         row.shard,
         position_text(local),
         str(row.high_watermark) if row.HasField("high_watermark") else "-",
-        str(row.lag) if row.HasField("lag") else "-",
+        str(lag) if lag is not None else "-",
+        *groups_lag.cells(live),
         str(row.low_watermark) if row.HasField("low_watermark") else "-",
         position_text(remote) if remote_known else "?",
         " / ".join(str(epoch) for epoch in dict.fromkeys(epochs)),

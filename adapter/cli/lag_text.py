@@ -22,6 +22,7 @@ _EXACT = 1_000_000  # numbers below are written in full
 _UNITS = ((10**18, "E"), (10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 _SPANS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 _MINUTE_S = 60
+_DAYS_ONLY_S = 100 * 86_400
 _WHOLE_FROM = 10  # numbers from here on are written without a fraction of a second, or of a message
 _HUNDRED = 100
 _STEADY_PER_S = 0.05  # below, a trend is written as 0
@@ -53,7 +54,7 @@ def span_text(seconds: float | None) -> str:
     for at, (length, unit) in enumerate(_SPANS):
         if whole >= length:
             lower, lower_unit = _SPANS[at + 1] if at + 1 < len(_SPANS) else (1, "s")
-            rest = whole % length // lower
+            rest = whole % length // lower if whole < _DAYS_ONLY_S else 0
             return f"{whole // length:,}{unit} {rest}{lower_unit}" if rest else f"{whole // length:,}{unit}"
     raise AssertionError(seconds)
 

@@ -50,7 +50,8 @@ def top(
     """
     level = STATUSES[at_least] if at_least else lag_pb.LAG_STATUS_UNSPECIFIED
     wanted = Wanted(lag_pb.LagFilter(namespace=namespace, pattern=pattern, at_least=level), order, limit or 0)
-    if once or form != TABLE or not (sys.stdout.isatty() and sys.stdin.isatty()):
+    watched = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))  # Textual draws on standard error
+    if once or form != TABLE or not watched:
         run(print_groups, target, wanted, form)
     else:
         sys.exit(run(_live, target, wanted))

@@ -16,6 +16,7 @@ from rich.style import Style
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Footer, Input, Static
 
@@ -52,7 +53,7 @@ _COLUMNS: Final = (
     Column("status", 7),
     Column("group", 16, share=3),
     Column("lag", 9, RIGHT),
-    Column("lag time", 8, RIGHT),
+    Column("lag time", 8, RIGHT, rank=1),
     Column("trend/s", 9, RIGHT, rank=2),
     Column("commits/s", 9, RIGHT, rank=5),
     Column("last commit", 11, RIGHT, rank=4),
@@ -253,7 +254,8 @@ class HelpScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         """The text."""
-        yield Static(_HELP, id="help", markup=False)
+        with VerticalScroll(id="help"):
+            yield Static(_HELP, markup=False)
         yield Footer(show_command_palette=False)
 
 
@@ -271,7 +273,7 @@ class TopApp(App[None]):
     LiveTable { height: 1fr; overflow-x: hidden; scrollbar-size-vertical: 1; }
     #filter { border: none; height: 1; padding: 0; }
     HelpScreen { align: center middle; }
-    #help { width: auto; max-width: 100%; height: auto; max-height: 100%; padding: 1 2; background: $panel; overflow-y: auto; }
+    #help { width: 100%; max-width: 132; height: auto; max-height: 100%; padding: 0 2; background: $panel; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark", "help", "Help", key_display="?"),

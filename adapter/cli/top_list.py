@@ -12,7 +12,7 @@ from adapter.client.client import OffsetClient
 from adapter.rpc import lag_pb
 from adapter.runtime.wording import counted
 
-PAGE: Final = 2_000  # groups of one call
+PAGE: Final = 10_000  # groups of one call
 TIMEOUT_S: Final = 30.0  # of one call
 _ORDERS: Final[dict[Order, lag_pb.LagOrder.ValueType]] = {
     "worst": lag_pb.WORST,
@@ -72,10 +72,11 @@ async def listed(client: OffsetClient, wanted: Wanted) -> AsyncIterator[lag_pb.L
     seen: set[tuple[str, str]] = set()
     while True:
         request.page_size = min(wanted.limit - len(seen), PAGE) if wanted.limit else PAGE
-        request.offset = len(seen)
         reply = await client.lag.ListGroupLag(request, timeout=TIMEOUT_S)
+        # A page has fewer groups than it may have where they would make too large a message.
+        request.offset += len(reply.groups)
+        ended = not reply.groups or request.offset >= reply.matching
         fresh = [row for row in reply.groups if (row.namespace, row.group) not in seen]
-        ended = len(reply.groups) < request.page_size or not fresh
         seen.update((row.namespace, row.group) for row in fresh)
         del reply.groups[:]
         reply.groups.extend(fresh)

@@ -121,7 +121,8 @@ def _row(key: Key, group: lag_pb.GroupLag, before: GroupRow | None) -> GroupRow:
     elif before.status == group.status:
         change = before.change
     else:
-        change = WORSE if group.status > before.status else BETTER
+        was, now = max(before.status, lag_pb.OK), max(group.status, lag_pb.OK)  # unknown is as good as ok
+        change = WORSE if now > was else BETTER if now < was else SAME
     return GroupRow(
         key,
         visible(f"{group.namespace}/{group.group}"),

@@ -27,6 +27,7 @@ HEAD: Final = Style(bold=True, underline=True)
 _CURSOR: Final = Style(reverse=True)
 _GAP: Final = 1  # columns between two cells
 _CUT: Final = "…"
+_LEAST: Final = 4  # columns of a column that gives way
 
 
 class Column(NamedTuple):
@@ -190,15 +191,19 @@ class LiveTable(ScrollView, Generic[R], can_focus=True):
 
 
 def layout(columns: Sequence[Column], room: int) -> list[tuple[int, int]]:
-    """Which columns fit into so many columns of a terminal, each with its width; what is left goes to those with a share."""
+    """Which columns fit into so many columns of a terminal, each with its width.
+
+    What is left goes to those with a share; what is missing still when every column with a rank is left out, is taken from them.
+    """
     shown = [*range(len(columns))]
     for rank in sorted({column.rank for column in columns} - {0}, reverse=True):
         if _total(columns, shown) <= room:
             break
         shown = [at for at in shown if columns[at].rank != rank]
-    left = max(room - _total(columns, shown), 0)
+    left = room - _total(columns, shown)
     shares = sum(columns[at].share for at in shown)
-    return [(at, columns[at].width + (left * columns[at].share // shares if shares else 0)) for at in shown]
+    given = {at: left * columns[at].share // shares if shares else 0 for at in shown}
+    return [(at, max(columns[at].width + given[at], min(columns[at].width, _LEAST))) for at in shown]
 
 
 def fit(text: str, room: int, side: Side) -> str:

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import Descriptor
 
-from adapter.cli import groups_broadcast, groups_show, meta_kv, meta_placement, meta_status_repair
+from adapter.cli import groups_broadcast, groups_lag, groups_show, meta_kv, meta_placement, meta_status_repair
 from adapter.cli.doctor import command as doctor
+from adapter.cli.groups_lag import Brief, GroupLive
 from adapter.cli.groups_show import Described
 from adapter.cli.output import CSV, as_dict, fields_of
 from adapter.metaservice.etcd.leader_placement import ClusterState, RaftGroup, RaftMember
-from adapter.rpc import meta_pb, offsets_pb
+from adapter.rpc import lag_pb, meta_pb, offsets_pb
 
 PAGE = (Path(__file__).parents[3] / "docs" / "output.md").read_text()
 KINDS = {str: "string", bool: "boolean", int: "integer", float: "number"}
@@ -60,7 +61,7 @@ def of_value(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
     ("title", "message"),
     [
         ("Fields of `list` and `get`", offsets_pb.ShardOffset),
-        ("Fields of `groups list`", offsets_pb.ListGroupsReply.Group),
+        ("Fields of `top`", lag_pb.GroupLag),
     ],
 )
 def test_replies_are_printed_as_the_proto_has_them(title: str, message: Any) -> None:
@@ -69,6 +70,16 @@ def test_replies_are_printed_as_the_proto_has_them(title: str, message: Any) -> 
     assert fields == dict(of_message(message.DESCRIPTOR))
     assert fields_of(message) == list(dict.fromkeys(re.split(r"[.\[]", name)[0] for name in fields))
     assert {*as_dict(message())} <= {*fields_of(message)}
+
+
+def test_a_listed_group_has_its_lag_beside_what_the_proto_has() -> None:
+    """Absent where there is none."""
+    fields = documented("Fields of `groups list`")
+    added = {"status": "string, optional", "lag": "integer, optional", "lag_seconds": "number, optional"}
+    assert fields == {**dict(of_message(offsets_pb.ListGroupsReply.Group.DESCRIPTOR)), **added}
+    assert tuple(fields) == groups_show.LIST_FIELDS
+    values = groups_show._group_values((offsets_pb.ListGroupsReply.Group(), Brief("ok", 1, 2.0)))
+    assert tuple(values) == groups_show.LIST_FIELDS
 
 
 def test_every_field_of_status_is_on_the_page() -> None:
@@ -81,9 +92,17 @@ def test_every_field_of_status_is_on_the_page() -> None:
 def test_a_described_group_has_its_name_and_a_state_for_each_shard() -> None:
     """Beside what the adapter replies."""
     added = {"namespace": "string", "group": "string", "shards[].state": "string"}
-    assert documented("Fields of `groups describe`") == {**added, **dict(of_message(Described.DESCRIPTOR))}
-    reply = Described(shards=[Described.Shard(shard="s")])
-    assert groups_show._described(reply)["shards"][0]["state"] == "clean"
+    live = {"live": "object, optional", "lag_error": "string", "shards[].live": "object, optional"}
+    for prefix, message in (("live.", lag_pb.GroupLag), ("shards[].live.", lag_pb.ShardLag)):
+        beside = {f"{prefix}{name}" for name in ("namespace", "group", "shard", "topic", "partition")}
+        live.update({name: kind for name, kind in of_message(message.DESCRIPTOR, prefix) if name not in beside})
+    assert documented("Fields of `groups describe`") == {**added, **live, **dict(of_message(Described.DESCRIPTOR))}
+    reply = Described(shards=[Described.Shard(shard="s"), Described.Shard(shard="other")])
+    lag = lag_pb.GetGroupLagReply(shards=[lag_pb.ShardLag(shard="s")])
+    described = groups_show._described(reply, GroupLive(lag))
+    assert [row["state"] for row in described["shards"]] == ["clean", "clean"]
+    assert ["live" in row for row in described["shards"]] == [True, False]
+    assert {*described["shards"][0]["live"]} <= {name.rpartition(".")[2] for name in live}
 
 
 def test_the_columns_of_csv() -> None:
@@ -101,7 +120,9 @@ def test_the_columns_of_csv() -> None:
         committed_at_ms=8,
         metadata="m",
     )
-    values = groups_show._flat(row, Described(mode="write_back", generation=10, member_id="c"))
+    lag = lag_pb.ShardLag(lag=6, lost=1, lag_seconds=0.5, commit_rate=1.5, trend=2.5)
+    flat = groups_show._flat(row, Described(mode="write_back", generation=10, member_id="c"))
+    values = {**flat, **groups_lag.csv_values(lag)}
     assert {"namespace", "group", *values} == {*columns}
     assert {name: kind for name, kind in of_value(values) if kind != columns[name].partition(",")[0]} == {}
     assert tuple(documented("Columns of `meta placement show --output csv`")) == meta_placement.CSV_FIELDS

@@ -1,0 +1,135 @@
+"""The live lag beside what `groups list` and `groups describe` read: asked of the same adapter, and left out where it keeps none.
+
+That there is none is no error of these commands: an adapter may be older, have `[lag] shards = 0`, or have forgotten a group.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import grpc
+import grpc.aio
+
+from adapter.cli.lag_text import rate_text, span_text, status_word, trend_text
+from adapter.cli.output import as_dict
+from adapter.cli.top_list import Wanted, listed
+from adapter.client.client import OffsetClient
+from adapter.rpc import lag_pb
+from adapter.runtime.wording import counted
+
+TIMEOUT_S: Final = 10.0
+_NAMED: Final = 5  # groups that a note names
+# An adapter that answers so keeps no lag of any group.
+_OFF: Final = {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.FAILED_PRECONDITION}
+_BESIDE: Final = {"shard", "topic", "partition", "namespace", "group"}  # which the command says itself
+
+# Added to a row of `groups describe --output csv`.
+CSV: Final = ("live_lag", "lost", "lag_seconds", "commit_rate", "trend", "status", "burrow")
+COLUMNS: Final = ("lost", "lag time", "commits/s", "trend/s", "status", "burrow")
+
+
+class GroupLive(NamedTuple):
+    """The live lag of a group, or `error`: why there is none."""
+
+    reply: lag_pb.GetGroupLagReply | None
+    error: str = ""
+
+    def shards(self) -> dict[str, lag_pb.ShardLag]:
+        """Shard -> its lag."""
+        return {row.shard: row for row in self.reply.shards} if self.reply else {}
+
+    def values(self) -> dict[str, Any]:
+        """What JSON has of the group."""
+        live = {"live": values(self.reply.sums)} if self.reply else {}
+        return {**live, "lag_error": self.error}
+
+
+class LiveLag:
+    """Asks for the lag of one group after the other; of an adapter that keeps none at all, only once."""
+
+    def __init__(self, client: OffsetClient) -> None:
+        self._client = client
+        self._off = ""
+        self._without: dict[str, list[str]] = {}  # why -> groups
+
+    async def of(self, namespace: str, group: str) -> GroupLive:
+        """The lag of a group."""
+        found = GroupLive(None, self._off) if self._off else await self._asked(namespace, group)
+        if found.error:
+            self._without.setdefault(found.error, []).append(group)
+        return found
+
+    def note(self) -> str:
+        """One sentence on the groups without a lag; empty if there is none."""
+        said = []
+        for error, groups in self._without.items():
+            more = f" and {counted(len(groups) - _NAMED, 'other')}" if len(groups) > _NAMED else ""
+            of = "" if error == self._off else f" of {', '.join(groups[:_NAMED])}{more}"
+            said.append(f"no live lag{of}: {error}")
+        return "; ".join(said)
+
+    async def _asked(self, namespace: str, group: str) -> GroupLive:
+        request = lag_pb.GetGroupLagRequest(namespace=namespace, group=group)
+        try:
+            return GroupLive(await self._client.lag.GetGroupLag(request, timeout=TIMEOUT_S))
+        except grpc.aio.AioRpcError as error:
+            if error.code() in _OFF:
+                self._off = why_none(error)
+            return GroupLive(None, why_none(error))
+
+
+class Brief(NamedTuple):
+    """What `groups list` has of the lag of a group."""
+
+    status: str
+    lag: int | None
+    lag_seconds: float | None
+
+
+async def briefs(client: OffsetClient, namespace: str) -> tuple[dict[tuple[str, str], Brief], str]:
+    """The lag of all groups of a namespace (empty: of all), and why there is none."""
+    wanted = Wanted(lag_pb.LagFilter(namespace=namespace), "name", 0)
+    found: dict[tuple[str, str], Brief] = {}
+    try:
+        async for page in listed(client, wanted):
+            for row in page.groups:
+                lag = row.lag if row.HasField("lag") else None
+                seconds = row.lag_seconds if row.HasField("lag_seconds") else None
+                found[row.namespace, row.group] = Brief(status_word(row.status), lag, seconds)
+    except grpc.aio.AioRpcError as error:
+        return found, why_none(error)
+    return found, ""
+
+
+def why_none(error: grpc.aio.AioRpcError) -> str:
+    """Why an adapter told no lag."""
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return "this adapter is of a version without it"
+    return f"{error.code().name}: {error.details()}"
+
+
+def values(row: lag_pb.ShardLag | lag_pb.GroupLag) -> dict[str, Any]:
+    """A row as JSON has it beside the names: with the words of the statuses."""
+    fields = {name: value for name, value in as_dict(row).items() if name not in _BESIDE}
+    return {**fields, "status": status_word(row.status), "burrow": status_word(row.burrow)}
+
+
+def csv_values(row: lag_pb.ShardLag | None) -> Mapping[str, Any]:
+    """The cells of CSV; nothing where there is no lag."""
+    if row is None:
+        return {}
+    fields = values(row)
+    return {"live_lag": fields.get("lag"), **{name: fields.get(name) for name in CSV[1:]}}
+
+
+def cells(row: lag_pb.ShardLag | None) -> Sequence[str]:
+    """The cells of a table, as in COLUMNS; empty where there is no lag."""
+    if row is None:
+        return [""] * len(COLUMNS)
+    return [
+        str(row.lost),
+        span_text(row.lag_seconds if row.HasField("lag_seconds") else None),
+        rate_text(row.commit_rate if row.HasField("commit_rate") else None),
+        trend_text(row.trend if row.HasField("trend") else None),
+        status_word(row.status),
+        status_word(row.burrow),
+    ]
