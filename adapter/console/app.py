@@ -22,6 +22,7 @@ from adapter.console.charts import Charts
 from adapter.console.config import ConsoleConfig
 from adapter.console.live import Live, StreamKey
 from adapter.console.meta_instances import MetaInstances
+from adapter.console.metrics import ConsoleMetrics
 from adapter.console.pages import JSON, Pages, form_of, json_made, json_of, linker, page, pages_of
 from adapter.console.parts import Part
 from adapter.console.views import Fragments, Query, Site, View, digest
@@ -36,7 +37,12 @@ STATIC_S = 300  # seconds for which a browser may keep a static file; its addres
 
 
 def make_app(
-    settings: ConsoleConfig, fleet: FleetApi, meta: MetaInstances, calls: AdminCalls, parts: Sequence[Part] = ()
+    settings: ConsoleConfig,
+    fleet: FleetApi,
+    meta: MetaInstances,
+    calls: AdminCalls,
+    parts: Sequence[Part] = (),
+    metrics: ConsoleMetrics | None = None,
 ) -> Starlette:
     """The application over a fleet of adapters and the Meta Service's instances; both run already.
 
@@ -44,11 +50,12 @@ def make_app(
     `app.state.background` beside it, for live pages and charts.
     """
     charts = Charts(settings.charts, fleet)
-    live = Live(fleet, meta, settings.server.streams)
+    metrics = metrics or ConsoleMetrics()
+    live = Live(fleet, meta, settings.server.streams, metrics)
     site = Site(settings, fleet, meta, Asking(calls), charts)
     app = Starlette(
         routes=[
-            *(Route(path, _page_of(view, site), name=view.name) for path, view in VIEWS.items()),
+            *(Route(path, _page_of(view, site, metrics), name=view.name) for path, view in VIEWS.items()),
             *(Route(f"/live/{view.name}", _live_of(view, site, live), name=f"live-{view.name}") for view in VIEWS.values()),
             Route("/healthz", _healthz, name="healthz"),
             Mount("/static", _Static(directory=STATIC), name="static"),
@@ -66,14 +73,19 @@ def make_app(
     app.state.fleet = fleet
     app.state.meta = meta
     app.state.calls = calls
+    app.state.metrics = metrics
     app.state.background = Background(live, charts)
     return app
 
 
-def _page_of(view: View, site: Site) -> Callable[[Request], Awaitable[Response]]:
+def _page_of(view: View, site: Site, metrics: ConsoleMetrics) -> Callable[[Request], Awaitable[Response]]:
     """The page of a view, in HTML or JSON."""
 
     async def answer(request: Request) -> Response:
+        with metrics.page(view.name):
+            return await made(request)
+
+    async def made(request: Request) -> Response:
         built = await view.build(site, Query(request))
         if form_of(request) == JSON:
             return await json_made(request, built.json)
@@ -135,6 +147,9 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def error_page(request: Request, status: int, text: str, *, headers: Any = None) -> Response:  # noqa: ANN401 - as of Starlette
     """A page, or JSON, that says what is wrong in `text`."""
+    metrics = request.app.state.metrics
+    assert isinstance(metrics, ConsoleMetrics)  # noqa: S101 - set by make_app
+    metrics.refused(status)
     if form_of(request) == JSON:
         response = await json_of(request, {"error": text})
         response.status_code = status

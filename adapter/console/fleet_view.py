@@ -19,13 +19,13 @@ POOR_STATES = {Health.STARTING, Health.RECOVERING, Health.STOPPING}
 
 
 async def _build(site: Site, _: Query) -> Built:
-    adapters = site.fleet.adapters
+    adapters, unresolved = site.fleet.adapters, site.fleet.problems
     instances, raft = site.meta.instances, site.meta.raft
     page = await site.fleet.groups(order=lag_pb.WORST, page_size=WORST)
 
     def data() -> dict[str, Any]:
         return {
-            "problems": [problem._asdict() for problem in problems.problems(adapters, instances, raft)],
+            "problems": [problem._asdict() for problem in problems.problems(adapters, unresolved, instances, raft)],
             "adapters": [adapter_json(adapter) for adapter in adapters],
             "meta": [instance_json(instance) for instance in instances],
             "raft": raft

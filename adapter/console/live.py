@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from adapter.console.meta_instances import MetaInstances
+from adapter.console.metrics import ConsoleMetrics
 from adapter.console.views import Fragments, difference, digest
 from adapter.errors import AdapterError
 from adapter.fleet.fleet import FleetApi
@@ -63,12 +64,12 @@ class StreamKey(NamedTuple):
 class Live:
     """All streams. `most` is their number; 0: there are none."""
 
-    def __init__(self, fleet: FleetApi, meta: MetaInstances, most: int) -> None:
+    def __init__(self, fleet: FleetApi, meta: MetaInstances, most: int, metrics: ConsoleMetrics) -> None:
         self._fleet = fleet
         self._meta = meta
         self._most = most
+        self.metrics = metrics
         self.streams = 0
-        self.dropped = 0  # readers that were too slow
         self._views: dict[StreamKey, _Shown] = {}
         self._wake = anyio.Event()
         self._stopping = anyio.Event()
@@ -105,6 +106,10 @@ class Live:
             raise HTTPException(503, f"there are {self.streams} live pages already (server.streams)", {"Retry-After": "10"})
         return _Stream(self._events(key, build, seen), self)
 
+    def _count(self, more: int) -> None:
+        self.streams += more
+        self.metrics.streams.set(self.streams)
+
     def _tell(self) -> None:
         self._wake.set()
         self._wake = anyio.Event()
@@ -121,7 +126,7 @@ class Live:
             assert self._tasks is not None  # noqa: S101 - checked by `open`
             self._tasks.start_soon(self._keep, key, shown, name="live.view")
         shown.readers += 1
-        self.streams += 1
+        self._count(1)
         sent: Fragments | None = None
         ends_at = anyio.current_time() + LIFE_S
         try:
@@ -141,7 +146,7 @@ class Live:
                 with anyio.move_on_after(ALIVE_S):
                     await changed.wait()
         finally:
-            self.streams -= 1
+            self._count(-1)
             shown.readers -= 1
 
     async def _keep(self, key: StreamKey, shown: _Shown) -> None:
@@ -190,5 +195,5 @@ class _Stream(EventSourceResponse):
         try:
             await super().__call__(scope, receive, send)
         except SendTimeoutError:
-            self._live.dropped += 1
+            self._live.metrics.dropped.inc()
             log.info("console.reader_dropped", after_s=SEND_S, help="it took nothing for so long; its page connects again")

@@ -28,9 +28,18 @@ class Problem(NamedTuple):
     todo: str
 
 
-def problems(adapters: Sequence[AdapterView], meta: Sequence[MetaInstance], raft: RaftSituation | None) -> list[Problem]:
-    """All problems, the worst first, in the order of their subjects otherwise."""
+def problems(
+    adapters: Sequence[AdapterView], unresolved: Sequence[str], meta: Sequence[MetaInstance], raft: RaftSituation | None
+) -> list[Problem]:
+    """All problems, the worst first, in the order of their subjects otherwise.
+
+    `unresolved`: entries of the fleet's settings that lead to no adapter, and why.
+    """
     found = [
+        *(
+            Problem("bad", "not-found", "", f"{text}.", "Look at fleet.adapters in the console's settings, and at the DNS.")
+            for text in unresolved
+        ),
         *(problem for adapter in adapters for problem in _of_adapter(adapter)),
         *_of_fleet(adapters),
         *(problem for instance in meta for problem in _of_instance(instance)),

@@ -14,7 +14,6 @@ from functools import partial
 import anyio
 import structlog
 import uvicorn
-from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from adapter.console.additions import parts_of
@@ -22,17 +21,19 @@ from adapter.console.admin_calls import AdminCalls
 from adapter.console.app import make_app
 from adapter.console.config import LIVE, ConsoleConfig, ConsoleServerSection
 from adapter.console.meta_instances import MetaInstances, RaftOpening
+from adapter.console.metrics import PREFIX, ConsoleMetrics
 from adapter.console.parts import Part
 from adapter.errors import ListenError
 from adapter.fleet.fleet import Fleet
-from adapter.runtime import logs, metrics_http
+from adapter.runtime import descriptors, logs, metrics_http
 from adapter.runtime.addresses import split_address
 from adapter.runtime.certificates import load_chain, read_server_files, server_context
 from adapter.runtime.config import Loaded, ServerTls, StopSection
 from adapter.runtime.live import NOTHING_NEW, Prepared
+from adapter.runtime.metrics import GaugesCollector
 from adapter.runtime.notify import manager
 from adapter.runtime.process import Until
-from adapter.runtime.reloading import Reloading
+from adapter.runtime.reloading import Reloading, ReloadingCollector
 
 log = structlog.get_logger(__name__)
 
@@ -114,7 +115,9 @@ async def run(
     if certificate:
         reloading.add(lambda config: certificate.prepare(config.server.tls) if config.server.tls else NOTHING_NEW)
     reloading.add(lambda config: Prepared(lambda: logs.set_level(config.log)))
-    registry = CollectorRegistry()
+    metrics = ConsoleMetrics()
+    metrics.registry.register(GaugesCollector(PREFIX, descriptors.gauges))
+    metrics.registry.register(ReloadingCollector(PREFIX, reloading))
     with contextlib.closing(_listener(config.server)) as listener:
         address = _address(listener, tls=tls is not None)
         async with (
@@ -126,14 +129,14 @@ async def run(
             parts = parts_of(config, fleet, calls)
             for part in parts:
                 reloading.add(partial(_prepared, part))
-            app = make_app(config, fleet, meta, calls, parts)
+            app = make_app(config, fleet, meta, calls, parts, metrics)
             server = _Server(_uvicorn(config.server, config.stop, app, certificate))
             tasks.start_soon(until, stopped.set, name="signals")
             tasks.start_soon(reloading.run, name="reloading")
             tasks.start_soon(meta.run, name="meta")
             tasks.start_soon(app.state.background.run, name="background")
             tasks.start_soon(server.serve, [listener], name="pages")
-            with metrics_http.serving(config.metrics, registry, lambda: (not stopped.is_set(), "serving")):
+            with metrics_http.serving(config.metrics, metrics.registry, lambda: (not stopped.is_set(), "serving")):
                 await server.serving.wait()
                 log.info("console.serving", address=address)
                 manager().ready()

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from html import unescape
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import httpx
 
@@ -14,6 +14,7 @@ from adapter.console.app import make_app
 from adapter.console.config import ConsoleConfig
 from adapter.fleet.views import AdapterView, Health
 from adapter.runtime.config import parse
+from tests.unit.console.fakes import FakeCalls, FakeFleet, FakeMeta
 
 VIEW, ADMIN = "view-token-of-vera-0123456789", "admin-token-of-ann-0123456789"
 BASE = "http://127.0.0.1"
@@ -21,14 +22,14 @@ HERE = {"Origin": BASE}
 USER_HEADER, GROUPS_HEADER = "x-forwarded-user", "x-forwarded-groups"
 
 
-class FewAdapters:
+def few(addresses: Sequence[str] = (), away: Sequence[str] = ()) -> FakeFleet:
     """A fleet of which only the addresses are known."""
-
-    def __init__(self, addresses: Sequence[str] = (), away: Sequence[str] = ()) -> None:
-        self.adapters = [
+    return FakeFleet(
+        [
             *(AdapterView(address, address, Health.SERVING, broker=f"b{at}") for at, address in enumerate(addresses)),
             *(AdapterView(address, address, Health.AWAY, error="refused") for address in away),
         ]
+    )
 
 
 def secret(directory: Path, name: str, text: str) -> str:
@@ -91,17 +92,11 @@ def hidden(html: str, name: str) -> str:
 
 @asynccontextmanager
 async def browsing(
-    settings: ConsoleConfig, fleet: FewAdapters | None = None, *, peer: str = "127.0.0.1", base: str = BASE
+    settings: ConsoleConfig, fleet: FakeFleet | None = None, *, peer: str = "127.0.0.1", base: str = BASE
 ) -> AsyncIterator[Browser]:
     """A browser that visits a console with these settings."""
-    adapters = fleet or FewAdapters()
-    app = make_app(
-        settings,
-        cast("Any", adapters),
-        cast("Any", None),
-        cast("Any", None),
-        parts_of(settings, cast("Any", adapters), cast("Any", None)),
-    )
+    adapters, calls = fleet or few(), FakeCalls()
+    app = make_app(settings, adapters, FakeMeta(), calls, parts_of(settings, adapters, calls))
     transport = httpx.ASGITransport(app, client=(peer, 1), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url=base) as client:
         yield Browser(client)
