@@ -11,7 +11,7 @@ from demo.fleet.scenario import BACKLOG_S, Group, Way
 
 CATCH_UP = 5.0  # times the rate of new messages, behind the end of the log
 REWIND_EVERY_S = 6.0
-REWIND_BY_S = 5.5  # of messages
+REWIND_BY_S = 6.8  # of messages
 SPEED = {Way.LAGS: 0.6, Way.CATCHES_UP: 1.6, Way.REWINDS: 1.2, Way.BEHIND: 0.02}
 
 

@@ -24,11 +24,6 @@ class Way(Enum):
     RESET = "keeps up; an operator sets it back by a minute"
     BEHIND = "is so slow that retention removes messages before it has read them"
 
-    @property
-    def ill(self) -> bool:
-        """True if its verdict must not stay OK."""
-        return self not in {Way.STEADY, Way.CATCHES_UP, Way.RESET}
-
 
 @dataclass(frozen=True)
 class Topic:
