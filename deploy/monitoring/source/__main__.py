@@ -9,8 +9,10 @@ import click
 from deploy.monitoring.source.files import Options, generated
 from deploy.monitoring.source.model import Times
 from deploy.monitoring.source.recordings import LAG_OBJECTIVE_S
+from deploy.monitoring.source.runbooks import pages
 
 HERE = Path(__file__).parents[1]
+RUNBOOKS = HERE.parents[1] / "docs" / "runbooks"
 
 
 def _objective(text: str) -> tuple[str, float]:
@@ -74,6 +76,8 @@ def main(
     if unknown := [name for name in only if name not in files]:
         raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(files)}", param_hint="--only")
     chosen = {output / name: text for name, text in files.items() if not only or name in only}
+    if output == HERE and not only:
+        chosen |= pages(RUNBOOKS)
     if check:
         sys.exit(_report(path for path, text in chosen.items() if not path.is_file() or path.read_text() != text))
     for path, text in chosen.items():
