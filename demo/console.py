@@ -33,7 +33,9 @@ async def run(seconds: float | None, listen: str) -> int:
                         await _play(fleet, console, tasks, seconds)
                         return True
 
-                    played = await stage.play(play, lambda why: f"The demo failed: {why}\n{fleet.last_words()}")
+                    played = await stage.play(
+                        play, lambda why: f"The demo failed: {why}\n{fleet.last_words()}\n{console.last_words()}"
+                    )
     if stage.interrupted:
         tell("Stopped: all processes have ended, their directory is removed.")
     return EXIT_OK if played or stage.interrupted else EXIT_FAILED

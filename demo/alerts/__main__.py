@@ -91,7 +91,9 @@ async def run(kinds: Sequence[str], scale: float, quiet_s: float) -> int:
                 async def play(tasks: anyio.abc.TaskGroup) -> Outcome:
                     return await _play(fleet, console, tasks, disk, why, kinds, scale, quiet_s)
 
-                outcome = await stage.play(play, lambda why: f"The demo failed: {why}\n{fleet.last_words()}")
+                outcome = await stage.play(
+                    play, lambda why: f"The demo failed: {why}\n{fleet.last_words()}\n{console.last_words()}"
+                )
     if outcome is None:
         if stage.interrupted:
             tell("Interrupted: all processes have ended, their directory is removed.")

@@ -31,6 +31,10 @@ class Console:
         """Start it, and wait until it serves. Raises RuntimeError."""
         await anyio.to_thread.run_sync(self._start)
 
+    def last_words(self, lines: int = 8) -> str:
+        """The end of its log, for finding the cause of a failure."""
+        return "console:\n" + "\n".join(self.process.log.splitlines()[-lines:]) if self.process.process else ""
+
     def _start(self) -> None:
         self.process.launch()
         deadline = time.monotonic() + PATIENCE_S
