@@ -67,7 +67,7 @@ adapters = {fleet.addresses}
 token_file = '{fleet.token_file}'
 [meta]
 endpoints = ['{fleet.meta.address}']
-timeout_ms = 1000
+timeout_ms = 500
 interval_ms = 500
 [access]
 changes = true
