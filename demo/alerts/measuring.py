@@ -22,7 +22,8 @@ LIMIT_S = 90.0  # far above what anything here takes
 class Measured:
     """Seconds of one fault; None: it did not happen within LIMIT_S.
 
-    `shown`, `fired`: after the fault is there. `nominal`: for how long the alert's condition has to hold. `hidden`, `cleared`: after the repair; of what lasts, `hidden` says that it is still shown.
+    `shown`, `fired`: after the fault is there. `nominal`: for how long the alert's condition has to hold. `hidden`, `cleared`:
+    after the repair; of what lasts, `hidden` says that it is still shown.
     """
 
     fault: Fault
