@@ -12,7 +12,7 @@ IMAGE := build/offset-adapter-$(VERSION)-image.tar
 BENCH_STAMP := $(VENV)/.installed-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster demo-pipeline demo-rocketmq plugin example check test coverage tools lint format types proto proto-check mutants soak interop model bench lock chart chart-check image image-check audit release-check clean
+.PHONY: help setup demo demo-cluster demo-pipeline demo-rocketmq demo-alerts console plugin example check test coverage tools lint format types proto proto-check mutants soak interop model bench lock chart chart-check image image-check audit release-check clean
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -52,6 +52,13 @@ demo-rocketmq: $(STAMP) ## Show a real RocketMQ broker under kill -9: stock, wit
 	@sh tests/interop/install-rocketmq.sh
 	@$(MAKE) --no-print-directory plugin
 	$(BIN)/python -m demo.rocketmq $(if $(KILLS),--kills $(KILLS)) $(foreach design,$(DESIGNS),--design $(design))
+
+console: $(STAMP) ## Show the console on a fleet with load, until Ctrl-C: groups that stall, stop, lag, go back, are reset (FOR=seconds LISTEN=host:port)
+	$(BIN)/python -m demo.console $(if $(FOR),--for $(FOR)) $(if $(LISTEN),--listen $(LISTEN))
+
+demo-alerts: $(STAMP) ## Show faults on the console's page and in a real Prometheus: kill, pause, full disk, stall, reset (FAULTS="kill stall")
+	@sh demo/install-prometheus.sh
+	$(BIN)/python -m demo.alerts $(foreach fault,$(FAULTS),--fault $(fault))
 
 plugin: ## Build and test the plugin for RocketMQ brokers: integrations/rocketmq/target/offset-adapter-rocketmq.jar (Java, Maven)
 	@sh tests/interop/install-packages.sh javac:openjdk-17-jdk-headless mvn:maven

@@ -56,6 +56,8 @@ def status_rows(reply: offsets_pb.StatusReply) -> Iterator[tuple[str, str]]:
     if reply.HasField("store"):
         store = reply.store
         yield "store", f"{store.id} of broker {store.broker}, newest write {store.seq:,}, flushed up to {store.flushed_seq:,}"
+        if store.disk_full:
+            yield "DISK FULL", "commits are refused: free some space on the local store's file system"
     if reply.HasField("loss"):
         writes = counted(reply.loss.writes, "acknowledged write")
         yield "LOSS", f"up to {writes} missing, found {when(reply.loss.found_at_ms)}: {reply.loss.why}"

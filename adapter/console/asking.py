@@ -8,7 +8,7 @@ import anyio
 
 from adapter.console.admin_calls import AdminCalls, NotToldError
 
-ASK_S = 2.0  # an adapter is asked for a group at most so often
+ASK_S = 0.8  # an adapter is asked for a group at most so often
 ASKED_MAX = 500  # answers that are kept
 AT_ONCE = 8  # adapters that are asked at the same time
 

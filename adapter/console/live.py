@@ -1,7 +1,7 @@
 """Live pages: streams of server-sent events with what changed, one build for all who look at the same page.
 
-A view that somebody looks at is built again when the fleet says that something changed, at most once per second, and at least
-every few seconds. A reader gets the difference between what it was sent last and what is now; whoever is slow skips what was in
+A view that somebody looks at is built again when the fleet says that something changed, at most twice per second, and at least
+once per second. A reader gets the difference between what it was sent last and what is now; whoever is slow skips what was in
 between, and is dropped when it takes nothing for `SEND_S`. Their number is bounded.
 """
 
@@ -26,8 +26,8 @@ from adapter.fleet.fleet import FleetApi
 
 log = structlog.get_logger(__name__)
 
-LEAST_S = 1.0  # between two builds of a view
-MOST_S = 2.0  # the same, when nothing was said to have changed
+LEAST_S = 0.5  # between two builds of a view
+MOST_S = 1.0  # the same, when nothing was said to have changed
 ALIVE_S = 4.0  # a reader hears something at least so often
 SEND_S = 10.0  # a reader that takes nothing for so long is dropped
 LIFE_S = 600.0  # of a stream: the next one shows again who reads

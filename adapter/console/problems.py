@@ -64,7 +64,7 @@ def _of_adapter(adapter: AdapterView) -> Iterator[Problem]:
                 "Give the console the adapter's admin token: fleet.token_file, with fleet.tls.",
             )
     else:
-        for check in (_of_losses, _of_flushes, _of_config, _of_parts):
+        for check in (_of_disk, _of_losses, _of_flushes, _of_config, _of_parts):
             yield from check(who, adapter.status)
     if not adapter.lag_known and adapter.lag_error:
         yield Problem(
@@ -138,6 +138,17 @@ def _of_health(adapter: AdapterView) -> Iterator[Problem]:
             yield Problem("poor", "adapter-stopping", who, f"It is stopping.{dirty}", "Wait, or see why it was stopped.")
         case Health.SERVING:
             return
+
+
+def _of_disk(who: str, status: offsets_pb.StatusReply) -> Iterator[Problem]:
+    if status.store.disk_full:
+        yield Problem(
+            "bad",
+            "disk-full",
+            who,
+            "The file system of its local store is full: commits are refused.",
+            f"Free some space at {status.store_path}, or give it more. The adapter goes on by itself then.",
+        )
 
 
 def _of_losses(who: str, status: offsets_pb.StatusReply) -> Iterator[Problem]:

@@ -9,7 +9,7 @@ is of one event loop. Memory: what `table`, `history` and `shards` say, each bou
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from math import inf
 from typing import Protocol, Self
@@ -319,8 +319,10 @@ class Fleet:
                 await self._compared(key)
 
         if keys:
-            with anyio.move_on_after(self._timeout_s):
-                await asyncio.gather(*map(one, keys))
+            # Not anyio's: a cancelled call of grpc.aio ends with a CancelledError of its own, which no scope of anyio takes.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._timeout_s):
+                    await asyncio.gather(*map(one, keys))
 
     async def _compared(self, key: Key, max_age_s: float = inf) -> GroupShards | None:
         """The shards of a group, each once; what a group comes to that several adapters have is set by them."""

@@ -2178,12 +2178,15 @@ class StoreStatus(_message.Message):
     BROKER_FIELD_NUMBER: _builtins.int
     FLUSHED_SEQ_FIELD_NUMBER: _builtins.int
     SEQ_FIELD_NUMBER: _builtins.int
+    DISK_FULL_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Random, generated when the store was created; hexadecimal."""
     broker: _builtins.str
     flushed_seq: _builtins.int
     """The sequence number of the newest write that the Meta Service has."""
     seq: _builtins.int
+    disk_full: _builtins.bool
+    """The last write or sync found no space: commits are refused until there is some."""
     def __init__(
         self,
         *,
@@ -2191,10 +2194,11 @@ class StoreStatus(_message.Message):
         broker: _builtins.str = ...,
         flushed_seq: _builtins.int = ...,
         seq: _builtins.int = ...,
+        disk_full: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "flushed_seq", b"flushed_seq", "id", b"id", "seq", b"seq"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "disk_full", b"disk_full", "flushed_seq", b"flushed_seq", "id", b"id", "seq", b"seq"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -167,10 +167,12 @@ async def test_a_full_disk_refuses_commits_and_heals(wal_sync: str, tmp_path: Pa
             assert {answer.code for answer in load.refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}, load.refused[-1].text
             assert str(disk) in load.refused[-1].text
             assert "no space left" in load.refused[-1].text
+            await status_when(service.address, lambda status: status.store.disk_full)
             await _check_reads(service, history)
             filler.unlink()
             await _resumes(service, load)
             await load.acknowledged_more()
+            await status_when(service.address, lambda status: not status.store.disk_full)
         await _assert_nothing_lost(service, meta, history)
 
 

@@ -122,3 +122,4 @@ def _fill(reply: offsets_pb.StatusReply, core: Core) -> None:
     local = core.meta_watch.local()
     reply.store.id, reply.store.broker = local.store_id.hex(), local.broker
     reply.store.flushed_seq, reply.store.seq = local.flushed_seq, core.store.seq
+    reply.store.disk_full = core.store.disk_full

@@ -353,6 +353,11 @@ class LocalStore:
         return self.snapshots.take(self._disk.scan(_FIRST_KEY, b""), self._keys, self.flushed_seq)
 
     @property
+    def disk_full(self) -> bool:
+        """True if the last write or sync found no space: commits are refused until there is some."""
+        return self._disk_full
+
+    @property
     def unsynced_writes(self) -> int:
         """Acknowledged writes that a power cut could lose now."""
         return self.seq - self.synced_seq
