@@ -7,6 +7,7 @@ from tests.mutants.cli_mutants import CLI_MUTANTS
 from tests.mutants.epochless_mutants import EPOCHLESS_MUTANTS
 from tests.mutants.etcd_mutants import ETCD_MUTANTS
 from tests.mutants.fast_path_mutants import FAST_PATH_MUTANTS
+from tests.mutants.fleet_mutants import FLEET_MUTANTS
 from tests.mutants.hold_mutants import HOLD_MUTANTS
 from tests.mutants.http2_mutants import HTTP2_MUTANTS
 from tests.mutants.meta_mutants import META_MUTANTS
@@ -390,6 +391,7 @@ MUTANTS = (
     ),
     *CLI_MUTANTS,
     *FAST_PATH_MUTANTS,
+    *FLEET_MUTANTS,
     *HOLD_MUTANTS,
     *HTTP2_MUTANTS,
     *META_MUTANTS,
