@@ -38,7 +38,7 @@ def down(group: lag_pb.GroupLag, field: str) -> float:
     return -getattr(group, field) if group.HasField(field) else inf  # type: ignore[arg-type]
 
 
-def rank(group: lag_pb.GroupLag, order: int) -> tuple[float, ...]:
+def rank(group: lag_pb.GroupLag, order: lag_pb.LagOrder.ValueType) -> tuple[float, ...]:
     """What an order sorts by, as the proto says."""
     lag, seconds = down(group, "lag"), down(group, "lag_seconds")
     return {
@@ -54,7 +54,7 @@ def rank(group: lag_pb.GroupLag, order: int) -> tuple[float, ...]:
 
 @pytest.mark.parametrize("order", ORDERS, ids=lag_pb.LagOrder.Name)
 @given(said=st.lists(sums(), max_size=12))
-def test_an_order_is_that_of_plain_python(order: int, said: list[lag_pb.GroupLag]) -> None:
+def test_an_order_is_that_of_plain_python(order: lag_pb.LagOrder.ValueType, said: list[lag_pb.GroupLag]) -> None:
     """Unknown numbers last, equal ones in key order."""
     table = GroupTable(100)
     table.open(0)
@@ -138,8 +138,8 @@ def test_what_adapters_say_in_any_sequence_is_what_is_kept(steps: list[tuple[int
             assert known is None
         else:
             assert known
-            lag, since, exact = known
-            assert (lag.lag, since) == (sum(one.lag for one in having.values()), 0)
+            total, since, exact = known
+            assert (total.lag, since) == (sum(one.lag for one in having.values()), 0)
             assert exact == (len(having) == 1)
     assert table.groups == len({key for groups in said.values() for key in groups})
     found = table.sorting().page(lag_pb.LagFilter(), "", lag_pb.NAME, 10, 0)
