@@ -220,9 +220,8 @@ class Fleet:
             try:
                 addresses = await addresses_of(entry, self._resolve, RESOLVE_S)
             except UnresolvedError as error:
-                self._problem(
-                    entry, str(error)
-                )  # its adapters stay: that a name is not answered does not mean that they are gone
+                # Its adapters stay: that a name is not answered does not mean that they are gone.
+                self._problem(entry, str(error))
             else:
                 self._settled.add(entry)
                 self._problem(entry, "" if addresses else f"{entry}: has no address")

@@ -69,8 +69,8 @@ FLEET_MUTANTS = (
     Mutant(
         "fleet-forgets-when-dns-is-away",
         "fleet/fleet.py",
-        "self._problem(entry, str(error))  # its",
-        "await self._take_addresses(entry, (), links, left_at)  # its",
+        "                self._problem(entry, str(error))\n",
+        "                self._problem(entry, str(error))\n                await self._take_addresses(entry, (), links, left_at)\n",
         "all adapters are away when a name server is",
         (f"{_FLEET}test_a_name_that_cannot_be_resolved_is_a_problem_and_forgets_nothing",),
     ),
