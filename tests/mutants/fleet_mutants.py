@@ -69,8 +69,8 @@ FLEET_MUTANTS = (
     Mutant(
         "fleet-forgets-when-dns-is-away",
         "fleet/fleet.py",
-        "                self._problem(entry, str(error))\n",
-        "                self._problem(entry, str(error))\n                await self._take_addresses(entry, (), links, left_at)\n",
+        "self._problem(entry, str(error))\n",
+        "await self._take_addresses(entry, (), links, left_at)\n",
         "all adapters are away when a name server is",
         (f"{_FLEET}test_a_name_that_cannot_be_resolved_is_a_problem_and_forgets_nothing",),
     ),
@@ -141,8 +141,8 @@ FLEET_MUTANTS = (
     Mutant(
         "scaler-stalled-shards-are-inactive",
         "fleet/scaling.py",
-        "    shards = _of_topics(trigger, state.shards)\n    return any",
-        "    shards = [one for one in _of_topics(trigger, state.shards) if one.lag.status not in STANDING]\n    return any",
+        "    shards = _of_topics(trigger, state.shards)\n    return (",
+        "    shards = [one for one in _of_topics(trigger, state.shards) if one.lag.status not in STANDING]\n    return (",
         "a group at 0 replicas never starts again: nobody commits, so all of its shards are STOP",
         (f"{_SCALING}test_shards_that_stand_still_keep_a_group_active",),
     ),
