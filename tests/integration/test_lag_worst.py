@@ -80,7 +80,6 @@ def test_pages_and_watchers_hold_up_nobody(directory: Path, meta: ServiceProcess
                 _commit_all(adapter, 2)
                 with pytest.raises(grpc.RpcError) as refused:
                     next(watch(lag_pb.WatchGroupLagRequest(), timeout=PATIENCE_S))
-                assert isinstance(refused.value, grpc.Call)
                 assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
                 assert min(one.result() for one in found) >= GROUPS
                 for call in calls:
