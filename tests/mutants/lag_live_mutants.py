@@ -43,7 +43,7 @@ LAG_LIVE_MUTANTS = (
     Mutant(
         "lag-of-a-tombstone",
         "sidecar/lag/table.py",
-        "            if row >= 0 and self._seqs[row] <= held[1]:\n                self._drop([row])\n",
+        "            if row >= 0 and UNKNOWN < self._seqs[row] <= held[1]:\n                self._drop([row])\n",
         "            if row >= 0 and self._seqs[row] > held[1]:\n                self._drop([row])\n",
         "a deleted group stays in the lag",
         (f"{_LIVE}test_a_deleted_key_leaves_and_comes_back_anew",),
