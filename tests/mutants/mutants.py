@@ -10,6 +10,7 @@ from tests.mutants.fast_path_mutants import FAST_PATH_MUTANTS
 from tests.mutants.fleet_mutants import FLEET_MUTANTS
 from tests.mutants.hold_mutants import HOLD_MUTANTS
 from tests.mutants.http2_mutants import HTTP2_MUTANTS
+from tests.mutants.lag_live_mutants import LAG_LIVE_MUTANTS
 from tests.mutants.meta_mutants import META_MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.page_mutants import PAGE_MUTANTS
@@ -394,6 +395,7 @@ MUTANTS = (
     *FLEET_MUTANTS,
     *HOLD_MUTANTS,
     *HTTP2_MUTANTS,
+    *LAG_LIVE_MUTANTS,
     *META_MUTANTS,
     *EPOCHLESS_MUTANTS,
     *STORE_MUTANTS,
