@@ -37,6 +37,7 @@ BARS = {
     "worst_requests": 2,
     "journal": 3,
     "lag_live": 1,
+    "fleet": 3,
     "meta_bulk": 2,
     "offset_files": 9,
     "command": 2,
