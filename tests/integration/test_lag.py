@@ -318,7 +318,7 @@ def test_lag_is_there_after_a_kill_and_refused_while_the_adapter_recovers(direct
 
 
 def test_without_lag_numpy_is_not_loaded(directory: Path, meta: ServiceProcess) -> None:
-    """Nor anything else of it; with lag it is, but only when commits are served."""
+    """Nor anything else of it."""
     adapter = adapter_process(directory, meta.address, extra="[lag]\nshards = 0")
     with ended(adapter):
         adapter.start()
