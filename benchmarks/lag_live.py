@@ -34,7 +34,7 @@ TITLE = "commits with the live lag"
 LEAST = 0.98  # of the rate without it
 ROUNDS = 2  # times the rounds of the fast path: the expected difference is small
 SHARDS = 100_000
-MESSAGES = 60_000  # of a turn: some seconds, so that evaluations are in it
+MESSAGES = 110_000  # of a turn: all keys, and some seconds, so that evaluations are in it
 EVALUATIONS = 12  # enough to fill the window
 PAGE_BYTES = 4_096
 
