@@ -15,7 +15,7 @@ from textual.widgets import Input
 
 from adapter.cli import top_feed
 from adapter.cli.top_app import GroupsScreen, HelpScreen, TopApp, View
-from adapter.cli.top_feed import AdapterFeed
+from adapter.cli.top_feed import AdapterFeed, Feed
 from adapter.cli.top_shards import ShardsScreen
 from adapter.client.client import OffsetClient
 from adapter.rpc import lag_pb
@@ -85,12 +85,21 @@ class Screen:
 
 @asynccontextmanager
 async def watched(address: str, size: tuple[int, int] = SIZE, view: View | None = None) -> AsyncIterator[Screen]:
-    """`top` on a screen of this size."""
+    """`top` of an adapter on a screen of this size."""
+    async with (
+        OffsetClient.connect(address) as client,
+        screen_of(AdapterFeed(client, "the-adapter", lag_pb.LagFilter()), size, view) as screen,
+    ):
+        yield screen
+
+
+@asynccontextmanager
+async def screen_of(feed: Feed, size: tuple[int, int] = SIZE, view: View | None = None) -> AsyncIterator[Screen]:
+    """A feed on a screen of this size."""
     clock = Clock()
-    async with OffsetClient.connect(address) as client:
-        app = TopApp(AdapterFeed(client, "the-adapter", lag_pb.LagFilter()), view or View(), clock)
-        async with app.run_test(size=size) as pilot:
-            yield Screen(app, pilot, clock)
+    app = TopApp(feed, view or View(), clock)
+    async with app.run_test(size=size) as pilot:
+        yield Screen(app, pilot, clock)
 
 
 GROUPS = (
