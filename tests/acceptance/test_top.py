@@ -20,7 +20,7 @@ from tests.integration.helpers import rpc
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = "[red]x[/red][@click=app.quit]\u202e"  # an adapter takes no control characters; test_top_app has them
-OK, ERROR = 0, 2
+OK, NOT_ALL, ERROR = 0, 1, 2
 WORST = ["stop", "stall", "rewind", "warn", "ok", "unknown"]
 STALLED = {"stall", "stop"}  # nobody commits while a test runs
 
@@ -119,6 +119,19 @@ def test_options_choose_groups(behind: Pair) -> None:
         assert (ran.code, [row["group"] for row in ran.json]) == (OK, expected), options
     ran = behind("top", "--sort", "size")
     assert (ran.code, ran.out) == (ERROR, "")
+
+
+def test_a_fleet_is_one_listing(behind: Pair) -> None:
+    """Nothing but rows on standard output; an adapter that does not answer is named, and the exit code is 1."""
+    here = ("--fleet", behind.adapter.address)
+    ran = behind("top", "team-*", *here, "--sort", "name", "--json")
+    assert (ran.code, [row["group"] for row in ran.json]) == (OK, ["team-a", "team-b"]), ran.err
+    ran = behind("top", "team-*", *here, "--fleet", "unix:/nowhere.sock", "--json")
+    assert (ran.code, len(ran.json)) == (NOT_ALL, 2)
+    assert "warning: unix:/nowhere.sock: " in ran.err
+    ran = behind("top", "--fleet", "unix:/nowhere.sock")
+    assert (ran.code, ran.out) == (ERROR, "")
+    assert "unix:/nowhere.sock" in ran.err
 
 
 def test_what_is_printed_obeys_nobody(behind: Pair) -> None:

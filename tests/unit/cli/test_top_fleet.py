@@ -1,9 +1,11 @@
 """`top --fleet`: several adapters as one, with what is wrong of them. Each is a real gRPC server."""
 
 import json
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 
 import pytest
+from structlog.testing import capture_logs
 
 from adapter.cli import top_fleet
 from adapter.cli.connection import CallError, Target
@@ -18,6 +20,13 @@ from tests.unit.cli.test_top_app import screen_of
 ALL = Wanted(lag_pb.LagFilter(), "worst", 0)
 NOBODY = "unix:/nowhere/nobody.sock"
 WIDE = (160, 14)
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """What the fleet logs is not printed; the command has this itself."""
+    with capture_logs():
+        yield
 
 
 def adapter_with(*groups: str, status: "lag_pb.LagStatus.ValueType" = lag_pb.OK) -> FakeLagAdapter:
