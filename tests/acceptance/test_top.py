@@ -33,15 +33,20 @@ def behind(shared: Pair) -> Pair:
 
 
 def _feed(pair: Pair) -> None:
-    """Commits with the bounds of their logs, until the adapter has judged them."""
+    """Commits with the bounds of their logs, until the adapter has judged them, and has seen the last one."""
     end = 0
     deadline = time.monotonic() + PATIENCE_S
-    while {row["group"]: row["status"] for row in pair("top", "team-*", "--json").json} != {"team-a": "ok", "team-b": "stall"}:
-        assert time.monotonic() < deadline, pair("top").out
-        end += 10
-        commit(pair, "team-a", {"orders/0": end}, 0, end)
-        commit(pair, "team-b", {"orders/0": 10, "orders/1": 5}, 0, 100 + end)
-        commit(pair, HOSTILE, {"orders/0": 1}, 0, 100)
+    while True:
+        rows = {row["group"]: row for row in pair("top", "team-*", "--json").json}
+        judged = len(rows) == 2 and rows["team-a"]["status"] == "ok" and rows["team-b"]["status"] in STALLED
+        if judged and rows["team-b"]["lag"] == 2 * (100 + end) - 15:
+            return
+        assert time.monotonic() < deadline, rows
+        if not judged:
+            end += 10
+            commit(pair, "team-a", {"orders/0": end}, 0, end)
+            commit(pair, "team-b", {"orders/0": 10, "orders/1": 5}, 0, 100 + end)
+            commit(pair, HOSTILE, {"orders/0": 1}, 0, 100)
         time.sleep(0.5)
 
 
