@@ -44,9 +44,9 @@ def _feed(pair: Pair) -> None:
         assert time.monotonic() < deadline, rows
         if not judged:
             end += 10
-            commit(pair, "team-a", {"orders/0": end}, 0, end)
+            commit(pair, "team-a", {"a/0": end}, 0, end)  # bounds are those of a shard, whichever group tells them
             commit(pair, "team-b", {"orders/0": 10, "orders/1": 5}, 0, 100 + end)
-            commit(pair, HOSTILE, {"orders/0": 1}, 0, 100)
+            commit(pair, HOSTILE, {"h/0": 1}, 0, 100)
         time.sleep(0.5)
 
 
@@ -153,7 +153,7 @@ def test_at_a_terminal_it_is_live(behind: Pair, tmp_path: Path) -> None:
         screen = terminal.until(lambda seen: "live" in seen and "default/team-a" in seen and "default/team-b" in seen)
         assert STALLED & {*next(line for line in screen.splitlines() if "default/team-b" in line).split()}
         assert "default/[red]x[/red][@click=app.quit]\\u202e" in screen
-        commit(behind, "fresh", {"orders/0": 1}, 0, 4_321)
+        commit(behind, "fresh", {"fresh/0": 1}, 0, 4_321)
         terminal.until(lambda seen: "default/fresh" in seen and "4,320" in seen)
         terminal.type("n")
         screen = terminal.until(lambda seen: "sorted by name" in seen)
@@ -187,7 +187,7 @@ def test_a_restart_of_the_adapter_is_seen_and_survived(pair: Pair, tmp_path: Pat
         pair.adapter.kill()
         terminal.until(lambda seen: "NO ANSWER" in seen and "UNAVAILABLE" in seen and "default/team-b" in seen)
         pair.adapter.start()
-        commit(pair, "after", {"orders/0": 1}, 0, 50)
+        commit(pair, "after", {"after/0": 1}, 0, 50)
         terminal.until(lambda seen: "  live" in seen and "default/after" in seen)
         pid = terminal("list-panes", "-F", "#{pane_pid}").strip()
         child = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]
