@@ -390,12 +390,12 @@ async def test_help_and_the_end(lag: FakeLag, tmp_path: Path) -> None:
         async with watched(address) as screen:
             await screen.until(lambda: len(screen.names) == 3)
             await screen.press("question_mark")
-            assert isinstance(screen.app.screen, HelpScreen)
+            assert [type(shown) for shown in screen.app.screen_stack[1:]] == [HelpScreen]
             assert "the group's shards" in screen.text
             await screen.press("end")
             assert "messages per second by which the lag grows" in screen.text
             await screen.press("question_mark")
-            assert screen.app.screen is screen.groups
+            assert len(screen.app.screen_stack) == 1
             await screen.press("q")
             assert (screen.app._exit, screen.app.return_code) == (True, 0)
         async with watched(address) as screen:
