@@ -15,7 +15,7 @@ from textual.widgets import Input
 
 from adapter.cli import top_feed
 from adapter.cli.top_app import GroupsScreen, HelpScreen, TopApp, View
-from adapter.cli.top_feed import AdapterFeed
+from adapter.cli.top_feed import AdapterFeed, Feed
 from adapter.cli.top_shards import ShardsScreen
 from adapter.client.client import OffsetClient
 from adapter.rpc import lag_pb
@@ -85,12 +85,21 @@ class Screen:
 
 @asynccontextmanager
 async def watched(address: str, size: tuple[int, int] = SIZE, view: View | None = None) -> AsyncIterator[Screen]:
-    """`top` on a screen of this size."""
+    """`top` of an adapter on a screen of this size."""
+    async with (
+        OffsetClient.connect(address) as client,
+        screen_of(AdapterFeed(client, "the-adapter", lag_pb.LagFilter()), size, view) as screen,
+    ):
+        yield screen
+
+
+@asynccontextmanager
+async def screen_of(feed: Feed, size: tuple[int, int] = SIZE, view: View | None = None) -> AsyncIterator[Screen]:
+    """A feed on a screen of this size."""
     clock = Clock()
-    async with OffsetClient.connect(address) as client:
-        app = TopApp(AdapterFeed(client, "the-adapter", lag_pb.LagFilter()), view or View(), clock)
-        async with app.run_test(size=size) as pilot:
-            yield Screen(app, pilot, clock)
+    app = TopApp(feed, view or View(), clock)
+    async with app.run_test(size=size) as pilot:
+        yield Screen(app, pilot, clock)
 
 
 GROUPS = (
@@ -381,12 +390,12 @@ async def test_help_and_the_end(lag: FakeLag, tmp_path: Path) -> None:
         async with watched(address) as screen:
             await screen.until(lambda: len(screen.names) == 3)
             await screen.press("question_mark")
-            assert isinstance(screen.app.screen, HelpScreen)
+            assert [type(shown) for shown in screen.app.screen_stack[1:]] == [HelpScreen]
             assert "the group's shards" in screen.text
             await screen.press("end")
             assert "messages per second by which the lag grows" in screen.text
             await screen.press("question_mark")
-            assert screen.app.screen is screen.groups
+            assert len(screen.app.screen_stack) == 1
             await screen.press("q")
             assert (screen.app._exit, screen.app.return_code) == (True, 0)
         async with watched(address) as screen:
