@@ -10,6 +10,7 @@ from tests.mutants.fast_path_mutants import FAST_PATH_MUTANTS
 from tests.mutants.hold_mutants import HOLD_MUTANTS
 from tests.mutants.http2_mutants import HTTP2_MUTANTS
 from tests.mutants.meta_mutants import META_MUTANTS
+from tests.mutants.monitoring_mutants import MONITORING_MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.page_mutants import PAGE_MUTANTS
 from tests.mutants.release_mutants import RELEASE_MUTANTS
@@ -393,6 +394,7 @@ MUTANTS = (
     *HOLD_MUTANTS,
     *HTTP2_MUTANTS,
     *META_MUTANTS,
+    *MONITORING_MUTANTS,
     *EPOCHLESS_MUTANTS,
     *STORE_MUTANTS,
     *TELEMETRY_MUTANTS,
