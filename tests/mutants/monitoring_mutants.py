@@ -92,7 +92,7 @@ MONITORING_MUTANTS = (
         (f"{_RAFT}test_a_quota_that_members_tell_counts_and_of_several_the_smallest",),
     ),
     Mutant(
-        "a-change-is-counted-when-it-is-done",
+        "a-change-is-not-counted",
         "sidecar/engine/reset_writer.py",
         "            self._metrics.changed(kind)  # before",
         "            pass  # before",
