@@ -121,20 +121,20 @@ def test_the_choices_on_top_of_dashboards_have_values(watched: Watched) -> None:
 
 
 def test_nothing_fires_while_all_is_well(watched: Watched) -> None:
-    """Two healthy processes; times are a hundredth of the real ones."""
-    assert watched.prometheus.firing() == set()
+    """Two healthy processes. On a machine so busy that a scrape fails, something may fire at first: times are short here."""
+    wait_for("nothing fires", lambda: not watched.prometheus.firing(), watched.prometheus.firing)
 
 
 def test_an_adapter_that_is_killed_is_told_and_one_that_is_back_is_not(watched: Watched) -> None:
     """And the Meta Service likewise, which its adapter notices."""
     prometheus, adapter, meta = watched
     adapter.kill()
-    wait_for("away", lambda: "OffsetAdapterAway" in prometheus.firing())
+    wait_for("away", lambda: "OffsetAdapterAway" in prometheus.firing(), prometheus.firing)
     adapter.start()
-    wait_for("back", lambda: prometheus.firing() == set())
+    wait_for("back", lambda: not prometheus.firing(), prometheus.firing)
     meta.kill()
     wait_for(
         "no Meta Service", lambda: {"OffsetMetaAway", "OffsetMetaUnreachable", "OffsetAdapterDirtyTooOld"} <= prometheus.firing()
     )
     meta.start()
-    wait_for("all is well", lambda: prometheus.firing() == set())
+    wait_for("all is well", lambda: not prometheus.firing(), prometheus.firing)

@@ -14,6 +14,7 @@ from tests.mutants.http2_mutants import HTTP2_MUTANTS
 from tests.mutants.lag_rules_mutants import LAG_RULES_MUTANTS
 from tests.mutants.lag_live_mutants import LAG_LIVE_MUTANTS
 from tests.mutants.meta_mutants import META_MUTANTS
+from tests.mutants.monitoring_mutants import MONITORING_MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.page_mutants import PAGE_MUTANTS
 from tests.mutants.release_mutants import RELEASE_MUTANTS
@@ -401,6 +402,7 @@ MUTANTS = (
     *LAG_RULES_MUTANTS,
     *LAG_LIVE_MUTANTS,
     *META_MUTANTS,
+    *MONITORING_MUTANTS,
     *EPOCHLESS_MUTANTS,
     *STORE_MUTANTS,
     *TELEMETRY_MUTANTS,
