@@ -6,6 +6,7 @@ groups and points. A group that was not looked at for the longest time is forgot
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import anyio
@@ -17,7 +18,8 @@ from adapter.fleet.views import GroupShards, Key
 from adapter.rpc import lag_pb
 from adapter.runtime.clocks import wall_ms
 
-SPARK_WIDTH, SPARK_HEIGHT = 120, 24
+SPARK_WIDTH, SPARK_HEIGHT = 240, 48  # in its own units
+SPARKS_KEPT = 4_096  # drawn ones that are kept: most histories are the same in the next build of a page
 CHART_WIDTH, CHART_HEIGHT = 720, 240
 LEFT, RIGHT, TOP, BOTTOM = 8, 8, 12, 28  # of the chart, around its lines
 ROWS_SHOWN = 30  # of the table beside the chart
@@ -128,30 +130,36 @@ def point_of(shards: GroupShards, at_ms: int) -> Point:
     return Point(at_ms, sum(shard.offset for shard in known), sum(shard.high_watermark for shard in known))
 
 
-def spark_path(values: Sequence[int | float | None]) -> str:
+@lru_cache(maxsize=SPARKS_KEPT)
+def spark_path(values: tuple[int | float | None, ...]) -> str:
     """The path of a sparkline from 0 to the largest value; empty for fewer than two known values."""
     known = [value for value in values if value is not None]
     if len(known) < 2:  # noqa: PLR2004 - a line has two ends
         return ""
-    most = max(known) or 1
-    step = SPARK_WIDTH / (len(values) - 1)
-    room = SPARK_HEIGHT - 3
+    scale, low = (SPARK_HEIGHT - 4) / (max(known) or 1), SPARK_HEIGHT - 2
     parts: list[str] = []
-    pen_up = True
-    for index, value in enumerate(values):
+    pen = "M"
+    for across, value in zip(_places(len(values)), values, strict=True):
         if value is None:
-            pen_up = True
+            pen = "M"
             continue
-        parts.append(f"{'M' if pen_up else 'L'}{index * step:.0f} {SPARK_HEIGHT - 1.5 - room * value / most:.1f}")
-        pen_up = False
+        parts.append(f"{pen}{across}{int(low - scale * value)}")
+        pen = "L"
     return "".join(parts)
 
 
-def spark_text(values: Sequence[int | float | None]) -> str:
+@cache
+def _places(count: int) -> tuple[str, ...]:
+    """Where the points of a sparkline are from left to right, each with the blank behind it."""
+    return tuple(f"{SPARK_WIDTH * index // max(1, count - 1)} " for index in range(count))
+
+
+@lru_cache(maxsize=SPARKS_KEPT)
+def spark_text(values: tuple[int | float | None, ...]) -> str:
     """The same in words, for who does not see it."""
     known = [value for value in values if value is not None]
     if len(known) < 2:  # noqa: PLR2004
-        return "no history yet"
+        return "no change lately"
     first, last, most = known[0], known[-1], max(known)
     way = "the same" if first == last else "up" if last > first else "down"
     return f"{way}: from {first:,.0f} to {last:,.0f}, at most {most:,.0f}"

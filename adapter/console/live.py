@@ -7,6 +7,7 @@ between, and is dropped when it takes nothing for `SEND_S`. Their number is boun
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import NamedTuple
 
 import anyio
@@ -86,9 +87,10 @@ class Live:
             self._tasks = tasks
             try:
                 tasks.start_soon(self._follow_meta, name="live.meta")
-                async for change in self._fleet.changes(FLEET_PAUSE_S):
-                    if change.adapters or change.groups or change.many:
-                        self._tell()
+                async with aclosing(self._fleet.changes(FLEET_PAUSE_S)) as changes:
+                    async for change in changes:
+                        if change.adapters or change.groups or change.many:
+                            self._tell()
             finally:
                 self._tasks = None
 

@@ -15,7 +15,7 @@ import jinja2
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from adapter.console import charts, shown
+from adapter.console import shown
 from adapter.console.parts import Part
 from adapter.runtime.version import version
 
@@ -39,7 +39,7 @@ class Pages:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        self._environment.filters.update(shown.FILTERS, spark_path=charts.spark_path, spark_text=charts.spark_text)
+        self._environment.filters.update(shown.FILTERS)
         self._environment.globals.update(version=version())
 
     def render(self, template: str, values: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ SIGNS: Final[Mapping[str, str]] = {
     "ok": "\N{CHECK MARK}",
     "warn": "\N{UPWARDS ARROW}",
     "rewind": "\N{LEFTWARDS ARROW WITH HOOK}",
-    "stall": "\N{DOUBLE VERTICAL BAR}",
+    "stall": "\N{DOUBLE VERTICAL LINE}",
     "stop": "\N{BLACK SQUARE}",
     "unknown": "?",
 }

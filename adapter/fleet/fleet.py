@@ -8,9 +8,10 @@ is of one event loop. Memory: what `table`, `history` and `shards` say, each bou
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from math import inf
 from typing import Protocol, Self
 
 import anyio
@@ -75,7 +76,7 @@ class FleetApi(Protocol):
         """A group with its shards from all adapters that have it; None if no adapter has it now. Asks within `timeout_ms`."""
         ...
 
-    def changes(self, pause_s: float = 0.5) -> AsyncIterator[Change]:
+    def changes(self, pause_s: float = 0.5) -> AsyncGenerator[Change, None]:
         """Yield what changed, at most once per `pause_s` seconds; the first one at once, with `many`.
 
         Raises OverloadedError when there are 1,000 callers already.
@@ -185,14 +186,14 @@ class Fleet:
         views = [view for view in map(self._group_view, found.keys) if view]
         return GroupPage(views, found.matching, self._table.groups, self._table.left_out, found.lag, found.statuses, found.stale)
 
-    async def group(self, namespace: str, group: str) -> GroupShards | None:
-        """As FleetApi says."""
+    async def group(self, namespace: str, group: str, *, max_age_s: float = inf) -> GroupShards | None:
+        """As FleetApi says. Shards that were asked for longer than `max_age_s` seconds ago are asked for again."""
         key = namespace, group
         if not self._table.owners(key):
             return None
-        return await self._compared(key)
+        return await self._compared(key, max_age_s)
 
-    async def changes(self, pause_s: float = 0.5) -> AsyncIterator[Change]:
+    async def changes(self, pause_s: float = 0.5) -> AsyncGenerator[Change, None]:
         """As FleetApi says."""
         if len(self._watchers) >= WATCHERS_MAX:
             raise OverloadedError(f"there are {WATCHERS_MAX:,} who wait for changes already")
@@ -205,12 +206,6 @@ class Fleet:
                 await asyncio.sleep(pause_s)
         finally:
             self._watchers.discard(watcher)
-
-    async def wait_for(self, key: Key) -> AsyncIterator[None]:
-        """Yield, first at once, when a group may have changed, or the state of any adapter."""
-        async for change in self.changes(pause_s=0.1):
-            if change.adapters or change.many or key in change.groups:
-                yield
 
     # What there is
 
@@ -327,14 +322,14 @@ class Fleet:
             with anyio.move_on_after(self._timeout_s):
                 await asyncio.gather(*map(one, keys))
 
-    async def _compared(self, key: Key) -> GroupShards | None:
+    async def _compared(self, key: Key, max_age_s: float = inf) -> GroupShards | None:
         """The shards of a group, each once; what a group comes to that several adapters have is set by them."""
         owners = self._table.owners(key)
         said = {slot: words for slot in owners if (words := self._table.told(slot, key)) is not None}
         self._table.unmerged.pop(key, None)
         missing: dict[str, str] = {}
         try:
-            told = await asyncio.gather(*(self._told_by(slot, key, said[slot], missing) for slot in owners))
+            told = await asyncio.gather(*(self._told_by(slot, key, said[slot], missing, max_age_s) for slot in owners))
         except BaseException:
             self._table.unmerged[key] = None  # still to do
             raise
@@ -358,23 +353,23 @@ class Fleet:
         since = [self._table.stale_since(slot) for slot in owners]
         self._table.set_merged(key, lag, min((one for one in since if one), default=wall_ms()), exact=exact)
 
-    async def _told_by(self, slot: int, key: Key, said: bytes, missing: dict[str, str]) -> Told | None:
+    async def _told_by(self, slot: int, key: Key, said: bytes, missing: dict[str, str], max_age_s: float) -> Told | None:
         """The shards of a group that an adapter has: as they were got before, while nothing changed; else asked now."""
         link = self._links[slot]
         address, since = link.view.address, self._table.stale_since(slot)
-        if (kept := self._shards.get(slot, key, said)) is not None:
-            return Told(address, kept, since)
+        if (kept := self._shards.get(slot, key, said, max_age_s)) is not None:
+            return Told(address, kept.shards, since, kept.evaluated_at_ms)
         reason = link.view.error
         if not link.left and link.view.health is not Health.AWAY:
             try:
-                shards = await link.shards(key)
+                reply = await link.shards(key)
             except grpc.aio.AioRpcError as error:
                 reason, since = f"{error.code().name}: {error.details()}", since or wall_ms()
             else:
-                self._shards.put(slot, key, said, shards)
-                return Told(address, shards, since)
+                self._shards.put(slot, key, said, reply)
+                return Told(address, reply.shards, since, reply.evaluated_at_ms)
         if (last := self._shards.last(slot, key)) is not None:
-            return Told(address, last, since)
+            return Told(address, last.shards, since, last.evaluated_at_ms)
         missing[address] = reason
         return None
 
@@ -388,7 +383,8 @@ class Fleet:
         return GroupView(lag, owners, since, exact, () if row is None else self._history.of(row))
 
     def _view(self, link: AdapterLink) -> AdapterView:
-        return replace(link.view, groups=self._table.count_of(link.slot))
+        slot = link.slot
+        return replace(link.view, groups=self._table.count_of(slot), left_out_groups=self._table.left_out_of(slot))
 
     async def _sample(self) -> None:
         while True:

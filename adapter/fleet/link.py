@@ -122,14 +122,14 @@ class AdapterLink:
             tasks.create_task(self._follow(), name=f"fleet.groups {self.view.address}")
             tasks.create_task(self._poll(), name=f"fleet.status {self.view.address}")
 
-    async def shards(self, key: Key) -> list[lag_pb.ShardLag]:
+    async def shards(self, key: Key) -> lag_pb.GetGroupLagReply:
         """The shards of a group; none if the adapter does not have it. Raises AioRpcError."""
         request = lag_pb.GetGroupLagRequest(namespace=key[0], group=key[1])
         try:
-            return list((await self._lag.GetGroupLag(request, timeout=self._timeout_s)).shards)
+            return await self._lag.GetGroupLag(request, timeout=self._timeout_s)
         except grpc.aio.AioRpcError as error:
             if error.code() == grpc.StatusCode.NOT_FOUND:
-                return []
+                return lag_pb.GetGroupLagReply(evaluated_at_ms=wall_ms())
             raise
 
     def leave(self) -> None:
@@ -276,7 +276,7 @@ class AdapterLink:
         async for keys in in_slices([key for key in self._table.keys_of(self.slot) if key not in coming]):
             for key in keys:
                 self._table.remove(self.slot, key)
-        self._show(replace(self.view, lag_known=True, lag_error="", lag_since_ms=wall_ms()))
+        self._show(replace(self.view, lag_known=True, lag_seen=True, lag_error="", lag_since_ms=wall_ms()))
 
     def _unknown(self, error: str) -> None:
         view = self.view

@@ -19,6 +19,7 @@ class Told(NamedTuple):
     adapter: str
     shards: Sequence[lag_pb.ShardLag]
     stale_since_ms: int = 0
+    evaluated_at_ms: int = 0
 
 
 def merge(told: Iterable[Told]) -> list[ShardRow]:
@@ -34,7 +35,7 @@ def merge(told: Iterable[Told]) -> list[ShardRow]:
     for name in sorted(found):
         by, shard = max(found[name], key=_newness)
         others = tuple(one.adapter for one, _ in found[name] if one is not by)
-        rows.append(ShardRow(shard, by.adapter, by.stale_since_ms, others))
+        rows.append(ShardRow(shard, by.adapter, by.evaluated_at_ms, by.stale_since_ms, others))
     return rows
 
 

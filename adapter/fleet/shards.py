@@ -1,7 +1,7 @@
 """The shards of groups as adapters told them last, while nothing changed: those that were asked for last, up to 64 MiB."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from time import monotonic
 from typing import NamedTuple
 
 from adapter.fleet.views import Key
@@ -12,7 +12,8 @@ BYTES_MAX = 64 * 2**20
 
 class _Kept(NamedTuple):
     sums: bytes  # of the group, when its shards were asked for
-    shards: bytes
+    reply: bytes
+    at: float  # by the monotonic clock, in seconds
 
 
 class ShardsCache:
@@ -28,23 +29,23 @@ class ShardsCache:
         """Bytes of the messages."""
         return self._size
 
-    def get(self, slot: int, key: Key, sums: bytes) -> Sequence[lag_pb.ShardLag] | None:
-        """The shards, if they are of the time when the adapter told these sums of the group; else None."""
+    def get(self, slot: int, key: Key, sums: bytes, max_age_s: float) -> lag_pb.GetGroupLagReply | None:
+        """The shards, if they are of the time when the adapter told these sums of the group, and not older; else None."""
         kept = self._kept.get((slot, key))
-        return self.last(slot, key) if kept and kept.sums == sums else None
+        return self.last(slot, key) if kept and kept.sums == sums and monotonic() - kept.at <= max_age_s else None
 
-    def last(self, slot: int, key: Key) -> Sequence[lag_pb.ShardLag] | None:
+    def last(self, slot: int, key: Key) -> lag_pb.GetGroupLagReply | None:
         """The shards as they were told last; None if that is not kept."""
         kept = self._kept.get((slot, key))
         if kept is None:
             return None
         self._kept.move_to_end((slot, key))
-        return lag_pb.GetGroupLagReply.FromString(kept.shards).shards
+        return lag_pb.GetGroupLagReply.FromString(kept.reply)
 
-    def put(self, slot: int, key: Key, sums: bytes, shards: Sequence[lag_pb.ShardLag]) -> None:
+    def put(self, slot: int, key: Key, sums: bytes, reply: lag_pb.GetGroupLagReply) -> None:
         """Keep shards, and forget those that were not asked for for longest."""
         self._drop((slot, key))
-        kept = _Kept(sums, lag_pb.GetGroupLagReply(shards=shards).SerializeToString())
+        kept = _Kept(sums, reply.SerializeToString(), monotonic())
         self._kept[slot, key] = kept
         self._size += _size(kept)
         while self._size > self._max:
@@ -61,4 +62,4 @@ class ShardsCache:
 
 
 def _size(kept: _Kept) -> int:
-    return len(kept.sums) + len(kept.shards)
+    return len(kept.sums) + len(kept.reply)

@@ -28,7 +28,8 @@ class AdapterView:
     `configured` is the entry of the settings that led to `address`; they differ for `dns:` entries. `broker` is empty until the
     adapter told it. `status` is None while it was never told: `status_error` says why (it is away, or this process has no token
     for it); of an adapter that is away it is the last one. `lag_known`: all of its lag has arrived and is being followed;
-    otherwise `lag_error` says why not, and `lag_since_ms` since when. `lag`, `groups` and `shards` count what is known of it.
+    otherwise `lag_error` says why not, and `lag_since_ms` since when. `lag_seen`: all of its lag was known at some time.
+    `groups` and `shards` count what is kept of it here, and there; `left_out_groups` are not kept here for lack of room.
     `forgotten_shards`: shards of which it keeps no lag for lack of room (`lag.shards`); `bounds_error`: why its broker tells no
     bounds.
     """
@@ -46,7 +47,9 @@ class AdapterView:
     lag_known: bool = False
     lag_error: str = ""
     lag_since_ms: int = 0
+    lag_seen: bool = False
     groups: int = 0
+    left_out_groups: int = 0
     shards: int = 0
     forgotten_shards: int = 0
     bounds_error: str = ""
@@ -98,10 +101,14 @@ class GroupPage:
 
 @dataclass(frozen=True, slots=True)
 class ShardRow:
-    """A shard as the adapter with its newest (epoch, offset) tells it. `others`: addresses that have an older or equal one."""
+    """A shard as the adapter with its newest (epoch, offset) tells it. `others`: addresses that have an older or equal one.
+
+    `evaluated_at_ms`: when that adapter judged it, by its clock. Unix time in milliseconds.
+    """
 
     lag: lag_pb.ShardLag
     adapter: str
+    evaluated_at_ms: int = 0
     stale_since_ms: int = 0
     others: Sequence[str] = ()
 

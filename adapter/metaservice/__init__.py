@@ -10,6 +10,7 @@ modules:
 - `limits`: refuses requests when too many are in progress.
 - `engine`, `metadata`: the Protocols of both kinds of store, and the rules that every store applies.
 - `bulk`: the rules of `engine` on packed bytes.
+- `scaler`: KEDA's external scaler, over the adapters of `[fleet]`.
 - `stores`: opens the stores that the configuration chooses, from `rocksdb` or `etcd`.
 - `config`, `metrics`: settings and Prometheus metrics.
 """

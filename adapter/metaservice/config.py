@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, Strict, model_validator
 
+from adapter.fleet.section import FleetSection
 from adapter.model.names import name_of_part
 from adapter.runtime.addresses import META_LISTEN, split_address
 from adapter.runtime.config import (
@@ -128,6 +129,7 @@ class MetaConfig(Section):
     etcd: EtcdSection = EtcdSection()
     limits: LimitsSection = LimitsSection()
     tombstones: TombstoneSection = TombstoneSection()
+    fleet: FleetSection = FleetSection()
     stop: StopSection = StopSection()
     log: LogSection = LogSection()
 

@@ -1,7 +1,9 @@
 """The Meta Service process: open the stores, serve, remove old tombstones, stop."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import anyio
 import grpc.aio
@@ -28,9 +30,13 @@ from adapter.runtime.notify import manager
 from adapter.runtime.process import Until
 from adapter.runtime.reloading import Reloading, ReloadingCollector
 
+if TYPE_CHECKING:
+    from adapter.fleet.scaler import ExternalScaler
+
 log = structlog.get_logger(__name__)
 
 SERVICE = "meta.service.common.MetaServiceService"
+SCALER_SERVICE = "externalscaler.ExternalScaler"
 HOUR_MS = 3_600_000
 STORES_KEPT_MS = 90 * 24 * HOUR_MS  # since the last report of a local store
 MAX_REQUEST_BYTES = 64 * 2**20  # above any `flush.max_batch_bytes` of an adapter
@@ -69,8 +75,8 @@ async def run(
     def join(prepare: Callable[[EtcdSection], Prepared]) -> None:
         reloading.add(lambda config: prepare(config.etcd))
 
-    async with opened(config, metrics.registry, join) as stores:
-        services, add = _services(config, stores, metrics)
+    async with opened(config, metrics.registry, join) as stores, _scaling(config) as scaler:
+        services, add = _services(config, stores, metrics, scaler)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(stores.run, name="stores")
             tasks.start_soon(until, stopped.set, name="signals")
@@ -82,6 +88,8 @@ async def run(
                     state.ready, state.text = False, "stopping"
                     manager().stopping()
                     await server.set_serving(serving=False)
+                    if scaler:
+                        scaler.end_streams()
                     await server.stop(config.stop.grace_ms / 1000)
             tasks.cancel_scope.cancel()
     log.info("meta.stopped")
@@ -105,7 +113,7 @@ def _join(reloading: Reloading[MetaConfig]) -> tuple[ServerCertificate | None, L
 
 
 def _services(
-    config: MetaConfig, stores: Stores, metrics: MetaMetrics
+    config: MetaConfig, stores: Stores, metrics: MetaMetrics, scaler: "ExternalScaler | None"
 ) -> tuple[Sequence[str], Callable[[grpc.aio.Server], None]]:
     """The names of the services, and a function that adds them to a server."""
     limits = Limits(config.limits, metrics)
@@ -119,8 +127,23 @@ def _services(
             meta_grpc.add_MetaServiceServiceServicer_to_server(offsets, server)
         if metadata:
             metadata_grpc.add_MetadataStoreServicer_to_server(metadata, server)
+        if scaler:
+            scaler.add_to(server)
 
-    return [name for name, service in ((SERVICE, offsets), (METADATA_SERVICE, metadata)) if service], add
+    all_services = ((SERVICE, offsets), (METADATA_SERVICE, metadata), (SCALER_SERVICE, scaler))
+    return [name for name, service in all_services if service], add
+
+
+@asynccontextmanager
+async def _scaling(config: MetaConfig) -> AsyncIterator["ExternalScaler | None"]:
+    """The external scaler, if adapters are configured for it."""
+    if not config.fleet.adapters:
+        yield None
+        return
+    from adapter.metaservice.scaler import scaling  # noqa: PLC0415 - takes time to import, and most processes need none
+
+    async with scaling(config.fleet) as scaler:
+        yield scaler
 
 
 async def _begin(

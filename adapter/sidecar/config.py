@@ -107,8 +107,8 @@ class LagSection(Section):
     minimum_points: int = Field(default=3, ge=2, le=60)
     point_distance_ms: int = Field(default=1_000, ge=1, le=3_600_000)
     allowed_lag: int = Field(default=0, ge=0, le=2**53)
-    head_points: int = Field(default=60, ge=2, le=1_000)
-    head_distance_ms: int = Field(default=10_000, ge=1, le=3_600_000)
+    head_points: int = Field(default=30, ge=2, le=1_000)
+    head_distance_ms: int = Field(default=20_000, ge=1, le=3_600_000)
     metric_groups_max: int = Field(default=100, ge=0, le=10_000)
     metric_groups: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=255)], ...], Strict(strict=False)] = Field(
         default=(), max_length=100

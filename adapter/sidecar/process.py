@@ -46,6 +46,7 @@ from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.storage.store import LocalStore
 
 if TYPE_CHECKING:
+    from adapter.fleet.scaler import ExternalScaler as Scaler
     from adapter.sidecar.bridge.bridge import Bridge
     from adapter.sidecar.lag.live import LiveLag
     from adapter.sidecar.lag.service import Serving
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 SERVICES = ("offsets.v1.OffsetStore", "offsets.v1.OffsetAdmin", "offsets.v1.OffsetLag")
+SCALER = "externalscaler.ExternalScaler"  # where lag is kept
 COMMITS = "commits"  # in the health service: SERVING as soon as commits are taken, which is before the recovery
 LINGER_S = 0.1  # between the refusal of new calls and the end of the server
 MAX_REQUEST_BYTES = 4 * 2**20
@@ -107,17 +109,21 @@ class Sidecar:
         self.addresses: list[str] = []
 
     def _join_lag(self) -> None:
-        """Make the service of the live lag. With `lag.shards` = 0, nothing else of it is loaded."""
+        """Make the services of the live lag. With `lag.shards` = 0, nothing else of it is loaded."""
+        self._scaler: Scaler | None = None
         if not self._config.lag.shards:
             from adapter.sidecar.lag.off import NoOffsetLag  # noqa: PLC0415 - one of the two is needed
 
             self._lag_service: lag_grpc.OffsetLagServicer = NoOffsetLag()
             return
-        from adapter.sidecar.lag.metrics import LagMetrics  # noqa: PLC0415 - loads numpy
+        from adapter.fleet.scaler import ExternalScaler  # noqa: PLC0415 - loads numpy
+        from adapter.sidecar.lag.metrics import LagMetrics  # noqa: PLC0415
+        from adapter.sidecar.lag.scaler_source import LiveLagSource  # noqa: PLC0415
         from adapter.sidecar.lag.service import OffsetLag  # noqa: PLC0415
 
         self._lag_metrics = LagMetrics(self._config.lag, self._metrics.registry)
         self._lag_service = OffsetLag(self._serving_lag)
+        self._scaler = ExternalScaler(LiveLagSource(self._serving_lag))
 
     def _serving_lag(self) -> "Serving":
         """The core and its lag for a request that begins now. Raises NotReadyError while none may begin."""
@@ -311,6 +317,8 @@ class Sidecar:
         self.offsets.end_streams()
         if self._lag:
             self._lag.watches.end()
+        if self._scaler:
+            self._scaler.end_streams()
         all_left = await server.drained(until - anyio.current_time())
         self.state.enter(State.STOPPING)
         if not all_left:
@@ -384,6 +392,8 @@ class Sidecar:
                 OffsetAdmin(self._reloading, self.status, self.core, self._access, self._history), server
             )
             lag_grpc.add_OffsetLagServicer_to_server(self._lag_service, server)
+            if self._scaler:
+                self._scaler.add_to(server)
 
         self._metrics.registry.register(GaugesCollector("offset_adapter", self.gauges.gauges))
         self._metrics.registry.register(CountersCollector("offset_adapter", self.gauges.counters))
@@ -399,7 +409,7 @@ class Sidecar:
             together = {"/offsets.v1.OffsetStore/CommitOffsets": self.offsets.take}
             listener = listening(
                 section,
-                SERVICES,
+                (*SERVICES, SCALER) if self._scaler else SERVICES,
                 add,
                 grpc_server=section.grpc_server,
                 together=together,

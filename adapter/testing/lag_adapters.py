@@ -27,6 +27,7 @@ class FakeLagAdapter(lag_grpc.OffsetLagServicer, offsets_grpc.OffsetAdminService
         self.hanging = False
         self.lag_off = False
         self.forgotten = 0
+        self.evaluated_at_ms = 1_000
         self.sums: dict[Key, lag_pb.GroupLag] = {}
         self.shards: dict[Key, list[lag_pb.ShardLag]] = {}
         self.calls: dict[str, int] = {}
@@ -82,7 +83,7 @@ class FakeLagAdapter(lag_grpc.OffsetLagServicer, offsets_grpc.OffsetAdminService
         key = request.namespace, request.group
         if key not in self.sums:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no lag is kept of this group")
-        return lag_pb.GetGroupLagReply(sums=self.sums[key], shards=self.shards.get(key, ()))
+        return lag_pb.GetGroupLagReply(sums=self.sums[key], shards=self.shards.get(key, ()), evaluated_at_ms=self.evaluated_at_ms)
 
     async def WatchGroupLag(  # noqa: D102
         self, request: lag_pb.WatchGroupLagRequest, context: Context
@@ -137,7 +138,7 @@ def shard_lag(shard: str, offset: int, high: int | None, **fields: object) -> la
     values: dict[str, object] = {"epoch": 1, "topic": "orders", "committed_at_ms": offset, "status": lag_pb.OK, **fields}
     if high is not None:
         lag = max(high - offset, 0)
-        values = {"high_watermark": high, "lag": lag, "lag_seconds": float(lag), "bounds_at_ms": 1, **values}
+        values = {"high_watermark": high, "lag": lag, "lag_seconds": float(lag), "bounds_at_ms": 1_000, **values}
     return lag_pb.ShardLag(shard=shard, offset=offset, **values)  # type: ignore[arg-type]
 
 

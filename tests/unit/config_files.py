@@ -40,7 +40,7 @@ def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 def names_in(values: dict[str, Any], path: str = "") -> Iterator[str]:
     """Every setting of a parsed file, by its dotted name."""
     for name, value in values.items():
-        inner = value[0] if isinstance(value, list) and isinstance(value[0], dict) else value
+        inner = value[0] if isinstance(value, list) and value and isinstance(value[0], dict) else value
         if isinstance(inner, dict) and f"{path}{name}" not in TABLES:
             yield from names_in(inner, f"{path}{name}.")
         else:

@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 R = TypeVar("R")
 
 REST_LOOP = 100
-REST_WORK = 20
+REST_WORK = 30
 FAILED_S = 10.0  # the pause behind an evaluation that failed
 
 
@@ -60,12 +60,17 @@ class LiveLag:
         self.filters = Filters()
         self.watches = LagWatches(self.filters)
         self.left_out = 0  # offsets of the store that had no room when it was read
-        self.longest_s = 0.0  # the longest time for which a look held the event loop
+        self._complete_from: int | None = None  # the version of the view that has all offsets of the store
 
     @property
     def bounds_error(self) -> str:
         """Why bounds are missing that the broker should have told; empty if none are."""
         return self._asking.error
+
+    @property
+    def complete(self) -> bool:
+        """Whether the view has all offsets of the store; not yet while they are being read after a start."""
+        return self._complete_from is not None and self.view.version >= self._complete_from
 
     async def run(self) -> None:
         """Read the store's offsets, and evaluate, until cancelled. Begin it when the store was compared with the Meta Service."""
@@ -80,6 +85,7 @@ class LiveLag:
                 except Exception:  # commits go on, whatever is wrong here
                     log.exception("lag.failed", help="what was known is forgotten, and begins anew; report this")
                     self.table.fail()
+                    self._complete_from = None
                     rest_s = FAILED_S
 
     def end(self) -> None:
@@ -98,8 +104,7 @@ class LiveLag:
         if ask:
             self._asking.ask(ask)
         took_s = time.perf_counter() - began
-        self.longest_s = max(self.longest_s, news.longest_s)
-        self._metrics.evaluated(view, took_s)
+        self._metrics.evaluated(view, took_s, cpu_s + news.held_s, news.longest_s)
         self.watches.note(view)
         log.debug("lag.evaluated", shards=view.shards_kept, seconds=took_s, cpu=cpu_s, held=news.held_s, longest=news.longest_s)
         return max(self._section.interval_ms / 1000 - took_s, REST_LOOP * news.held_s, REST_WORK * cpu_s)
@@ -109,6 +114,7 @@ class LiveLag:
             self.left_out = await self._feed.fill(anyio.sleep)
         except StorageFailedError:
             return  # it is about to be opened again
+        self._complete_from = self.view.version + 2  # the next one may have been under way when the last offsets were read
         if self.left_out:
             log.warning(
                 "lag.left_out",

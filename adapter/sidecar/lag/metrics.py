@@ -29,7 +29,8 @@ class LagMetrics(Collector):
         self._named = re.compile("|".join(patterns)).match if patterns else None
         self._fitting: tuple[int, Ints] = (-1, np.zeros(0, np.int64))
         self._view = View.nothing()
-        self._forgotten = self._forgotten_before = 0
+        self._forgotten = 0
+        self._cpu_s = self._longest_s = 0.0
         self._seconds = Histogram(
             f"{_PREFIX}_lag_evaluation_seconds",
             "Duration of an evaluation of the live lag, most of it in another thread.",
@@ -38,8 +39,10 @@ class LagMetrics(Collector):
         )
         registry.register(self)
 
-    def evaluated(self, view: View, seconds: float) -> None:
-        """Show the newest evaluation from now on."""
+    def evaluated(self, view: View, seconds: float, cpu_s: float, longest_s: float) -> None:
+        """Show the newest evaluation from now on. `longest_s`: the longest time for which it held the event loop."""
+        self._cpu_s += cpu_s
+        self._longest_s = max(self._longest_s, longest_s)
         self._forgotten += max(view.forgotten - self._view.forgotten, 0)
         self._view = view
         self._seconds.observe(seconds)
@@ -72,6 +75,12 @@ class LagMetrics(Collector):
             "Shards whose lag was forgotten for lack of room (lag.shards).",
             value=self._forgotten,
         )
+
+        yield CounterMetricFamily(
+            f"{_PREFIX}_lag_cpu_seconds", "CPU time that evaluations of the live lag took.", value=self._cpu_s
+        )
+        text = "The longest time for which an evaluation of the live lag held up commits, since the start."
+        yield GaugeMetricFamily(f"{_PREFIX}_lag_longest_hold_seconds", text, value=self._longest_s)
 
     def _chosen(self, view: View) -> Ints:
         """The groups with metrics of their own: the worst, and named ones."""

@@ -284,7 +284,7 @@ async def test_changes_are_told_together() -> None:
     adapter = FakeLagAdapter()
     adapter.set_group("g", [shard_lag("s", 1, 8)])
     async with fleet_of(adapter) as fleet:
-        changes = aiter(fleet.changes(pause_s=0.01))
+        changes = fleet.changes(pause_s=0.01)
         assert await anext(changes) == Change(adapters=True, groups=frozenset(), many=True)
         for high in range(9, 30):
             adapter.set_group("g", [shard_lag("s", 1, high)])
@@ -292,7 +292,7 @@ async def test_changes_are_told_together() -> None:
             while ("default", "g") not in (await anext(changes)).groups:
                 pass
         await until_lag(fleet, 28)
-        await changes.aclose()  # type: ignore[attr-defined]
+        await changes.aclose()
 
 
 async def test_the_history_has_the_lags_of_the_last_minutes() -> None:
