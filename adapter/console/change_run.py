@@ -101,7 +101,7 @@ class Changer:
                 try:
                     reply = await clients.change(address, request, execute=False)
                 except (grpc.aio.AioRpcError, AdapterError) as error:
-                    raise NotPlannedError(f"{self._name(address)}: {_said(error)}. Nothing was changed") from error
+                    raise NotPlannedError(f"{self.name(address)}: {_said(error)}. Nothing was changed") from error
                 rows += [_row(address, row) for row in reply.rows]
                 warnings += reply.warnings
         if not rows:
@@ -112,7 +112,7 @@ class Changer:
         """Ask every adapter for the group. Raises NotPlannedError if none answers."""
         described, missing = await self._described(clients, wish.group.namespace, wish.group.group)
         if not described:
-            reasons = "; ".join(f"{self._name(address)}: {reason}" for address, reason in missing.items())
+            reasons = "; ".join(f"{self.name(address)}: {reason}" for address, reason in missing.items())
             raise NotPlannedError(f"no adapter answered, and nothing was changed: {reasons or 'there is none'}")
         best: dict[str, tuple[tuple[int, int], str]] = {}
         places: dict[str, Place] = {}
@@ -166,7 +166,7 @@ class Changer:
                 except (grpc.aio.AioRpcError, AdapterError) as error:
                     refused = isinstance(error, AdapterError) or error.code() in NOT_DONE
                     ends.update(dict.fromkeys((by_shard[shard] for shard in named), End.FAILED if refused else End.UNKNOWN))
-                    return ends, [f"{self._name(address)}: {_said(error)}"], warnings
+                    return ends, [f"{self.name(address)}: {_said(error)}"], warnings
                 warnings += reply.warnings
                 for found in reply.rows:
                     row = by_shard.get(found.shard)
@@ -183,10 +183,10 @@ class Changer:
             try:
                 left = await clients.change(address, whole, execute=False)
                 if any(row.changed for row in left.rows):
-                    return [f"{self._name(address)}: the group has other offsets by now; they were not deleted"]
+                    return [f"{self.name(address)}: the group has other offsets by now; they were not deleted"]
                 await clients.change(address, whole, execute=True)
             except (grpc.aio.AioRpcError, AdapterError) as error:
-                return [f"{self._name(address)}: the offsets are deleted, the group's generation may not be: {_said(error)}"]
+                return [f"{self.name(address)}: the offsets are deleted, the group's generation may not be: {_said(error)}"]
         return []
 
     async def _read_back(
@@ -202,7 +202,8 @@ class Changer:
         unread = [] if described else [f"nothing could be read back: {'; '.join(missing.values())}"]
         return Result(rows, [*problems, *unread], list(dict.fromkeys(warnings)), read_back=bool(described))
 
-    def _name(self, address: str) -> str:
+    def name(self, address: str) -> str:
+        """What a person calls an adapter."""
         return next((view.name for view in self._fleet.adapters if view.address == address), address)
 
     @asynccontextmanager
