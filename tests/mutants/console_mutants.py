@@ -1,4 +1,4 @@
-"""The bugs of the console's pages, streams and limits; those of logins and changes are in console_access_mutants.py. See mutants.py."""
+"""The bugs of the console's pages, streams and limits. Those of logins and changes: console_access_mutants.py. See mutants.py."""
 
 from tests.mutants.mutant import Mutant
 
