@@ -210,8 +210,10 @@ async def test_a_second_click_and_the_back_button_do_nothing_again(directory: Pa
     async with scene(directory) as s:
         await s.clients[0].commit("g", {"a": 7})
         plan = await s.ask(kind="reset", to="shift", shift="-1")
-        both = await asyncio.gather(s.confirm(plan), s.confirm(plan))
-        again = await s.confirm(plan)
+        with capture_logs() as lines:
+            both = await asyncio.gather(s.confirm(plan), s.confirm(plan))
+            again = await s.confirm(plan)
+        assert [line["outcome"] for line in lines if line["event"] == "console.change"] == ["begun", "done"]
         assert all("Done." in page.text for page in (*both, again))
         assert await s.offsets() == {"a": 6}
         name = hidden(plan.text, "id")
