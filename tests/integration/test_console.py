@@ -32,7 +32,10 @@ HOSTILE = '<b>"&\u202e{{7*7}}/ä%2F'
 
 def settings_of(*adapters: str, **sections: Any) -> ConsoleConfig:
     """A console of these adapters, on a free port."""
-    values = {"server": {"listen": "127.0.0.1:0"}, "fleet": {"adapters": adapters, "timeout_ms": 60_000, "interval_ms": 100}}
+    values: dict[str, Any] = {
+        "server": {"listen": "127.0.0.1:0"},
+        "fleet": {"adapters": adapters, "timeout_ms": 60_000, "interval_ms": 100},
+    }
     for name, section in sections.items():
         values.setdefault(name, {}).update(section)
     return parse(values, ConsoleConfig, source="test")
