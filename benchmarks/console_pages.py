@@ -74,7 +74,7 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:  # n
     result.tables.append(Table("Pages of the console", COLUMNS, rows))
     result.notes.append(
         f"One request at a time by a thread of the same process; {CHANGED} groups change before each. CPU is all of that process, "
-        f"the client included. Load average of this machine meanwhile: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores."
+        f"the client included. Load average meanwhile: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores."
     )
     return result
 
@@ -83,8 +83,8 @@ def _p99(times: Sequence[float]) -> float:
     return quantiles(times, n=100)[98]
 
 
-async def _measured(count: int, paths: Sequence[str], requests: int, *, sparks: bool) -> dict[str, tuple[Sequence[float], int]]:
-    """For each path the milliseconds of its requests, and the bytes of an answer."""
+async def _measured(count: int, paths: Sequence[str], requests: int, *, sparks: bool) -> dict[str, Measured]:
+    """What each path costs."""
     adapter = FakeLagAdapter("broker-1")
     adapter.tell_all(list(_groups(count, 0)))
     found = {path: Measured() for path in paths}
