@@ -73,7 +73,7 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:  # n
         )
     result.tables.append(Table("Pages of the console", COLUMNS, rows))
     result.notes.append(
-        f"One request at a time by a thread of the same process; {CHANGED} groups change before each. CPU is all of that process, "
+        f"One request at a time by a thread of the process; {CHANGED} groups change before each. CPU is that of this process, "
         f"the client included. Load average meanwhile: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores."
     )
     return result
