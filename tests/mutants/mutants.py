@@ -11,6 +11,7 @@ from tests.mutants.etcd_mutants import ETCD_MUTANTS
 from tests.mutants.fast_path_mutants import FAST_PATH_MUTANTS
 from tests.mutants.hold_mutants import HOLD_MUTANTS
 from tests.mutants.http2_mutants import HTTP2_MUTANTS
+from tests.mutants.lag_live_mutants import LAG_LIVE_MUTANTS
 from tests.mutants.meta_mutants import META_MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.page_mutants import PAGE_MUTANTS
@@ -396,6 +397,7 @@ MUTANTS = (
     *FAST_PATH_MUTANTS,
     *HOLD_MUTANTS,
     *HTTP2_MUTANTS,
+    *LAG_LIVE_MUTANTS,
     *META_MUTANTS,
     *EPOCHLESS_MUTANTS,
     *STORE_MUTANTS,

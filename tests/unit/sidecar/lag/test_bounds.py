@@ -33,7 +33,7 @@ class Log(NoBrokerLog):
 
 
 @asynccontextmanager
-async def asking(log: Log) -> Any:  # noqa: ANN401 - an async iterator
+async def asking(log: Log) -> Any:
     """An Asking that runs."""
     paused: list[float] = []
 

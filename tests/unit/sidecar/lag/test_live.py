@@ -35,7 +35,7 @@ async def test_without_bounds_the_lag_is_unknown_and_not_0(tmp_path: Path) -> No
         assert group is not None
         assert shard is not None
         assert (group.shards, group.known, group.HasField("lag"), group.status) == (1, 0, False, UNKNOWN)
-        assert not (shard.HasField("lag") or shard.HasField("high_watermark") or shard.HasField("lag_seconds"))
+        assert [shard.HasField(name) for name in ("lag", "high_watermark", "lag_seconds")] == [False] * 3
         assert (shard.offset, shard.points) == (4, 5)
 
 

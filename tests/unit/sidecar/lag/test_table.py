@@ -158,6 +158,16 @@ def test_many_idle_rows_are_judged_in_turn() -> None:
     assert stopped[-1] == count
 
 
+def test_the_lag_at_an_old_commit_is_unknown() -> None:
+    """What is read from the store was committed when the log ended elsewhere: only commits that are seen have a lag of then."""
+    table, store = LagTable(SECTION, lambda _: Bounds(0, 100, BEGIN_MS)), Store(100)
+    _evaluated(table, News(filled=[store.write(1, 10)]))
+    for second in (2, 3, 4):
+        one = ((1, 10, True, BEGIN_MS + second * 1_000, "", "", 0), store.seq + second, _key(1))
+        view = _evaluated(table, News(records=[one]), now_ms=BEGIN_MS + second * 1_000)
+    assert view.sums.stall.tolist() == [1]
+
+
 def test_the_shards_that_were_asked_longest_ago_are_asked_first() -> None:
     """Each once in the interval."""
     table = LagTable(SECTION, lambda _: None)
