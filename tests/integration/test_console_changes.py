@@ -398,7 +398,7 @@ async def test_an_adapter_behind_tls_is_changed_with_its_token(
     """Its certificate has to be for the name of the settings, not for the address that the name has now."""
     authority = Authority(directory)
     server = authority.issue("server")
-    sections = {
+    sections: dict[str, Any] = {
         "server": {"tls": {"cert": str(server.cert), "key": str(server.key)}},
         "admin": {"token_file": secret(directory, "adapter", ADMIN)},
     }
