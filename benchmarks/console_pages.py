@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -33,7 +34,16 @@ CHANGED = 100  # groups, between two requests
 HISTORY_MS = 100
 SAMPLES_S = 7.0  # 60 samples
 PATHS = ("/groups?size=1000", "/groups?size=1000&format=json", "/groups?size=50", "/", "/group?group=group-000007")
-COLUMNS = ("groups", "page", "KiB", "p50 ms", "p99 ms", "of the JSON of the same rows")
+COLUMNS = ("groups", "page", "KiB", "CPU ms", "p50 ms", "p99 ms", "time, of the JSON of the same rows")
+
+
+@dataclass
+class Measured:
+    """The requests of one path: milliseconds, milliseconds of CPU, and the bytes of an answer."""
+
+    ms: list[float] = field(default_factory=list)
+    cpu_ms: list[float] = field(default_factory=list)
+    size: int = 0
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:  # noqa: ARG001 - nothing is stored
@@ -44,25 +54,27 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:  # n
     requests = REQUESTS_SHORT if scale.short else REQUESTS
     task = progress.add_task("console", total=2 * len(counts))
     for count in counts:
-        times: dict[tuple[str, bool], tuple[Sequence[float], int]] = {}
+        times: dict[tuple[str, bool], Measured] = {}
         for sparks in (True, False):
             paths = PATHS if sparks else PATHS[:1]
             for path, found in (await _measured(count, paths, requests, sparks=sparks)).items():
                 times[path, sparks] = found
             progress.advance(task)
-        json_ms = median(times[PATHS[1], True][0])
-        for (path, sparks), (measured, size) in times.items():
+        json = times[PATHS[1], True]
+        for (path, sparks), measured in times.items():
             name = path if sparks else f"{path}, no sparklines"
-            ratio = median(measured) / json_ms if "size=1000" in path else 0.0
-            rows.append([f"{count:,}", name, size / 1024, median(measured), _p99(measured), ratio or "-"])
-        plain_ms, page_ms = median(times[PATHS[0], False][0]), median(times[PATHS[0], True][0])
-        slowest_ms = _p99(times[PATHS[0], True][0])
-        result.bars.append(Bar(f"ms of a page of 1,000 rows over {count:,} groups, p99", slowest_ms, MOST_MS))
-        result.notes.append(f"{count:,} groups: sparklines make the page {page_ms / plain_ms:.2f} times as long.")
+            ratio = median(measured.ms) / median(json.ms) if "size=1000" in path else 0.0
+            figures: list[Cell] = [measured.size / 1024, median(measured.cpu_ms), median(measured.ms), _p99(measured.ms)]
+            rows.append([f"{count:,}", name, *figures, ratio or "-"])
+        page, plain = times[PATHS[0], True], times[PATHS[0], False]
+        result.bars.append(Bar(f"ms of a page of 1,000 rows over {count:,} groups, p99", _p99(page.ms), MOST_MS))
+        result.notes.append(
+            f"{count:,} groups: sparklines make the CPU of a page {median(page.cpu_ms) / median(plain.cpu_ms):.2f} times as much."
+        )
     result.tables.append(Table("Pages of the console", COLUMNS, rows))
     result.notes.append(
-        f"One request at a time by a thread of the same process; {CHANGED} groups change before each. Load average of this machine "
-        f"meanwhile: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores."
+        f"One request at a time by a thread of the process; {CHANGED} groups change before each. CPU is that of this process, "
+        f"the client included. Load average meanwhile: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores."
     )
     return result
 
@@ -71,11 +83,11 @@ def _p99(times: Sequence[float]) -> float:
     return quantiles(times, n=100)[98]
 
 
-async def _measured(count: int, paths: Sequence[str], requests: int, *, sparks: bool) -> dict[str, tuple[Sequence[float], int]]:
-    """For each path the milliseconds of its requests, and the bytes of an answer."""
+async def _measured(count: int, paths: Sequence[str], requests: int, *, sparks: bool) -> dict[str, Measured]:
+    """What each path costs."""
     adapter = FakeLagAdapter("broker-1")
     adapter.tell_all(list(_groups(count, 0)))
-    found: dict[str, tuple[list[float], int]] = {path: ([], 0) for path in paths}
+    found = {path: Measured() for path in paths}
     async with AsyncExitStack() as stack:
         address = await stack.enter_async_context(serving(adapter))
         fleet = {"adapters": [address], "history_ms": HISTORY_MS, "history_groups": 100_000 if sparks else 0}
@@ -107,17 +119,17 @@ async def _measured(count: int, paths: Sequence[str], requests: int, *, sparks: 
             adapter.tell_all(list(_groups(count, number)))
             await anyio.sleep(1.0)
         for turn in range(requests):
-            for path, (times, _) in found.items():
+            for path, measured in found.items():
                 number += 1
                 adapter.tell_all(list(_groups(CHANGED, number)))
                 await anyio.sleep(0.05)
-                ms, size = await anyio.to_thread.run_sync(_asked, host, port, path)
+                ms, cpu_ms, measured.size = await anyio.to_thread.run_sync(_asked, host, port, path)
                 if turn:  # the first one compiles templates
-                    times.append(ms)
-                found[path] = times, size
+                    measured.ms.append(ms)
+                    measured.cpu_ms.append(cpu_ms)
         stopped.set()
         await ended.wait()
-    return {path: (times, size) for path, (times, size) in found.items()}
+    return found
 
 
 async def _known(host: str, port: int, count: int) -> None:
@@ -127,10 +139,11 @@ async def _known(host: str, port: int, count: int) -> None:
         await anyio.sleep(0.2)
 
 
-def _asked(host: str, port: int, path: str) -> tuple[float, int]:
-    began = time.perf_counter()
+def _asked(host: str, port: int, path: str) -> tuple[float, float, int]:
+    """Milliseconds, milliseconds of CPU, and bytes."""
+    began, cpu = time.perf_counter(), time.process_time()
     body = _body(host, port, path)
-    return (time.perf_counter() - began) * 1e3, len(body)
+    return (time.perf_counter() - began) * 1e3, (time.process_time() - cpu) * 1e3, len(body)
 
 
 def _body(host: str, port: int, path: str) -> bytes:

@@ -177,6 +177,10 @@ class Live:
             error = refused.detail
         except AdapterError as failed:
             made, error = shown.fragments, str(failed)
+        except Exception:
+            # One page that cannot be made must not end the others.
+            log.exception("console.view_failed")
+            made, error = shown.fragments, "this page cannot be made; the console's log says why"
         if made is not shown.fragments or error != shown.error or shown.gone:
             same = made is not None and shown.fragments is not None and not difference(shown.fragments, made)
             shown.error = error

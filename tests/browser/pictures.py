@@ -18,6 +18,7 @@ SIZE = {"width": 1100, "height": 640}
 PHONE = {"width": 360, "height": 640}
 WORK_S = 45.0  # of the load before the first picture, so that there is something to see
 COLOURS = 64
+BACK, LATER = 1_000, 200  # how far the reset goes, and what was read between it and the first commit behind it
 STOPS_AT = 3_000  # of the load's count: from here on one group commits no more
 
 
@@ -28,6 +29,7 @@ class Load(threading.Thread):
         super().__init__(name="load", daemon=True)
         self._scene = scene
         self._ended = threading.Event()
+        self.moved_by = 0  # where a reset has put the consumers of one group
 
     def run(self) -> None:
         """Commit until the end."""
@@ -35,8 +37,8 @@ class Load(threading.Thread):
         while not self._ended.wait(0.25):
             at += 50
             for number in range(6):
-                self._scene.commit(f"orders-{number}", {"orders/0": at - number, "orders/1": at}, high=at + 2, at=number % 2)
-            self._scene.commit("payments", {"payments/0": 1_000 + (at - 1_000) // 2}, high=at)
+                self._scene.commit(f"orders-{number}", {"orders/0": at, "orders/1": at}, high=at, at=number % 2)
+            self._scene.commit("payments", {"payments/0": 1_000 + (at - 1_000) // 2 + self.moved_by}, high=at)
             if at < STOPS_AT:
                 self._scene.commit("invoices", {"invoices/0": at - 900}, high=at + 3_000)
             self._scene.commit("emails", {"emails/0": 700}, high=at)
@@ -55,8 +57,12 @@ def main() -> None:
         load.start()
         try:
             time.sleep(WORK_S)
-            request = offsets_pb.ResetOffsetsRequest(group="payments", shift_by=-500, execute=True)
+            request = offsets_pb.ResetOffsetsRequest(group="payments", shift_by=-BACK, execute=True)
             scene.admins[0].ResetOffsets(request, timeout=PATIENCE_S)
+            load.moved_by = -BACK + LATER
+            wanted = [offsets_pb.GroupShards(namespace="default", group="payments")]
+            read = offsets_pb.ReadOffsetsRequest(groups=wanted, mode=offsets_pb.STORE)  # as consumers do when they start
+            scene.stores[0].ReadOffsets(read, timeout=PATIENCE_S)
             with launched() as browser:
                 for taken in (reading, changing):
                     taken(browser, scene)

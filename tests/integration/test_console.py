@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import ssl
@@ -32,7 +33,10 @@ HOSTILE = '<b>"&\u202e{{7*7}}/ä%2F'
 
 def settings_of(*adapters: str, **sections: Any) -> ConsoleConfig:
     """A console of these adapters, on a free port."""
-    values = {"server": {"listen": "127.0.0.1:0"}, "fleet": {"adapters": adapters, "timeout_ms": 60_000, "interval_ms": 100}}
+    values: dict[str, Any] = {
+        "server": {"listen": "127.0.0.1:0"},
+        "fleet": {"adapters": adapters, "timeout_ms": 60_000, "interval_ms": 100},
+    }
     for name, section in sections.items():
         values.setdefault(name, {}).update(section)
     return parse(values, ConsoleConfig, source="test")
@@ -203,6 +207,23 @@ async def test_a_request_with_a_head_that_is_too_large_is_refused(size: int) -> 
             refused = 431  # the connection was closed while it was sent
         assert refused in {400, 431}
         assert (await browser.get("/healthz")).status_code == 200
+
+
+async def test_below_a_root_path_a_proxy_finds_every_link() -> None:
+    """The proxy takes the path off; the links have it."""
+    async with (
+        running(settings_of(server={"root_path": "/ops"})) as console,
+        httpx.AsyncClient(base_url=console.address) as browser,
+    ):
+        answer = await browser.get("/groups")
+        script = await browser.get("/static/console.js")
+        stream = browser.stream("GET", "/live/groups", timeout=PATIENCE_S)
+        async with stream as live:
+            assert live.status_code == 200
+    assert (answer.status_code, script.status_code) == (200, 200)
+    links = re.findall(r'(?:href|src|action|data-live)="([^"#]+)"', answer.text)
+    assert links
+    assert all(link.startswith("/ops/") for link in links)
 
 
 async def test_connections_are_bounded() -> None:

@@ -147,8 +147,8 @@ CONSOLE_ACCESS_MUTANTS = (
     Mutant(
         "console-goes-on-after-an-error",
         "console/change_run.py",
-        '                    return ends, [f"{self._name(address)}: {_said(error)}"], warnings\n',
-        '                    warnings.append(f"{self._name(address)}: {_said(error)}")\n                    continue\n',
+        '                    return ends, [f"{self.name(address)}: {_said(error)}"], warnings\n',
+        '                    warnings.append(f"{self.name(address)}: {_said(error)}")\n                    continue\n',
         "after an adapter failed, the others are changed all the same",
         (f"{CHANGES}test_an_adapter_that_fails_in_the_middle_is_shown_shard_by_shard",),
     ),
@@ -163,8 +163,8 @@ CONSOLE_ACCESS_MUTANTS = (
     Mutant(
         "console-changes-as-itself",
         "console/change_run.py",
-        "            yield _Clients(stack, self._section, token, user_of(person))\n",
-        '            yield _Clients(stack, self._section, token, "")\n',
+        "            yield _Clients(stack, self._section, token, user_of(person), names)\n",
+        '            yield _Clients(stack, self._section, token, "", names)\n',
         "the adapter's audit log does not have the person",
         (f"{CHANGES}test_a_reset_is_planned_confirmed_done_and_read_back",),
     ),

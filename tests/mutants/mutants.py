@@ -5,6 +5,7 @@
 
 from tests.mutants.cli_mutants import CLI_MUTANTS
 from tests.mutants.console_access_mutants import CONSOLE_ACCESS_MUTANTS
+from tests.mutants.console_mutants import CONSOLE_MUTANTS
 from tests.mutants.epochless_mutants import EPOCHLESS_MUTANTS
 from tests.mutants.etcd_mutants import ETCD_MUTANTS
 from tests.mutants.fast_path_mutants import FAST_PATH_MUTANTS
@@ -395,6 +396,7 @@ MUTANTS = (
     ),
     *CLI_MUTANTS,
     *CONSOLE_ACCESS_MUTANTS,
+    *CONSOLE_MUTANTS,
     *FAST_PATH_MUTANTS,
     *FLEET_MUTANTS,
     *HOLD_MUTANTS,

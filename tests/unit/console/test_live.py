@@ -15,7 +15,8 @@ from starlette.applications import Starlette
 from adapter.console import live as live_module
 from adapter.console.config import ConsoleConfig, ConsoleServerSection
 from adapter.console.views import Fragments, Table, difference, digest
-from adapter.fleet.views import Health
+from adapter.errors import OverloadedError
+from adapter.fleet.views import GroupPage, Health
 from adapter.rpc import lag_pb
 from tests.unit.console.fakes import BASE, FakeFleet, FakeMeta, adapter_view, application, client_of, group_view, instance
 
@@ -246,6 +247,36 @@ async def test_a_page_that_is_gone_tells_its_readers_to_leave() -> None:
         await reader.next("away")
         with anyio.fail_after(60):
             await reader.ended.wait()
+
+
+@pytest.mark.parametrize("error", [OverloadedError("too many ask"), RuntimeError("a bug")])
+async def test_a_page_that_cannot_be_made_is_said_to_be_old(error: Exception) -> None:
+    """Its readers are told, others are not concerned, and it goes on when it can be made again."""
+
+    class Failing(FakeFleet):
+        failing = False
+
+        async def groups(self, *arguments: Any, **named: Any) -> GroupPage:
+            if self.failing and named.get("text"):
+                raise error
+            return await super().groups(*arguments, **named)
+
+    fleet = Failing([adapter_view()], [group_view("a")])
+    app = application(fleet)
+    async with running(app) as tasks:
+        reader, other = Reader(app, "/live/groups?q=a"), Reader(app, "/live/groups")
+        tasks.start_soon(reader.run)
+        tasks.start_soon(other.run)
+        await reader.next("fragments")
+        await other.next("fragments")
+        fleet.failing = True
+        fleet.views["default", "a"] = group_view("a", lag=50)
+        fleet.tell()
+        assert await reader.next("stale")
+        assert await other.next("fragments")
+        fleet.failing = False
+        fleet.tell()
+        assert await reader.next("fragments")
 
 
 async def test_the_end_of_a_stream_comes_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
