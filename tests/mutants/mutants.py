@@ -12,8 +12,8 @@ from tests.mutants.fast_path_mutants import FAST_PATH_MUTANTS
 from tests.mutants.fleet_mutants import FLEET_MUTANTS
 from tests.mutants.hold_mutants import HOLD_MUTANTS
 from tests.mutants.http2_mutants import HTTP2_MUTANTS
-from tests.mutants.lag_rules_mutants import LAG_RULES_MUTANTS
 from tests.mutants.lag_live_mutants import LAG_LIVE_MUTANTS
+from tests.mutants.lag_rules_mutants import LAG_RULES_MUTANTS
 from tests.mutants.meta_mutants import META_MUTANTS
 from tests.mutants.monitoring_mutants import MONITORING_MUTANTS
 from tests.mutants.mutant import Mutant
