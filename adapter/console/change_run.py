@@ -20,6 +20,7 @@ from adapter.client.client import OffsetClient
 from adapter.console.change_plans import DryRun, End, EndRow, Place, Result, Row
 from adapter.console.change_wish import SHARDS_MAX, Request, Wish, requests_of
 from adapter.errors import AdapterError, ConfigError
+from adapter.fleet.discovery import server_name
 from adapter.fleet.section import FleetSection
 from adapter.fleet.views import AdapterView, Health
 from adapter.rpc import offsets_pb
@@ -213,17 +214,19 @@ class Changer:
         except ConfigError as error:
             raise NotPlannedError(f"{error}. Nothing was changed") from error
         async with AsyncExitStack() as stack:
-            yield _Clients(stack, self._section, token, user_of(person))
+            names = {view.address: server_name(view.configured) for view in self._fleet.adapters}
+            yield _Clients(stack, self._section, token, user_of(person), names)
 
 
 class _Clients:
     """Clients of adapters, with a person's name for their audit log, for one change."""
 
-    def __init__(self, stack: AsyncExitStack, section: FleetSection, token: str, user: str) -> None:
+    def __init__(self, stack: AsyncExitStack, section: FleetSection, token: str, user: str, names: Mapping[str, str]) -> None:
         self._stack = stack
         self._section = section
         self._token = token
         self._user = user
+        self._names = names  # address -> the name in its certificate, where that is not the address
         self._clients: dict[str, OffsetClient] = {}
 
     async def describe(self, address: str, namespace: str, group: str) -> Described:
@@ -246,7 +249,10 @@ class _Clients:
         if address not in self._clients:
             # Over the Unix socket no token is needed, and none is sent to who may have taken its place.
             token = "" if address.startswith("unix:") else self._token
-            connected = OffsetClient.connect(address, CALL_S, token=token, tls=self._section.tls, user=self._user)
+            name = self._names.get(address, "")
+            connected = OffsetClient.connect(
+                address, CALL_S, token=token, tls=self._section.tls, user=self._user, server_name=name
+            )
             self._clients[address] = await self._stack.enter_async_context(connected)
         return self._clients[address]
 

@@ -163,8 +163,8 @@ CONSOLE_ACCESS_MUTANTS = (
     Mutant(
         "console-changes-as-itself",
         "console/change_run.py",
-        "            yield _Clients(stack, self._section, token, user_of(person))\n",
-        '            yield _Clients(stack, self._section, token, "")\n',
+        "            yield _Clients(stack, self._section, token, user_of(person), names)\n",
+        '            yield _Clients(stack, self._section, token, "", names)\n',
         "the adapter's audit log does not have the person",
         (f"{CHANGES}test_a_reset_is_planned_confirmed_done_and_read_back",),
     ),
