@@ -1,4 +1,4 @@
-"""The example for KEDA: its metadata are a trigger, it calls what deploy/kubernetes serves; the document says what the code does."""
+"""The example for KEDA: its metadata are a trigger, it calls what the manifests serve, and the document agrees with the code."""
 
 import re
 import tomllib

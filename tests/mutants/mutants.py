@@ -9,6 +9,7 @@ from tests.mutants.console_mutants import CONSOLE_MUTANTS
 from tests.mutants.epochless_mutants import EPOCHLESS_MUTANTS
 from tests.mutants.etcd_mutants import ETCD_MUTANTS
 from tests.mutants.fast_path_mutants import FAST_PATH_MUTANTS
+from tests.mutants.fleet_mutants import FLEET_MUTANTS
 from tests.mutants.hold_mutants import HOLD_MUTANTS
 from tests.mutants.http2_mutants import HTTP2_MUTANTS
 from tests.mutants.lag_live_mutants import LAG_LIVE_MUTANTS
@@ -395,6 +396,7 @@ MUTANTS = (
     *CONSOLE_ACCESS_MUTANTS,
     *CONSOLE_MUTANTS,
     *FAST_PATH_MUTANTS,
+    *FLEET_MUTANTS,
     *HOLD_MUTANTS,
     *HTTP2_MUTANTS,
     *LAG_LIVE_MUTANTS,

@@ -1,6 +1,7 @@
 """The lag of this adapter's groups for KEDA: what is known, and why the rest is not."""
 
 from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -11,9 +12,11 @@ from adapter.model.records import GroupKey
 from adapter.rpc import lag_pb
 from adapter.runtime.large_calls import SLICE_ROWS
 from adapter.runtime.slices import others
-from adapter.sidecar.lag.live import LiveLag
-from adapter.sidecar.lag.service import Serving
-from adapter.sidecar.lag.view import View
+
+if TYPE_CHECKING:  # these load numpy, which an adapter does only when commits are served
+    from adapter.sidecar.lag.live import LiveLag
+    from adapter.sidecar.lag.service import Serving
+    from adapter.sidecar.lag.view import View
 
 PAUSE_S = 1.0  # between two looks at the same group
 
@@ -21,7 +24,7 @@ PAUSE_S = 1.0  # between two looks at the same group
 class LiveLagSource:
     """Implements `adapter.fleet.scaler.LagSource`. `serving` raises NotReadyError while nothing is to be read (invariant 9)."""
 
-    def __init__(self, serving: Callable[[], Serving], pause_s: float = PAUSE_S) -> None:
+    def __init__(self, serving: Callable[[], "Serving"], pause_s: float = PAUSE_S) -> None:
         self._serving = serving
         self._pause_s = pause_s
 
@@ -68,7 +71,7 @@ class LiveLagSource:
             await lag.watches.after(lag.view.version)
 
 
-def _number(lag: LiveLag, view: View, key: GroupKey) -> int | None:
+def _number(lag: "LiveLag", view: "View", key: GroupKey) -> int | None:
     """The number of a group in a view; None if there is no lag of it."""
     number = lag.table.group_id(group_prefix(key))
     if number is None or number >= len(view.groups) or view.groups[number] != key or not view.sums.shards[number]:
@@ -76,7 +79,7 @@ def _number(lag: LiveLag, view: View, key: GroupKey) -> int | None:
     return number
 
 
-def _changed_in(lag: LiveLag, view: View, key: GroupKey) -> int:
+def _changed_in(lag: "LiveLag", view: "View", key: GroupKey) -> int:
     """The version of the view in which the group changed last; -1 if there is no lag of it."""
     number = _number(lag, view, key)
     return -1 if number is None else int(view.changed[number])
@@ -86,6 +89,6 @@ def _shard(row: lag_pb.ShardLag, now_ms: int) -> ShardState:
     return ShardState(row, max(now_ms - row.bounds_at_ms, 0) / 1000 if row.bounds_at_ms else None)
 
 
-def _left_out(lag: LiveLag, view: View) -> str:
+def _left_out(lag: "LiveLag", view: "View") -> str:
     count = view.forgotten + lag.left_out
     return f"{count} shards have no room: raise lag.shards" if count else ""

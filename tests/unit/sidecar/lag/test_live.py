@@ -172,6 +172,22 @@ async def test_a_deleted_key_leaves_and_comes_back_anew(tmp_path: Path) -> None:
         assert (shard.offset, shard.points) == (5, 1)
 
 
+async def test_a_shard_has_nothing_of_the_one_that_left_before_it(tmp_path: Path) -> None:
+    """Neither commits nor heads nor the name."""
+    async with lagging(tmp_path) as lag:
+        for offset in (10, 20, 30):
+            await lag.step(offset, 100)
+        await lag.core.committer.submit(Reconcile([(key("s"), tombstone(next_era(1)))]))
+        await lag.evaluate()
+        lag.pass_s()
+        await lag.commit({"t": 5}, "h")
+        await lag.evaluate()
+        shard = lag.shard("t", "h")
+        assert shard is not None
+        assert (shard.offset, shard.points, shard.HasField("high_watermark")) == (5, 1, False)
+        assert lag.kept() == {("h", "t")}
+
+
 async def test_a_removed_key_leaves_and_one_that_came_back_stays(tmp_path: Path) -> None:
     """Handed over or expired between two looks; `b` was committed again behind it."""
     meta = FakeMeta()
