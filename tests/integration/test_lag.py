@@ -315,3 +315,13 @@ def test_lag_is_there_after_a_kill_and_refused_while_the_adapter_recovers(direct
                 return bool(reply.groups_kept == 50 and all(one.last_commit_at_ms for one in reply.groups))
 
             wait_until(kept, "all groups are read from the store")
+
+
+def test_without_lag_numpy_is_not_loaded(directory: Path, meta: ServiceProcess) -> None:
+    """Nor anything else of it; with lag it is, but only when commits are served."""
+    adapter = adapter_process(directory, meta.address, extra="[lag]\nshards = 0")
+    with ended(adapter):
+        adapter.start()
+        with rpc(adapter.address) as stubs:
+            stubs.store.CommitOffsets(bounded(1, 10), timeout=PATIENCE_S)
+        assert "numpy" not in Path(f"/proc/{adapter.pid}/maps").read_text(encoding="utf-8")
