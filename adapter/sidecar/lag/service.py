@@ -57,7 +57,7 @@ class OffsetLag(lag_grpc.OffsetLagServicer):
                 matching=len(found),
                 groups_kept=view.groups_kept,
                 shards_kept=view.shards_kept,
-                shards_forgotten=view.forgotten,
+                shards_forgotten=view.forgotten + lag.left_out,
                 evaluated_at_ms=view.evaluated_at_ms,
                 bounds_error=lag.bounds_error,
             )
