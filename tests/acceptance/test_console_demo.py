@@ -29,6 +29,7 @@ from tests.durability.machine import require
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 240  # far above what anything here takes
 NAMES = {"order-service", "order-history", "fraud-case-desk", "config-reloader"}  # beside one group of each way
+MOVED = "order-history"  # one of its shards is on two adapters
 AGE_S = 5.0  # ages grow while pages and commands are read
 # Windows of a few seconds, so that all is judged soon.
 QUICK = """
@@ -144,10 +145,21 @@ async def _fleet_at_rest(directory: Path) -> AsyncIterator[tuple[Fleet, Visitor]
                 await tasks.start(fleet.load.run)
                 await _until_all_is_judged(visitor)
                 await fleet.reset(next(fleet.load.scenario.of(Way.RESET)))
-                await anyio.sleep(1.0)  # the consumers read on behind the reset
+                await _leave_one_behind(fleet)
                 await fleet.load.freeze()
                 yield fleet, visitor
                 tasks.cancel_scope.cancel()
+
+
+async def _leave_one_behind(fleet: Fleet) -> None:
+    """A shard that is on two adapters: committed through another one, as before its broker changed, and since then by its own."""
+    here, there = fleet.load.brokers[:2]
+    moved = next(consumer for consumer in here.consumers if consumer.key.group == MOVED)
+    before = here.acknowledged[moved.key]
+    await there.client.commit(MOVED, {moved.key.shard: before}, namespace=moved.key.namespace)
+    with anyio.fail_after(PATIENCE_S):
+        while here.acknowledged[moved.key] <= before:  # noqa: ASYNC110 - the load has no event for it
+            await anyio.sleep(0.05)
 
 
 async def _until_all_is_judged(visitor: Visitor) -> None:
@@ -312,6 +324,9 @@ async def test_everything_that_is_drawn_equals_what_the_commands_answer(tmp_path
             ] == offset
         changed = of_group[reset.key]
         assert [item.attributes["data-kind"] for item in changed.one("", id="changes").all("li", **{"data-kind": "reset"})]
+        here, there = (adapter.name for adapter in fleet.adapters[:2])
+        [twice] = [row for row in of_group["default", MOVED].all("tr") if f"{here} also: {there}" in row.text]
+        assert twice.attributes["data-shard"] in after.shards["default", MOVED]
         assert any(row["lost"] for row in map(after.sums, after.shards))
 
 
