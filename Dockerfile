@@ -1,9 +1,10 @@
-# The adapter and the Meta Service in one image: `docker run IMAGE serve` (default) or `docker run IMAGE meta`.
-# With the journal (some 240 MB more): docker build --build-arg LOCK=requirements/journal.lock .
+# The adapter, the Meta Service and the console in one image: `docker run IMAGE serve` (default), `meta` or `console`.
+# The console's packages are some 4 MB, which the other two never load. Without it: --build-arg LOCK=requirements/runtime.lock.
+# With the journal (some 240 MB more), and without the console: docker build --build-arg LOCK=requirements/journal.lock .
 # The base by its digest: debian:bookworm-20260824-slim. `docker buildx imagetools inspect debian:bookworm-slim` shows the newest one.
 ARG BASE=debian:bookworm-slim@sha256:88200866dfff7ea7f5cbcb6ec7c8a701889efe6fe859fe64d6990e4b07ea4171
 FROM ${BASE} AS build
-ARG LOCK=requirements/runtime.lock
+ARG LOCK=requirements/console.lock
 RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-venv && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/offset-adapter
 WORKDIR /src

@@ -109,11 +109,13 @@ mutants: $(SPARK_STAMP) ## Plant bugs in copies of the code; each has to be caug
 soak: $(STAMP) ## Crash real processes 200 times under load; nothing acknowledged may be lost (CYCLES=... SEED=...)
 	$(BIN)/python -m tests.soak $(if $(CYCLES),--cycles $(CYCLES)) $(if $(SEED),--seed $(SEED))
 
-interop: $(STAMP) ## Others' software: RobustMQ's Meta Service (ROBUSTMQ_META=PATH of its binary); RocketMQ's own classes on offset files; its brokers beside the bridge and with the plugin; h2spec and gRPC clients in five languages on both gRPC servers (Java, Node, Go, Cargo)
+interop: $(STAMP) ## Others' software: RobustMQ's Meta Service (ROBUSTMQ_META=PATH of its binary); RocketMQ's own classes on offset files; its brokers beside the bridge and with the plugin; h2spec and gRPC clients in five languages on both gRPC servers; KEDA's external scaler (Java, Node, Go, Cargo)
 	@sh tests/interop/install-rocketmq.sh 5.3.3 5.2.0 5.4.0 4.9.7
 	@$(MAKE) --no-print-directory plugin
 	@sh tests/interop/install-java-node.sh
 	@sh tests/interop/install-go-rust.sh
+	@sh tests/interop/install-keda.sh
+	$(BIN)/python -m pytest tests/interop/keda.py
 	$(BIN)/python -m pytest tests/interop/exchange.py tests/interop/h2spec.py
 	$(BIN)/python -m pytest --timeout=1200 tests/interop/rocketmq_bridge.py
 	$(BIN)/python -m pytest tests/interop/grpc_clients.py --numprocesses=2
@@ -141,7 +143,7 @@ image-check: $(STAMP) image ## Build the image, look into it, and start it until
 	PATH="$$PATH:/usr/sbin" IMAGE=$(IMAGE) $(BIN)/python -m pytest -s tests/interop/image.py
 
 audit: $(STAMP) $(RELEASE_STAMP) ## Look for known vulnerabilities of what is locked; exit code 3: the registry has no data here
-	$(BIN)/python -m tests.release.audit $(RELEASE)/bin/pip-audit requirements/runtime.lock requirements/journal.lock requirements/spark.lock
+	$(BIN)/python -m tests.release.audit $(RELEASE)/bin/pip-audit requirements/runtime.lock requirements/console.lock requirements/journal.lock requirements/spark.lock
 
 release-check: $(STAMP) $(RELEASE_STAMP) proto-check ## All of a release but the upload: versions, sdist and wheel, a fresh install, SBOM, audit, chart, image (root, Go)
 	$(BIN)/python -m tests.release $(RELEASE) dist

@@ -14,12 +14,12 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from adapter.rpc import meta_pb, offsets_pb
+from adapter.rpc import lag_pb, meta_pb, offsets_pb
 from adapter.runtime.clocks import wall_ms
 
 BIG = "big"  # a group with most of the shards
 LEAVES = "leaves"  # a group that is removed
-STORE, ADMIN = "offsets.v1.OffsetStore", "offsets.v1.OffsetAdmin"
+STORE, ADMIN, LAG = "offsets.v1.OffsetStore", "offsets.v1.OffsetAdmin", "offsets.v1.OffsetLag"
 META = "meta.service.common.MetaServiceService"
 HEALTH, REFLECTION = "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"
 MIB = 2**20
@@ -131,6 +131,10 @@ ADAPTER: dict[str, Worst] = {
     "status": Worst(ADMIN, "Status", P.StatusRequest),
     "flush": Worst(ADMIN, "Flush", P.FlushRequest),
     "list offsets": Worst(STORE, "ListOffsets", lambda: P.ListOffsetsRequest(page_size=10_000)),
+    "list lag, 10,000 groups": Worst(
+        LAG, "ListGroupLag", lambda: lag_pb.ListGroupLagRequest(page_size=10_000, filter=lag_pb.LagFilter(pattern="*-*[0-9]*"))
+    ),
+    "lag of a group": Worst(LAG, "GetGroupLag", lambda: lag_pb.GetGroupLagRequest(group=BIG)),
     "list groups": Worst(ADMIN, "ListGroups", lambda: P.ListGroupsRequest(page_size=10_000)),
     "describe a group": Worst(ADMIN, "DescribeGroup", lambda: P.DescribeGroupRequest(group=BIG)),
     "reset a group": Worst(ADMIN, "ResetOffsets", lambda: P.ResetOffsetsRequest(group=BIG, to_offset=1)),

@@ -13,6 +13,7 @@ from typing import Any
 
 PAGES = {  # file -> the page's heading for it
     "offsets": "The adapter: offsets.proto",
+    "lag": "Live lag: lag.proto",
     "meta_service": "The Meta Service: meta_service.proto",
     "metadata": "Metadata: metadata.proto",
 }

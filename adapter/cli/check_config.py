@@ -10,22 +10,30 @@ from adapter.cli import options
 from adapter.cli.output import Form, flattened, show_object, warn
 from adapter.metaservice.config import MetaConfig
 from adapter.runtime.addresses import is_loopback
-from adapter.runtime.config import load
+from adapter.runtime.config import Section, load
 from adapter.sidecar.config import AdapterConfig
 
 
 @click.command("check-config")
 @click.argument("path", type=options.FILE)
-@click.option("--kind", type=click.Choice(["adapter", "meta"]), default="adapter", show_default=True)
+@click.option("--kind", type=click.Choice(["adapter", "meta", "console"]), default="adapter", show_default=True)
 @options.form
 def check_config(path: Path, kind: str, form: Form) -> None:
     """Check a configuration file and show the settings that result. Exit code 2 when a setting is invalid."""
-    config = load(path, AdapterConfig if kind == "adapter" else MetaConfig)
+    config = load(path, _kind(kind))
     for text in doubts(config) if isinstance(config, AdapterConfig) else ():
         warn(text)
     values = config.model_dump(mode="json")
     rows = ((name, value if isinstance(value, str) else json.dumps(value)) for name, value in flattened(values))
     show_object(form, values, rows, ("setting", "value"))
+
+
+def _kind(name: str) -> type[Section]:
+    if name == "console":
+        from adapter.console.config import ConsoleConfig  # noqa: PLC0415 - the others do not need it
+
+        return ConsoleConfig
+    return AdapterConfig if name == "adapter" else MetaConfig
 
 
 def doubts(config: AdapterConfig) -> Iterator[str]:

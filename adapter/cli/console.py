@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # needs the extra `console`
 @click.command()
 @options.config
 def console(config: Path | None) -> None:
-    """Run the console: a web page that shows adapters, Meta Service and groups. config/console.toml has its settings.
+    """Run the console: a web page that shows adapters, Meta Service and groups. Its settings are in config/console.toml.
 
     Exit code 0 after a complete stop; 1 when the start failed.
     """

@@ -4,7 +4,10 @@ At a terminal it shows a live table (`top_app`); where nobody watches, or with -
 listing (`top_list`). Only the live table imports Textual.
 """
 
+import logging
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +18,9 @@ from adapter.cli.output import TABLE, Form
 from adapter.cli.top_list import Wanted, print_groups
 from adapter.cli.top_rows import ORDERS, Order
 from adapter.rpc import lag_pb
+
+if TYPE_CHECKING:
+    from adapter.cli.top_feed import Feed
 
 
 @click.command()
@@ -31,6 +37,12 @@ from adapter.rpc import lag_pb
 @click.option("--at-least", type=click.Choice([*STATUSES]), help="Only groups of this status or a worse one.")
 @click.option("--limit", type=click.IntRange(1, 1_000_000), help="The first so many groups.")
 @click.option("--once", is_flag=True, help="Print one table, also at a terminal.")
+@click.option(
+    "--fleet",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Instead of --address: an adapter among several, shown as one. HOST:PORT, unix:PATH, or dns:NAME:PORT. Repeatable.",
+)
 @options.target_without_token
 @options.form
 def top(
@@ -39,6 +51,7 @@ def top(
     order: Order,
     at_least: str | None,
     limit: int | None,
+    fleet: tuple[str, ...],
     target: Target,
     form: Form,
     *,
@@ -50,23 +63,51 @@ def top(
     """
     level = STATUSES[at_least] if at_least else lag_pb.LAG_STATUS_UNSPECIFIED
     wanted = Wanted(lag_pb.LagFilter(namespace=namespace, pattern=pattern, at_least=level), order, limit or 0)
-    watched = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))  # Textual draws on standard error
-    if once or form != TABLE or not watched:
-        run(print_groups, target, wanted, form)
+    # Textual draws on standard error.
+    live = not once and form == TABLE and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+    if fleet:
+        sys.exit(run(_fleet, target, fleet, wanted, None if live else form))
+    elif live:
+        sys.exit(run(_adapter, target, wanted))
     else:
-        sys.exit(run(_live, target, wanted))
+        run(print_groups, target, wanted, form)
 
 
-async def _live(target: Target, wanted: Wanted) -> int:
-    """Show the live table until somebody ends it; returns the exit code. Raises CallError if nobody answers at first."""
-    from adapter.cli.top_app import TopApp, View  # noqa: PLC0415 - loads Textual, which takes 300 ms
-    from adapter.cli.top_feed import AdapterFeed, monotonic_ms  # noqa: PLC0415
+async def _adapter(target: Target, wanted: Wanted) -> int:
+    """Show the live table of one adapter; returns the exit code. Raises CallError if it does not answer at first."""
+    from adapter.cli.top_feed import AdapterFeed  # noqa: PLC0415 - what one listing does not need
 
     async with connected(target) as client:
-        # It is told of groups of every status, and leaves some out itself: `a` shows them, and one that gets worse was known.
-        every = lag_pb.LagFilter(namespace=wanted.lag_filter.namespace, pattern=wanted.lag_filter.pattern)
-        feed = AdapterFeed(client, target.address, every)
+        feed = AdapterFeed(client, target.address, _of_every_status(wanted))
         await feed.check()
-        app = TopApp(feed, View(wanted.order, wanted.lag_filter.at_least, wanted.limit), monotonic_ms)
-        await app.run_async()
+        return await _watched(feed, wanted)
+
+
+async def _fleet(target: Target, addresses: Sequence[str], wanted: Wanted, form: Form | None) -> int:
+    """Show the live table of several adapters, or print one listing; returns the exit code. Raises CallError: nobody answers."""
+    import structlog  # noqa: PLC0415 - what one adapter does not need
+
+    from adapter.cli import top_fleet  # noqa: PLC0415 - loads pydantic, which takes 100 ms
+
+    # What the fleet logs is told in the table's notes.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    async with top_fleet.opened(target, addresses) as fleet:
+        await top_fleet.known(fleet)
+        if form is not None:
+            return 0 if await top_fleet.print_fleet(fleet, wanted, form) else 1
+        return await _watched(top_fleet.FleetFeed(fleet, _of_every_status(wanted)), wanted)
+
+
+def _of_every_status(wanted: Wanted) -> lag_pb.LagFilter:
+    """The live table leaves out groups by status itself: `a` shows them, and one that gets worse was known before."""
+    return lag_pb.LagFilter(namespace=wanted.lag_filter.namespace, pattern=wanted.lag_filter.pattern)
+
+
+async def _watched(feed: "Feed", wanted: Wanted) -> int:
+    """Show a live table until somebody ends it; returns the exit code."""
+    from adapter.cli.top_app import TopApp, View  # noqa: PLC0415 - loads Textual, which takes 300 ms
+    from adapter.cli.top_feed import monotonic_ms  # noqa: PLC0415
+
+    app = TopApp(feed, View(wanted.order, wanted.lag_filter.at_least, wanted.limit), monotonic_ms)
+    await app.run_async()
     return app.return_code or 0

@@ -23,7 +23,6 @@ from textual.widgets import Footer, Input, Static
 from adapter.cli.lag_text import STATUSES, age_text, arrow, count_text, rate_text, shards_text, span_text, status_word, trend_text
 from adapter.cli.table import RIGHT, visible
 from adapter.cli.top_feed import Event, Feed, Lost, State
-from adapter.cli.top_list import told_of_all
 from adapter.cli.top_rows import BETTER, CHANGED, ORDERS, SAME, WORSE, GroupRow, Order, Rows
 from adapter.cli.top_shards import ShardsScreen
 from adapter.cli.top_table import DIM, PLAIN, Cell, Column, LiveTable
@@ -93,7 +92,8 @@ class GroupsScreen(Screen[None]):
     """The groups."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter", "Filter", key_display="/"),
+        # With priority it is done before the next key is given to anybody: the words may be typed, or pasted, at once.
+        Binding("slash", "filter", "Filter", key_display="/", priority=True),
         Binding("s", "next_order", "Sort"),
         Binding("r", "backwards", "Reverse"),
         Binding("a", "at_least", "At least"),
@@ -156,11 +156,15 @@ class GroupsScreen(Screen[None]):
         self._drawn_at = time.monotonic()
         self._cost_s = self._drawn_at - began
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        """In the filter, `/` is a letter as any other."""
+        return action != "filter" or not isinstance(self.focused, Input)
+
     def action_filter(self) -> None:
         """Let a filter be typed."""
         line = self.query_one("#filter", Input)
         line.display = True
-        line.focus()
+        self.set_focus(line)  # at once: the next keys may be here already
 
     def action_no_filter(self) -> None:
         """Take the filter away."""
@@ -212,7 +216,7 @@ class GroupsScreen(Screen[None]):
 
     def _typed(self) -> None:
         self.query_one("#filter", Input).display = False
-        self.table.focus()
+        self.set_focus(self.table)
 
     def _counts_text(self) -> Text:
         counts = self._top.groups.counts()
@@ -294,7 +298,7 @@ class TopApp(App[None]):
         self._anew_at_ms: int | None = None  # when the stream began anew, until what it did not tell again is gone
         self._lost: Lost | None = None
         self._lost_at_ms = 0
-        self._state = State("", 0, 0, 0)
+        self._state = State()
 
     def get_default_screen(self) -> Screen[None]:
         """The groups."""
@@ -338,7 +342,7 @@ class TopApp(App[None]):
 
     def notes(self) -> list[str]:
         """What is to be known of all groups."""
-        return [visible(text) for text in told_of_all(self._state.bounds_error, self._state.shards_forgotten)]
+        return [visible(text) for text in self._state.notes]
 
     def _ended_by(self, number: int) -> None:
         self.exit(return_code=128 + number)

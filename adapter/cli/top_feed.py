@@ -6,12 +6,14 @@ A stream that ended, or an adapter that answers no more, is followed anew until 
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeAlias
 
 import grpc
 import grpc.aio
 
+from adapter.cli.top_list import told_of_all
 from adapter.client.client import OffsetClient
 from adapter.rpc import lag_pb
 
@@ -28,12 +30,19 @@ class Lost(NamedTuple):
 
 
 class State(NamedTuple):
-    """What the adapter says of its lag as a whole."""
+    """Somebody answers. `notes`: what is to be known of all groups, in sentences."""
 
-    bounds_error: str
-    groups_kept: int
-    shards_kept: int
-    shards_forgotten: int
+    notes: Sequence[str] = ()
+
+
+class Shards(NamedTuple):
+    """A group with its shards. `adapters` is empty, or says of each shard which adapter has its newest offset."""
+
+    sums: lag_pb.GroupLag
+    shards: Sequence[lag_pb.ShardLag]
+    evaluated_at_ms: int
+    note: str = ""
+    adapters: Mapping[str, str] = MappingProxyType({})
 
 
 Event: TypeAlias = lag_pb.WatchGroupLagReply | State | Lost
@@ -43,16 +52,19 @@ class Feed(Protocol):
     """Where a live table has its groups from."""
 
     name: str
+    many: bool  # several adapters
 
     def events(self) -> AsyncGenerator[Event, None]:
         """Everything that is told, without an end. After a Lost the next reply has `resync`."""
 
-    async def group(self, namespace: str, group: str) -> lag_pb.GetGroupLagReply:
-        """The shards of a group. Raises AioRpcError."""
+    async def group(self, namespace: str, group: str) -> Shards | None:
+        """The shards of a group; None: no lag of it is kept. Raises AioRpcError."""
 
 
 class AdapterFeed:
     """The feed of one adapter."""
+
+    many = False
 
     def __init__(self, client: OffsetClient, name: str, lag_filter: lag_pb.LagFilter) -> None:
         self.name = name
@@ -63,7 +75,7 @@ class AdapterFeed:
         """Ask for as little as possible. Raises AioRpcError."""
         request = lag_pb.ListGroupLagRequest(filter=self._filter, order=lag_pb.NAME, page_size=1)
         reply = await self._client.lag.ListGroupLag(request, timeout=ANSWER_S)
-        return State(reply.bounds_error, reply.groups_kept, reply.shards_kept, reply.shards_forgotten)
+        return State(told_of_all(reply.bounds_error, reply.shards_forgotten))
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Everything that is told. After an error it pauses, longer from time to time, and follows anew."""
@@ -82,10 +94,16 @@ class AdapterFeed:
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - not a secret
             pause_s = min(pause_s * 2, longest_s)
 
-    async def group(self, namespace: str, group: str) -> lag_pb.GetGroupLagReply:
-        """The shards of a group. Raises AioRpcError."""
+    async def group(self, namespace: str, group: str) -> Shards | None:
+        """The shards of a group; None: no lag of it is kept. Raises AioRpcError."""
         request = lag_pb.GetGroupLagRequest(namespace=namespace, group=group)
-        return await self._client.lag.GetGroupLag(request, timeout=ANSWER_S)
+        try:
+            reply = await self._client.lag.GetGroupLag(request, timeout=ANSWER_S)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                return None
+            raise
+        return Shards(reply.sums, reply.shards, reply.evaluated_at_ms, "; ".join(told_of_all(reply.bounds_error, 0)))
 
     async def _follow(self, told: asyncio.Queue[Event | None]) -> str:
         """Put everything that one stream tells into the queue, then None; returns why it ended."""

@@ -14,7 +14,7 @@ from adapter.runtime.wording import counted
 
 PAGE: Final = 10_000  # groups of one call
 TIMEOUT_S: Final = 30.0  # of one call
-_ORDERS: Final[dict[Order, lag_pb.LagOrder.ValueType]] = {
+ORDERS: Final[dict[Order, lag_pb.LagOrder.ValueType]] = {
     "worst": lag_pb.WORST,
     "lag": lag_pb.LAG,
     "seconds": lag_pb.LAG_SECONDS,
@@ -23,7 +23,7 @@ _ORDERS: Final[dict[Order, lag_pb.LagOrder.ValueType]] = {
     "last-commit": lag_pb.LAST_COMMIT,
     "name": lag_pb.NAME,
 }
-_COLUMNS: Final[dict[str, Side]] = {
+COLUMNS: Final[dict[str, Side]] = {
     "status": LEFT,
     "namespace": LEFT,
     "group": LEFT,
@@ -51,10 +51,10 @@ async def print_groups(target: Target, wanted: Wanted, form: Form) -> None:
     now_ms = 0
 
     def cells(row: lag_pb.GroupLag) -> Sequence[str]:
-        return _cells(row, now_ms)
+        return cells_of(row, now_ms)
 
     async with connected(target) as client:
-        with listing(form, _COLUMNS, cells, fields_of(lag_pb.GroupLag), group_values) as rows:
+        with listing(form, COLUMNS, cells, fields_of(lag_pb.GroupLag), group_values) as rows:
             async for last in listed(client, wanted):
                 now_ms = last.evaluated_at_ms
                 for row in last.groups:
@@ -68,7 +68,7 @@ async def print_groups(target: Target, wanted: Wanted, form: Form) -> None:
 
 async def listed(client: OffsetClient, wanted: Wanted) -> AsyncIterator[lag_pb.ListGroupLagReply]:
     """Pages with the groups that are wanted, each group once, though groups change their places between pages."""
-    request = lag_pb.ListGroupLagRequest(filter=wanted.lag_filter, order=_ORDERS[wanted.order])
+    request = lag_pb.ListGroupLagRequest(filter=wanted.lag_filter, order=ORDERS[wanted.order])
     seen: set[tuple[str, str]] = set()
     while True:
         request.page_size = min(wanted.limit - len(seen), PAGE) if wanted.limit else PAGE
@@ -103,7 +103,8 @@ def told_of_all(bounds_error: str, shards_forgotten: int) -> list[str]:
     return told
 
 
-def _cells(row: lag_pb.GroupLag, now_ms: int) -> Sequence[str]:
+def cells_of(row: lag_pb.GroupLag, now_ms: int) -> Sequence[str]:
+    """A group as the table has it."""
     return (
         status_word(row.status),
         row.namespace,

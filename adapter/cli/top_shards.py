@@ -17,7 +17,7 @@ from textual.widgets import Footer, Static
 from adapter.cli.groups_show import shard_order
 from adapter.cli.lag_text import age_text, arrow, count_text, rate_text, shards_text, span_text, status_word, trend_text
 from adapter.cli.table import RIGHT, visible
-from adapter.cli.top_feed import Feed, why
+from adapter.cli.top_feed import Feed, Shards, why
 from adapter.cli.top_rows import Key
 from adapter.cli.top_table import DIM, PLAIN, Cell, Column, LiveTable
 from adapter.rpc import lag_pb
@@ -41,7 +41,9 @@ _COLUMNS: Final = (
     Column("start", 12, RIGHT, rank=9),
     Column("epoch", 6, RIGHT, rank=10),
     Column("burrow", 7, rank=8),
+    Column("adapter", 16, rank=4),
 )
+_NOTHING: Final = Shards(lag_pb.GroupLag(), (), 0)
 
 
 class ShardsScreen(Screen[None]):
@@ -57,9 +59,11 @@ class ShardsScreen(Screen[None]):
         self._feed = feed
         self._group = key
         self._styles = styles
-        self._reply = lag_pb.GetGroupLagReply()
+        self._told = _NOTHING
         self.order: ShardOrder = "worst"
-        self.table: LiveTable[lag_pb.ShardLag] = LiveTable(_COLUMNS, self._cells, lambda row: row.shard, id="shards")
+        self.table: LiveTable[lag_pb.ShardLag] = LiveTable(
+            _COLUMNS if feed.many else _COLUMNS[:-1], self._cells, lambda row: row.shard, id="shards"
+        )
 
     def compose(self) -> ComposeResult:
         """The lines above, the table, the keys."""
@@ -84,27 +88,23 @@ class ShardsScreen(Screen[None]):
         while True:
             began = time.monotonic()
             try:
-                self._reply = await self._feed.group(*self._group)
+                told = await self._feed.group(*self._group)
             except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.NOT_FOUND:
-                    self._reply = lag_pb.GetGroupLagReply()
-                    self._show()
-                    self._tell("no lag of it is kept any more", "yellow")
-                else:
-                    self._tell(f"NO ANSWER, trying again: {why(error)}", "bold red")
+                self._tell(f"NO ANSWER, trying again: {why(error)}", "bold red")
                 await asyncio.sleep(EVERY_S)
-            else:
-                asked = time.monotonic()
-                self._show()
-                took = time.monotonic() - asked
-                await asyncio.sleep(max(EVERY_S - (asked - began), took * _BUSY_SHARE, EVERY_S / 2))
+                continue
+            asked = time.monotonic()
+            self._told = told or _NOTHING
+            self._show()
+            if told is None:
+                self._tell("no lag of it is kept any more", "yellow")
+            took = time.monotonic() - asked
+            await asyncio.sleep(max(EVERY_S - (asked - began), took * _BUSY_SHARE, EVERY_S / 2))
 
     def _show(self) -> None:
-        reply = self._reply
+        reply = self._told
         self.table.show(sorted(reply.shards, key=_KEYS[self.order]))
-        self._tell("live" if reply.shards else "", "green")
-        if reply.bounds_error:
-            self._tell(f"the broker did not tell the bounds of its shards: {reply.bounds_error}", "yellow")
+        self._tell(reply.note or ("live" if reply.shards else ""), "yellow" if reply.note else "green")
         sums = reply.sums
         now_ms = reply.evaluated_at_ms
         status = status_word(sums.status)
@@ -138,12 +138,13 @@ class ShardsScreen(Screen[None]):
             (_trend(row), PLAIN),
             (rate_text(row.commit_rate if row.HasField("commit_rate") else None), PLAIN),
             (rate_text(row.produce_rate if row.HasField("produce_rate") else None), PLAIN),
-            (age_text(row.committed_at_ms, self._reply.evaluated_at_ms), PLAIN),
+            (age_text(row.committed_at_ms, self._told.evaluated_at_ms), PLAIN),
             (str(row.offset), PLAIN),
             (str(row.high_watermark) if row.HasField("high_watermark") else "-", PLAIN),
             (str(row.low_watermark) if row.HasField("low_watermark") else "-", PLAIN),
             (str(row.epoch), DIM),
             (status_word(row.burrow), self._styles.get(row.burrow, DIM)),
+            (visible(self._told.adapters.get(row.shard, "")), PLAIN),
         )
 
 

@@ -76,10 +76,12 @@ class OffsetClient:
         tls: "ClientTls | None" = None,
         resend: bool = True,
         user: str = "",
+        server_name: str = "",
     ) -> AsyncIterator[Self]:
         """Open a client of `host:port` or `unix:path`. Leaving the context waits for pending commits, see `close`.
 
-        `user` is the name that `admin` calls bring for the audit log; by default that of this process's user.
+        `user` is the name that `admin` calls bring for the audit log; by default that of this process's user. `server_name` is
+        the name that the server's certificate has to have, if it is not that of the address.
         Raises ConfigError for unusable TLS files, and for a token that would leave this machine in plaintext.
         """
         if token and tls is None and not _is_local(address):
@@ -87,7 +89,8 @@ class OffsetClient:
                 f"{address}: the token would go there in plaintext, for everybody on the way to read: "
                 "use TLS (--tls-ca), or the adapter's Unix socket"
             )
-        async with open_channel(address, tls, CHANNEL_OPTIONS) as channel:
+        options = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", server_name)) if server_name and tls else CHANNEL_OPTIONS
+        async with open_channel(address, tls, options) as channel:
             client = cls(channel, timeout_s, token=token, resend=resend, user=user)
             try:
                 yield client

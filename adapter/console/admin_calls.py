@@ -3,10 +3,12 @@
 One channel for each adapter, opened when it is first asked. A token that was refused is read again for the next call.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+import anyio.lowlevel
 import grpc
 import grpc.aio
 
@@ -75,6 +77,9 @@ class AdminCalls:
             return await self.client(address).admin.DescribeGroup(request, timeout=self._timeout_s)
         except (grpc.aio.AioRpcError, ConfigError) as error:
             raise await self._not_told(address, error) from error
+        except asyncio.CancelledError:
+            await anyio.lowlevel.checkpoint_if_cancelled()  # grpc.aio drops the mark of the scope that cancels
+            raise
 
     async def changes(self, address: str, namespace: str, group: str) -> offsets_pb.ListChangesReply:
         """ListChanges of one adapter. Raises NotToldError."""
@@ -83,6 +88,9 @@ class AdminCalls:
             return await self.client(address).admin.ListChanges(request, timeout=self._timeout_s)
         except (grpc.aio.AioRpcError, ConfigError) as error:
             raise await self._not_told(address, error) from error
+        except asyncio.CancelledError:
+            await anyio.lowlevel.checkpoint_if_cancelled()  # grpc.aio drops the mark of the scope that cancels
+            raise
 
     async def _not_told(self, address: str, error: grpc.aio.AioRpcError | ConfigError) -> NotToldError:
         if isinstance(error, ConfigError):

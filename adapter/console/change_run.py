@@ -20,6 +20,7 @@ from adapter.client.client import OffsetClient
 from adapter.console.change_plans import DryRun, End, EndRow, Place, Result, Row
 from adapter.console.change_wish import SHARDS_MAX, Request, Wish, requests_of
 from adapter.errors import AdapterError, ConfigError
+from adapter.fleet.discovery import server_name
 from adapter.fleet.section import FleetSection
 from adapter.fleet.views import AdapterView, Health
 from adapter.rpc import offsets_pb
@@ -101,7 +102,7 @@ class Changer:
                 try:
                     reply = await clients.change(address, request, execute=False)
                 except (grpc.aio.AioRpcError, AdapterError) as error:
-                    raise NotPlannedError(f"{self._name(address)}: {_said(error)}. Nothing was changed") from error
+                    raise NotPlannedError(f"{self.name(address)}: {_said(error)}. Nothing was changed") from error
                 rows += [_row(address, row) for row in reply.rows]
                 warnings += reply.warnings
         if not rows:
@@ -112,7 +113,7 @@ class Changer:
         """Ask every adapter for the group. Raises NotPlannedError if none answers."""
         described, missing = await self._described(clients, wish.group.namespace, wish.group.group)
         if not described:
-            reasons = "; ".join(f"{self._name(address)}: {reason}" for address, reason in missing.items())
+            reasons = "; ".join(f"{self.name(address)}: {reason}" for address, reason in missing.items())
             raise NotPlannedError(f"no adapter answered, and nothing was changed: {reasons or 'there is none'}")
         best: dict[str, tuple[tuple[int, int], str]] = {}
         places: dict[str, Place] = {}
@@ -166,7 +167,7 @@ class Changer:
                 except (grpc.aio.AioRpcError, AdapterError) as error:
                     refused = isinstance(error, AdapterError) or error.code() in NOT_DONE
                     ends.update(dict.fromkeys((by_shard[shard] for shard in named), End.FAILED if refused else End.UNKNOWN))
-                    return ends, [f"{self._name(address)}: {_said(error)}"], warnings
+                    return ends, [f"{self.name(address)}: {_said(error)}"], warnings
                 warnings += reply.warnings
                 for found in reply.rows:
                     row = by_shard.get(found.shard)
@@ -183,10 +184,10 @@ class Changer:
             try:
                 left = await clients.change(address, whole, execute=False)
                 if any(row.changed for row in left.rows):
-                    return [f"{self._name(address)}: the group has other offsets by now; they were not deleted"]
+                    return [f"{self.name(address)}: the group has other offsets by now; they were not deleted"]
                 await clients.change(address, whole, execute=True)
             except (grpc.aio.AioRpcError, AdapterError) as error:
-                return [f"{self._name(address)}: the offsets are deleted, the group's generation may not be: {_said(error)}"]
+                return [f"{self.name(address)}: the offsets are deleted, the group's generation may not be: {_said(error)}"]
         return []
 
     async def _read_back(
@@ -202,7 +203,8 @@ class Changer:
         unread = [] if described else [f"nothing could be read back: {'; '.join(missing.values())}"]
         return Result(rows, [*problems, *unread], list(dict.fromkeys(warnings)), read_back=bool(described))
 
-    def _name(self, address: str) -> str:
+    def name(self, address: str) -> str:
+        """What a person calls an adapter."""
         return next((view.name for view in self._fleet.adapters if view.address == address), address)
 
     @asynccontextmanager
@@ -212,17 +214,19 @@ class Changer:
         except ConfigError as error:
             raise NotPlannedError(f"{error}. Nothing was changed") from error
         async with AsyncExitStack() as stack:
-            yield _Clients(stack, self._section, token, user_of(person))
+            names = {view.address: server_name(view.configured) for view in self._fleet.adapters}
+            yield _Clients(stack, self._section, token, user_of(person), names)
 
 
 class _Clients:
     """Clients of adapters, with a person's name for their audit log, for one change."""
 
-    def __init__(self, stack: AsyncExitStack, section: FleetSection, token: str, user: str) -> None:
+    def __init__(self, stack: AsyncExitStack, section: FleetSection, token: str, user: str, names: Mapping[str, str]) -> None:
         self._stack = stack
         self._section = section
         self._token = token
         self._user = user
+        self._names = names  # address -> the name in its certificate, where that is not the address
         self._clients: dict[str, OffsetClient] = {}
 
     async def describe(self, address: str, namespace: str, group: str) -> Described:
@@ -245,7 +249,10 @@ class _Clients:
         if address not in self._clients:
             # Over the Unix socket no token is needed, and none is sent to who may have taken its place.
             token = "" if address.startswith("unix:") else self._token
-            connected = OffsetClient.connect(address, CALL_S, token=token, tls=self._section.tls, user=self._user)
+            name = self._names.get(address, "")
+            connected = OffsetClient.connect(
+                address, CALL_S, token=token, tls=self._section.tls, user=self._user, server_name=name
+            )
             self._clients[address] = await self._stack.enter_async_context(connected)
         return self._clients[address]
 

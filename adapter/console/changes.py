@@ -126,6 +126,7 @@ class Changes:
             plan=plan,
             result=plan.result,
             most=ROWS_SHOWN,
+            adapter_name=self.changer.name,
             End=End,
             **_about(plan.wish),
         )
@@ -198,6 +199,7 @@ class Changes:
             dry_run=plan.dry_run,
             problem=problem,
             most=ROWS_SHOWN,
+            adapter_name=self.changer.name,
             **_about(plan.wish),
         )
 

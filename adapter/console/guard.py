@@ -1,14 +1,15 @@
 """What every request passes: the Host header, the size of the request, its time; and the headers that every answer gets."""
 
+import asyncio
 import re
 from collections.abc import Collection, Sequence
 
-import anyio
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BODY_MAX = 8 * 2**20  # bytes of a request's body: an offset file that is sent for a reset
+HEADERS_MAX = 16_384  # bytes of all headers
 TARGET_MAX = 4_096  # bytes of a path with its query
 REQUEST_S = 30.0  # for a whole request that is not a stream of events
 
@@ -55,7 +56,7 @@ class SecurityHeaders:
 
 
 class Limits:
-    """Refuses a foreign Host, a long target, a large body, and what takes too long.
+    """Refuses a foreign Host, a long target, large headers, a large body, and what takes too long.
 
     `hosts`: the names without a port by which the console may be called; empty: any. On loopback it must not be any: a page of
     another site could give its own name this address (DNS rebinding), and read.
@@ -82,19 +83,23 @@ class Limits:
         if path.startswith(LIVE):
             await self._app(scope, body, began)
             return
-        with anyio.move_on_after(self._request_s) as limit:
-            try:
+        # Not anyio's: a cancelled call of grpc.aio ends with a CancelledError of its own, which no scope of anyio takes.
+        try:
+            async with asyncio.timeout(self._request_s):
                 await self._app(scope, body, began)
-            except _TooLargeError:
-                if not began.begun:
-                    await PlainTextResponse(f"the body has more than {self._body_max:,} bytes\n", 413)(scope, receive, send)
-        if limit.cancelled_caught and not began.begun:
-            await PlainTextResponse(f"not answered within {self._request_s:g} s\n", 503)(scope, receive, send)
+        except _TooLargeError:
+            if not began.begun:
+                await PlainTextResponse(f"the body has more than {self._body_max:,} bytes\n", 413)(scope, receive, send)
+        except TimeoutError:
+            if not began.begun:
+                await PlainTextResponse(f"not answered within {self._request_s:g} s\n", 503)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
         headers = Headers(scope=scope)
         if len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"") > TARGET_MAX:
             return PlainTextResponse(f"the path and its query have more than {TARGET_MAX:,} bytes\n", 414)
+        if sum(len(key) + len(value) for key, value in scope["headers"]) > HEADERS_MAX:
+            return PlainTextResponse(f"the headers have more than {HEADERS_MAX:,} bytes\n", 431)
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > self._body_max:
             return PlainTextResponse(f"the body has more than {self._body_max:,} bytes\n", 413)

@@ -7,6 +7,7 @@ between, and is dropped when it takes nothing for `SEND_S`. Their number is boun
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import NamedTuple
 
 import anyio
@@ -86,9 +87,10 @@ class Live:
             self._tasks = tasks
             try:
                 tasks.start_soon(self._follow_meta, name="live.meta")
-                async for change in self._fleet.changes(FLEET_PAUSE_S):
-                    if change.adapters or change.groups or change.many:
-                        self._tell()
+                async with aclosing(self._fleet.changes(FLEET_PAUSE_S)) as changes:
+                    async for change in changes:
+                        if change.adapters or change.groups or change.many:
+                            self._tell()
             finally:
                 self._tasks = None
 
@@ -175,6 +177,10 @@ class Live:
             error = refused.detail
         except AdapterError as failed:
             made, error = shown.fragments, str(failed)
+        except Exception:
+            # One page that cannot be made must not end the others.
+            log.exception("console.view_failed")
+            made, error = shown.fragments, "this page cannot be made; the console's log says why"
         if made is not shown.fragments or error != shown.error or shown.gone:
             same = made is not None and shown.fragments is not None and not difference(shown.fragments, made)
             shown.error = error

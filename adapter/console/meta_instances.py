@@ -4,11 +4,13 @@ Each instance is asked by itself, so that one that is away is seen although othe
 time; nothing here is retried before its next turn.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple, Protocol
 
 import anyio
+import anyio.lowlevel
 import grpc
 import grpc.aio
 
@@ -127,6 +129,9 @@ class MetaInstances:
         except grpc.aio.AioRpcError as error:
             self._note(address, begun, _why(error))
             return
+        except asyncio.CancelledError:
+            await anyio.lowlevel.checkpoint_if_cancelled()  # grpc.aio drops the mark of the scope that cancels
+            raise
         if reply is None:
             self._note(address, begun, "answered with something that is no message of a Meta Service")
             return

@@ -40,6 +40,7 @@ log = structlog.get_logger(__name__)
 HEAD_MAX = 16_384  # bytes of a request's head
 KEEP_ALIVE_S = 20
 BACKLOG = 128
+UNTAKEN_MS = 30_000  # after which the kernel gives up a connection whose peer takes nothing
 TLS_NAME = "server.tls"
 
 
@@ -184,11 +185,14 @@ def _listener(section: ConsoleServerSection) -> socket.socket:
     try:
         [(family, _, _, _, (address, *_)), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         both = family == socket.AF_INET6 and address == "::"
-        return socket.create_server((str(address), port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
+        listener = socket.create_server((str(address), port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
     except OSError as error:
         raise ListenError(
             f"server.listen = {section.listen!r}: {error.strerror}: choose another port or stop what uses it"
         ) from error
+    # Of each connection that is accepted: what a reader that was dropped never took is not kept for longer.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNTAKEN_MS)
+    return listener
 
 
 def _address(listener: socket.socket, *, tls: bool) -> str:

@@ -37,6 +37,7 @@ from adapter.runtime.slices import in_slices
 log = structlog.get_logger(__name__)
 
 WATCHERS_MAX = 1_000
+MAX_PAGE = 10_000  # groups
 NAMED_MAX = 1_000  # groups in one Change
 MERGERS = 8  # groups whose shards are asked for at the same time
 RESOLVE_S = 5.0  # for an answer of DNS
@@ -66,7 +67,7 @@ class FleetApi(Protocol):
         *,
         text: str = "",
     ) -> GroupPage:
-        """Groups that match, in an order, `offset` skipped. As ListGroupLag; `text` is a part of namespace/group, in any case.
+        """Groups that match, in an order, `offset` skipped; at most 10,000. `text` is a part of namespace/group, in any case.
 
         An order of numbers has unknown values last, and equal ones in key order. Sorts in a thread, when something changed.
         """
@@ -181,9 +182,11 @@ class Fleet:
                 sorting = self._table.sorting()
                 sorting.follow(self._sorting)
                 self._sorting = sorting
-            found = await anyio.to_thread.run_sync(sorting.page, chosen, text, order, page_size, offset)
+            found = await anyio.to_thread.run_sync(sorting.page, chosen, text, order, min(page_size, MAX_PAGE), offset)
         await self._compare([key for key in found.keys if key in self._table.unmerged])
-        views = [view for view in map(self._group_view, found.keys) if view]
+        views: list[GroupView] = []
+        async for keys in in_slices(found.keys):
+            views += (view for view in map(self._group_view, keys) if view)
         return GroupPage(views, found.matching, self._table.groups, self._table.left_out, found.lag, found.statuses, found.stale)
 
     async def group(self, namespace: str, group: str, *, max_age_s: float = inf) -> GroupShards | None:
@@ -217,9 +220,8 @@ class Fleet:
             try:
                 addresses = await addresses_of(entry, self._resolve, RESOLVE_S)
             except UnresolvedError as error:
-                self._problem(
-                    entry, str(error)
-                )  # its adapters stay: that a name is not answered does not mean that they are gone
+                # Its adapters stay: that a name is not answered does not mean that they are gone.
+                self._problem(entry, str(error))
             else:
                 self._settled.add(entry)
                 self._problem(entry, "" if addresses else f"{entry}: has no address")

@@ -30,6 +30,8 @@ from adapter.runtime.slices import in_slices
 
 log = structlog.get_logger(__name__)
 
+NOT_ASKED = "not asked yet"  # the error of an adapter before its first answer or failure
+
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 5.0  # between attempts to follow the groups
 QUIET_S = 2.0  # after which all groups have come, if the adapter does not tell how many it has
 LONG_QUIET_S = 10.0  # the same, if it told more than have come: some were removed meanwhile
@@ -86,7 +88,7 @@ class AdapterLink:
         self._came_at = 0.0
         now = wall_ms()
         self._table.set_stale(slot, now)
-        self.view = AdapterView(address, configured, Health.AWAY, error="not asked yet", away_since_ms=now, lag_since_ms=now)
+        self.view = AdapterView(address, configured, Health.AWAY, error=NOT_ASKED, away_since_ms=now, lag_since_ms=now)
         self.left = False  # the name does not have this address any more
 
     @classmethod

@@ -19,6 +19,7 @@ from contextlib import aclosing, contextmanager
 from typing import Protocol
 
 import anyio
+import grpc.aio
 import structlog
 
 from adapter.errors import AdapterError, InvalidInputError, NotReadyError, OverloadedError
@@ -58,6 +59,10 @@ class ExternalScaler(scaler_grpc.ExternalScalerServicer):
         self._repeat_s = repeat_s
         self._streams = 0
         self._ended = asyncio.Event()
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Have a server answer these calls, which has not begun yet."""
+        scaler_grpc.add_ExternalScalerServicer_to_server(self, server)
 
     @property
     def streams(self) -> int:

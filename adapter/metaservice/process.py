@@ -18,7 +18,7 @@ from adapter.metaservice.metadata_service import MetadataMetrics, MetadataServic
 from adapter.metaservice.metrics import MetaMetrics
 from adapter.metaservice.offset_service import MetaService
 from adapter.metaservice.stores import PREFIX, Stores, opened
-from adapter.rpc import meta_grpc, metadata_grpc, scaler_grpc
+from adapter.rpc import meta_grpc, metadata_grpc
 from adapter.runtime import descriptors, logs, metrics_http
 from adapter.runtime.certificates import ServerCertificate
 from adapter.runtime.clocks import wall_ms
@@ -128,7 +128,7 @@ def _services(
         if metadata:
             metadata_grpc.add_MetadataStoreServicer_to_server(metadata, server)
         if scaler:
-            scaler_grpc.add_ExternalScalerServicer_to_server(scaler, server)
+            scaler.add_to(server)
 
     all_services = ((SERVICE, offsets), (METADATA_SERVICE, metadata), (SCALER_SERVICE, scaler))
     return [name for name, service in all_services if service], add

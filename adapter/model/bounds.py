@@ -18,5 +18,8 @@ class Bounds(NamedTuple):
     seen_at_ms: int
 
     def lag(self, offset: int) -> int:
-        """The number of messages between `offset` (the next to read) and the end of the log; never negative."""
-        return max(self.high - offset, 0)
+        """The messages that can still be read from `offset` (the next to read) on; never negative.
+
+        What lies between `offset` and `low` is gone, and no lag: the rule of `adapter.model.lag`.
+        """
+        return max(self.high - max(offset, self.low), 0)

@@ -246,7 +246,12 @@ def _room(matrices: Sequence[Ints], counts: Ints, rows: Ints, place: Ints, same:
     full = counts[rows] == width
     column = place - full
     new = ~same & (column >= 0)
-    moved = np.flatnonzero(new & (full | (place < counts[rows])))
+    appended = full & (place == width)
+    # Nearly always the newest slot of a full row: all others move by one.
+    shifted = rows[new & appended]
+    for matrix in matrices:
+        matrix[shifted, :-1] = matrix[shifted, 1:]
+    moved = np.flatnonzero(new & ~appended & (full | (place < counts[rows])))
     columns = np.arange(width)
     at, whole = column[moved, None], full[moved, None]
     source = np.where(whole, columns + (columns < at), columns - (columns > at))

@@ -389,8 +389,8 @@ class ListGroupLagReply(_message.Message):
     matching: _builtins.int
     """Groups that match."""
     groups_kept: _builtins.int
-    """Groups and shards of which lag is kept here, and shards that were forgotten for
-    lack of room (`lag.shards`) since the start.
+    """Groups and shards of which lag is kept here, and shards that have had no room
+    (`lag.shards`) since the start.
     """
     shards_kept: _builtins.int
     shards_forgotten: _builtins.int

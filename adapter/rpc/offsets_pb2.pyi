@@ -1149,7 +1149,9 @@ class DescribeGroupReply(_message.Message):
         """Absent if neither BrokerLog nor a commit reported them."""
         high_watermark: _builtins.int
         lag: _builtins.int
-        """high_watermark - offset, at least 0."""
+        """Messages that can still be read: high_watermark - max(offset, low_watermark),
+        at least 0.
+        """
         warning: _builtins.str
         """Not empty: a problem of this shard, and what to do about it."""
         held_until_ms: _builtins.int

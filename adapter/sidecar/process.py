@@ -6,15 +6,19 @@ Composes the process from its parts. A failed local store is closed and opened a
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.to_thread
 import grpc.aio
 import structlog
 
 from adapter.client.broker_log import BrokerLog
 from adapter.client.broker_log import opened as opened_broker_log
 from adapter.errors import AdapterError, MetaUnavailableError, NotReadyError, StorageFailedError, TransientError, leaves
+from adapter.fleet.scaler import SERVICE as SCALER
+from adapter.fleet.scaler import ExternalScaler
 from adapter.meta.client import GrpcMetaClient, MetaClient
 from adapter.rpc import lag_grpc, offsets_grpc, offsets_pb
 from adapter.runtime import descriptors, logs, metrics_http
@@ -43,12 +47,15 @@ from adapter.sidecar.engine.core import Core, Opening, open_store, running_core
 from adapter.sidecar.engine.flush_spans import FlushSpans
 from adapter.sidecar.engine.history import History
 from adapter.sidecar.journal.opening import journal_of
+from adapter.sidecar.lag.entry import LagEntry
+from adapter.sidecar.lag.scaler_source import LiveLagSource
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.storage.store import LocalStore
 
 if TYPE_CHECKING:
     from adapter.sidecar.bridge.bridge import Bridge
     from adapter.sidecar.lag.live import LiveLag
+    from adapter.sidecar.lag.metrics import LagMetrics
     from adapter.sidecar.lag.service import Serving
 
 log = structlog.get_logger(__name__)
@@ -101,24 +108,13 @@ class Sidecar:
         rocketmq = self._bridge.counts.status if self._bridge else None
         self.status = SidecarStatus(self._reloading, meta, self._metrics, self.state, self._journal, rocketmq)
         self._lag: LiveLag | None = None  # of the core that serves
-        self._join_lag()
+        self._lag_metrics: LagMetrics | None = None
+        self._lag_entry = LagEntry(self.core, kept=config.lag.shards > 0)
+        self._scaler = ExternalScaler(LiveLagSource(self._serving_lag)) if config.lag.shards else None
         self._join_reloading()
         self.taking_commits = anyio.Event()  # the store is open
         self.ready = anyio.Event()  # recovered, or degraded: all calls are taken
         self.addresses: list[str] = []
-
-    def _join_lag(self) -> None:
-        """Make the service of the live lag. With `lag.shards` = 0, nothing else of it is loaded."""
-        if not self._config.lag.shards:
-            from adapter.sidecar.lag.off import NoOffsetLag  # noqa: PLC0415 - one of the two is needed
-
-            self._lag_service: lag_grpc.OffsetLagServicer = NoOffsetLag()
-            return
-        from adapter.sidecar.lag.metrics import LagMetrics  # noqa: PLC0415 - loads numpy
-        from adapter.sidecar.lag.service import OffsetLag  # noqa: PLC0415
-
-        self._lag_metrics = LagMetrics(self._config.lag, self._metrics.registry)
-        self._lag_service = OffsetLag(self._serving_lag)
 
     def _serving_lag(self) -> "Serving":
         """The core and its lag for a request that begins now. Raises NotReadyError while none may begin."""
@@ -129,15 +125,17 @@ class Sidecar:
             raise NotReadyError("the adapter has just begun to serve: try again at once")
         return Serving(core, self._lag)
 
-    def _begin_lag(self, core: Core) -> None:
-        """Keep the lag of what this core is given from now on, and of what its store holds."""
-        if not self._config.lag.shards:
-            return
-        from adapter.sidecar.lag.live import LiveLag  # noqa: PLC0415 - loads numpy
-
+    async def _keep_lag(self, core: Core) -> None:
+        """Keep the lag of what this core is given from now on, and of what its store holds. Loads numpy, in a thread."""
+        names = ("live", "metrics", "service")
+        live, metrics, service = [await anyio.to_thread.run_sync(import_module, f"adapter.sidecar.lag.{name}") for name in names]
+        if self._lag_metrics is None:
+            self._lag_metrics = metrics.LagMetrics(self._config.lag, self._metrics.registry)
         parts = (self._config.lag, core.store, core.bounds, core.broker_log, core.clocks, self._lag_metrics)
-        self._lag = LiveLag(*parts)
-        core.tasks.start_soon(self._lag.run, name="lag")
+        lag: LiveLag = live.LiveLag(*parts)
+        self._lag = lag
+        self._lag_entry.open(service.OffsetLag(self._serving_lag))
+        await lag.run()
 
     def _join_reloading(self) -> None:
         self._metrics.registry.register(ReloadingCollector("offset_adapter", self._reloading))
@@ -292,7 +290,8 @@ class Sidecar:
     async def _take_all(self, core: Core, server: GrpcServer) -> None:
         if self._stop.is_set():
             return  # it ended the recovery
-        self._begin_lag(core)
+        if self._config.lag.shards:
+            core.tasks.start_soon(self._keep_lag, core, name="lag")
         await server.set_serving(serving=True)
         manager().ready()
         log.info("sidecar.serving", addresses=self.addresses, state=State.State.Name(self.state.state))
@@ -312,6 +311,8 @@ class Sidecar:
         self.offsets.end_streams()
         if self._lag:
             self._lag.watches.end()
+        if self._scaler:
+            self._scaler.end_streams()
         all_left = await server.drained(until - anyio.current_time())
         self.state.enter(State.STOPPING)
         if not all_left:
@@ -384,7 +385,9 @@ class Sidecar:
             offsets_grpc.add_OffsetAdminServicer_to_server(
                 OffsetAdmin(self._reloading, self.status, self.core, self._access, self._history), server
             )
-            lag_grpc.add_OffsetLagServicer_to_server(self._lag_service, server)
+            lag_grpc.add_OffsetLagServicer_to_server(self._lag_entry, server)
+            if self._scaler:
+                self._scaler.add_to(server)
 
         self._metrics.registry.register(GaugesCollector("offset_adapter", self.gauges.gauges))
         self._metrics.registry.register(CountersCollector("offset_adapter", self.gauges.counters))
@@ -401,7 +404,7 @@ class Sidecar:
             together = {"/offsets.v1.OffsetStore/CommitOffsets": self.offsets.take}
             listener = listening(
                 section,
-                SERVICES,
+                (*SERVICES, SCALER) if self._scaler else SERVICES,
                 add,
                 grpc_server=section.grpc_server,
                 together=together,

@@ -22,7 +22,7 @@ class ReportedBounds:
         for shard, bounds in found.items():
             self._bounds[shard] = bounds
             self._bounds.move_to_end(shard)
-        while len(self._bounds) > self._max_shards:
+        while len(self._bounds) > self._max_shards + (_MARK in self._bounds):
             self._bounds.popitem(last=False)
 
     def news(self) -> list[tuple[ShardKey, Bounds]]:

@@ -36,11 +36,13 @@ BARS = {
     "restart": 1,
     "worst_requests": 2,
     "journal": 3,
+    "lag_live": 1,
+    "fleet": 3,
     "meta_bulk": 2,
     "offset_files": 9,
     "command": 2,
 }
-BY_H2LOAD = {"floor": 0, "client": 2, "http2": 8}  # the bars that are left without it
+BY_H2LOAD = {"floor": 0, "client": 2, "http2": 8, "lag_live": 0}  # the bars that are left without it
 BY_REDIS = {"http2": 4}  # the bars that need it
 
 needs_h2load = pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed (nghttp2-client)")

@@ -22,6 +22,8 @@ from tests.acceptance.helpers import offsets_of, send
 HOW_TO = (Path(__file__).parents[2] / "docs" / "how-to.md").read_text()
 OK = 0
 TITLES = (
+    "Watch the lag of groups",
+    "Why is this group behind?",
     "Move offsets (reset)",
     "Delete, clone",
     "Export and import",

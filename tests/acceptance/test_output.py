@@ -203,6 +203,7 @@ LISTINGS = (
     ("list",),
     ("get", "everywhere"),
     ("groups", "list"),
+    ("top",),
     ("groups", "describe", "everywhere"),
     ("groups", "broadcast", "everywhere", "orders/0"),
     ("status",),
@@ -237,7 +238,7 @@ def test_a_watched_command_looks_again(shared: Pair) -> None:
         process.send_signal(signal.SIGINT)
         process.stdout.read()
         assert process.wait(120) == OK
-    assert lines[::2] == ["namespace,group,shards,dirty,last_commit_at_ms\n"] * 3
+    assert lines[::2] == ["namespace,group,shards,dirty,last_commit_at_ms,status,lag,lag_seconds\n"] * 3
     assert all(line.startswith("default,watched,1,") for line in lines[1::2])
 
 

@@ -1,15 +1,17 @@
-"""One scene for all tests of the browser, and one browser for each module."""
+"""One scene and one browser for each module: what one changes, another one does not see."""
 
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from tests.browser.scene import Scene, running
-from tests.browser.watched import chromium, launched
+from tests.browser.watched import LIMIT_MS, chromium, launched
+
+expect.set_options(timeout=LIMIT_MS)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """The processes."""
     chromium()

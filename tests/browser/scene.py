@@ -56,8 +56,8 @@ class Scene:
 
 
 @contextmanager
-def running(directory: Path) -> Iterator[Scene]:
-    """Run the whole scene in a directory with a short name."""
+def running(directory: Path, plain: int = PLAIN_GROUPS) -> Iterator[Scene]:
+    """Run the whole scene in a directory with a short name; `plain` is how many groups keep still, 0: none of any sort."""
     with ExitStack() as stack:
         meta = meta_process(directory / "m")
         stack.enter_context(ended(meta))
@@ -71,7 +71,8 @@ def running(directory: Path) -> Iterator[Scene]:
             adapter.start()
         channels = [stack.enter_context(grpc.insecure_channel(adapter.address)) for adapter in adapters]
         scene = Scene(meta, adapters, channels)
-        fill(scene)
+        if plain:
+            fill(scene, plain)
         tokens = {"view": f"vera {VIEW}\n", "admin": f"ann {ADMIN}\n"}
         for name, text in tokens.items():
             path = directory / name
@@ -90,9 +91,9 @@ admin_token_file = '{directory / "admin"}'
         yield scene
 
 
-def fill(scene: Scene) -> None:
+def fill(scene: Scene, plain: int) -> None:
     """Groups of all sorts, over both adapters."""
-    for at in range(PLAIN_GROUPS):
+    for at in range(plain):
         scene.commit(f"plain-{at:03}", {"t/0": 1_000 - at, "t/1": 1_000}, at=at % 2)
     for group in HOSTILE:
         scene.commit(group, {group: 5}, namespace="default")

@@ -15,10 +15,12 @@ from structlog.testing import capture_logs
 from adapter.client.client import OffsetClient
 from adapter.console import changes as module
 from adapter.console.change_run import Changer
+from adapter.fleet.views import AdapterView, Health
 from adapter.rpc import offsets_pb
 from adapter.testing.fake_meta import FakeMeta
+from tests.integration.certificates import Authority
 from tests.integration.helpers import serving
-from tests.unit.console.consoles import ADMIN, Browser, browsing, by_token, few, hidden, settings_of
+from tests.unit.console.consoles import ADMIN, VIEW, Browser, browsing, by_token, few, hidden, secret, settings_of
 from tests.unit.console.fakes import FakeFleet
 
 HOSTILE = '<b>"&\u202e{{7*7}}/\u00e4'
@@ -210,8 +212,10 @@ async def test_a_second_click_and_the_back_button_do_nothing_again(directory: Pa
     async with scene(directory) as s:
         await s.clients[0].commit("g", {"a": 7})
         plan = await s.ask(kind="reset", to="shift", shift="-1")
-        both = await asyncio.gather(s.confirm(plan), s.confirm(plan))
-        again = await s.confirm(plan)
+        with capture_logs() as lines:
+            both = await asyncio.gather(s.confirm(plan), s.confirm(plan))
+            again = await s.confirm(plan)
+        assert [line["outcome"] for line in lines if line["event"] == "console.change"] == ["begun", "done"]
         assert all("Done." in page.text for page in (*both, again))
         assert await s.offsets() == {"a": 6}
         name = hidden(plan.text, "id")
@@ -378,3 +382,49 @@ async def test_a_group_of_thousands_of_shards_is_changed_as_a_whole(directory: P
         assert set((await s.offsets()).values()) == {3}
         (change,) = (await s.clients[0].admin.ListChanges(offsets_pb.ListChangesRequest())).changes[:1]
         assert change.shards == 500
+
+
+@pytest.mark.parametrize(
+    ("configured", "token", "problem"),
+    [
+        ("dns:localhost:1", ADMIN, ""),
+        ("dns:other.example:1", ADMIN, "UNAVAILABLE"),
+        ("dns:localhost:1", VIEW, "UNAUTHENTICATED"),
+    ],
+)
+async def test_an_adapter_behind_tls_is_changed_with_its_token(
+    directory: Path, configured: str, token: str, problem: str
+) -> None:
+    """Its certificate has to be for the name of the settings, not for the address that the name has now."""
+    authority = Authority(directory)
+    server = authority.issue("server")
+    sections: dict[str, Any] = {
+        "server": {"tls": {"cert": str(server.cert), "key": str(server.key)}},
+        "admin": {"token_file": secret(directory, "adapter", ADMIN)},
+    }
+    (directory / "0").mkdir()
+    async with serving(directory / "0", **sections) as (sidecar, client):
+        await client.commit("g", {"a": 7})
+        fleet = few()
+        fleet.adapters = [AdapterView(sidecar.addresses[0], configured, Health.SERVING)]
+        access = by_token(directory, changes=True, adapter_token_file=secret(directory, "mine", token))
+        async with browsing(settings_of(access, fleet={"tls": {"ca": str(authority.cert)}}), fleet) as browser:
+            await browser.login(ADMIN)
+            s = Scene(browser, [client], fleet, FakeMeta())
+            plan = await s.ask(kind="reset", to="offset", offset="3")
+            if problem:
+                assert (plan.status_code, problem in plan.text) == (400, True)
+            else:
+                assert "Done." in (await s.confirm(plan)).text
+            assert await s.offsets() == {"a": 7 if problem else 3}
+
+
+async def test_a_token_goes_to_no_other_machine_in_plaintext(directory: Path) -> None:
+    """The error says what to do; nothing is sent."""
+    fleet = few()
+    fleet.adapters = [AdapterView("192.0.2.1:9520", "192.0.2.1:9520", Health.SERVING)]
+    access = by_token(directory, changes=True, adapter_token_file=secret(directory, "mine", ADMIN))
+    async with browsing(settings_of(access), fleet) as browser:
+        await browser.login(ADMIN)
+        plan = await Scene(browser, [], fleet, FakeMeta()).ask(kind="reset", to="offset", offset="3")
+    assert (plan.status_code, "would go there in plaintext" in plan.text) == (400, True)

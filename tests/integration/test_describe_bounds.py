@@ -72,6 +72,16 @@ async def test_lag_is_counted_from_the_larger_of_both_values(directory: Path) ->
         assert bounds_of(await describe(client)) == {"remote": (0, 10, 2), "dead": (0, 10, None)}
 
 
+async def test_what_is_gone_is_no_lag(directory: Path) -> None:
+    """Retention took messages that the group had not read: they cannot be read any more (redpanda #30624)."""
+    log = memory_log(s=range(10), all=range(10))
+    log.trim(ShardKey("default", "s"), 8)
+    log.trim(ShardKey("default", "all"), 10)
+    async with serving_log(log) as broker, adapter_at(directory, broker) as client:
+        await client.commit("g", {"s": 1, "all": 1})
+        assert bounds_of(await describe(client)) == {"s": (8, 10, 2), "all": (10, 10, 0)}
+
+
 async def test_the_largest_bounds_are_shown(directory: Path) -> None:
     """64 bits, as far as the reply."""
     full = ScriptedBroker(

@@ -18,7 +18,7 @@ from adapter.client.broker_log import NoBrokerLog
 from adapter.client.client import OffsetClient
 from adapter.errors import MetaUnavailableError
 from adapter.model.records import KnownStore, OffsetKey, OffsetRecord, ReadMode, StoreReport, next_era
-from adapter.rpc import offsets_pb
+from adapter.rpc import lag_pb, offsets_pb
 from adapter.runtime.clocks import wall_ms
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.core import open_store
@@ -90,12 +90,12 @@ async def health(sidecar: Sidecar) -> list[bool]:
 
 def other_calls() -> list[MethodDescriptor]:
     """Every call that is not taken before the recovery has ended, also those that will be added."""
-    services = offsets_pb.DESCRIPTOR.services_by_name
+    services = {**offsets_pb.DESCRIPTOR.services_by_name, **lag_pb.DESCRIPTOR.services_by_name}
     return [method for name in SERVICES for method in services[name.rpartition(".")[2]].methods if method.name not in TAKEN]
 
 
 async def _refusal(client: OffsetClient, method: MethodDescriptor) -> tuple[grpc.StatusCode, str]:
-    stub = client.store if method.containing_service.name == "OffsetStore" else client.admin
+    stub = {"OffsetStore": client.store, "OffsetAdmin": client.admin, "OffsetLag": client.lag}[method.containing_service.name]
     call = getattr(stub, method.name)(GetMessageClass(method.input_type)(), timeout=PATIENCE_S)
     try:
         if method.server_streaming:

@@ -70,6 +70,8 @@ async def test_reflection_lists_the_services(directory: Path) -> None:
     assert names == {
         "offsets.v1.OffsetStore",
         "offsets.v1.OffsetAdmin",
+        "offsets.v1.OffsetLag",
+        "externalscaler.ExternalScaler",
         "grpc.health.v1.Health",
         "grpc.reflection.v1alpha.ServerReflection",
     }

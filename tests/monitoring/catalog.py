@@ -21,6 +21,7 @@ from adapter.runtime.reloading import Reloading, ReloadingCollector
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.processes import free_port
 from adapter.testing.sidecars import adapter_config, running_sidecar
+from adapter.testing.waiting import eventually
 
 Catalog = dict[str, frozenset[str]]
 
@@ -44,6 +45,7 @@ async def adapter_metrics(directory: Path) -> Catalog:
         directory, journal={"path": str(directory / "journal")}, rocketmq={"broker": f"127.0.0.1:{free_port()}"}
     )
     async with running_sidecar(config, FakeMeta()) as sidecar:
+        await eventually(lambda: sidecar._lag_metrics is not None)  # loaded beside the first commits
         return catalog(sidecar._metrics.registry)
 
 

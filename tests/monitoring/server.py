@@ -57,14 +57,14 @@ def wait_for(what: str, happened: Callable[[], object], why: Callable[[], object
 
 
 @contextmanager
-def running_prometheus(directory: Path, jobs: Mapping[str, Sequence[int]], scale: float = 0.01) -> Iterator[Prometheus]:
+def running_prometheus(directory: Path, jobs: Mapping[str, Sequence[int]], scale: float = 0.03) -> Iterator[Prometheus]:
     """A Prometheus with the rules at scaled times and the example's jobs, with these ports as targets."""
     directory.mkdir(parents=True)
     for name, text in generated(Options(times=Times(scale))).items():
         if "/" not in name:
             (directory / name).write_text(text)
     config = yaml.safe_load((MONITORING / "prometheus.yaml").read_text())
-    config["global"] = {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"}
+    config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
     del config["alerting"]
     for job in config["scrape_configs"]:
         job["static_configs"] = [{"targets": [f"127.0.0.1:{port}" for port in jobs[job["job_name"]]]}]

@@ -1,5 +1,6 @@
 """The generated files are current and valid, and the command that writes them says what is wrong."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -57,8 +58,11 @@ def test_the_alertmanager_takes_its_example() -> None:
     path = MONITORING / "alertmanager.yaml"
     ended = subprocess.run([program("amtool"), "check-config", path], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    named = {rule["target_matchers"][0] for rule in yaml.safe_load(path.read_text())["inhibit_rules"]}
-    assert all("Offset" in one for one in named)
+    names = {alert.name for alert in ALERTS}
+    for rule in yaml.safe_load(path.read_text())["inhibit_rules"]:
+        for matcher in (*rule["source_matchers"], *rule["target_matchers"]):
+            pattern = matcher.split('"')[1]
+            assert sum(bool(re.fullmatch(pattern, name)) for name in names) == pattern.count("|") + 1, pattern
 
 
 def test_the_operator_gets_the_same_rules() -> None:
@@ -67,6 +71,22 @@ def test_the_operator_gets_the_same_rules() -> None:
         resource = yaml.safe_load((MONITORING / "kubernetes" / theirs).read_text())
         assert resource["kind"] == "PrometheusRule"
         assert resource["spec"] == yaml.safe_load((MONITORING / ours).read_text())
+
+
+def test_the_compose_file_scrapes_services_that_there_are() -> None:
+    """By their names in deploy/compose.yaml, with the same rules; and it names files that exist."""
+    services = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())["services"]
+    config = yaml.safe_load((MONITORING / "compose-prometheus.yaml").read_text())
+    targets = [target for job in config["scrape_configs"] for group in job["static_configs"] for target in group["targets"]]
+    assert sorted(target.split(":")[0] for target in targets) == sorted(
+        name for name in services if name.startswith(("adapter", "meta"))
+    )
+    example = yaml.safe_load((MONITORING / "prometheus.yaml").read_text())
+    assert config["rule_files"] == example["rule_files"]
+    assert [job["job_name"] for job in config["scrape_configs"]] == [job["job_name"] for job in example["scrape_configs"]]
+    beside = yaml.safe_load((MONITORING / "compose.yaml").read_text())["services"]
+    mounted = [volume.split(":")[0] for one in beside.values() for volume in one["volumes"] if volume.startswith("./")]
+    assert all((ROOT / "deploy" / path).is_dir() for path in mounted)
 
 
 def test_all_ways_to_scrape_name_the_jobs_that_the_rules_know() -> None:

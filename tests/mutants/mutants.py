@@ -5,12 +5,17 @@
 
 from tests.mutants.cli_mutants import CLI_MUTANTS
 from tests.mutants.console_access_mutants import CONSOLE_ACCESS_MUTANTS
+from tests.mutants.console_mutants import CONSOLE_MUTANTS
 from tests.mutants.epochless_mutants import EPOCHLESS_MUTANTS
 from tests.mutants.etcd_mutants import ETCD_MUTANTS
 from tests.mutants.fast_path_mutants import FAST_PATH_MUTANTS
+from tests.mutants.fleet_mutants import FLEET_MUTANTS
 from tests.mutants.hold_mutants import HOLD_MUTANTS
 from tests.mutants.http2_mutants import HTTP2_MUTANTS
+from tests.mutants.lag_live_mutants import LAG_LIVE_MUTANTS
+from tests.mutants.lag_rules_mutants import LAG_RULES_MUTANTS
 from tests.mutants.meta_mutants import META_MUTANTS
+from tests.mutants.monitoring_mutants import MONITORING_MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.page_mutants import PAGE_MUTANTS
 from tests.mutants.release_mutants import RELEASE_MUTANTS
@@ -391,10 +396,15 @@ MUTANTS = (
     ),
     *CLI_MUTANTS,
     *CONSOLE_ACCESS_MUTANTS,
+    *CONSOLE_MUTANTS,
     *FAST_PATH_MUTANTS,
+    *FLEET_MUTANTS,
     *HOLD_MUTANTS,
     *HTTP2_MUTANTS,
+    *LAG_RULES_MUTANTS,
+    *LAG_LIVE_MUTANTS,
     *META_MUTANTS,
+    *MONITORING_MUTANTS,
     *EPOCHLESS_MUTANTS,
     *STORE_MUTANTS,
     *TELEMETRY_MUTANTS,

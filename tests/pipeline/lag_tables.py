@@ -27,8 +27,8 @@ COLUMNS = {
     ),
     "shards": _columns(
         "evaluated_at time, namespace string, group string, shard string, topic string, partition long, broker string,"
-        "epoch long, offset long, committed_at time, head long, head_at time, lag long, lag_seconds double, consume_rate double,"
-        "produce_rate double, drain_seconds double, status string, burrow string, points int"
+        "epoch long, offset long, committed_at time, head long, head_at time, lag long, lost long, lag_seconds double,"
+        "consume_rate double, produce_rate double, drain_seconds double, trend double, status string, burrow string, points int"
     ),
     "rewinds": _columns(
         "at time, namespace string, group string, shard string, broker string, kind string, from_epoch long, from_offset long,"

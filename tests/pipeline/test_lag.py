@@ -138,7 +138,7 @@ def scenario() -> list[dict[str, Any]]:
     # Retention took what it had not read, and then more.
     rows += [commit(990 + at, 100 + at, 500, 50 + 30 * at, group="late", shard="T") for at in range(5)]
     rows.append(commit(998, 500, 520, 450, group="other", shard="T"))
-    back = {"group": "rewound", "shard": "R", "broker": "b2"}
+    back: dict[str, Any] = {"group": "rewound", "shard": "R", "broker": "b2"}
     rows += [commit(994 + at, 50 + at, 60, **back) for at in range(3)]
     rows.append(commit(997, 20, 60, kind="rewind", epoch=1, from_epoch=0, from_offset=52, seq=77, **back))
     rows.append(commit(997, 20, 60, kind="rewind", epoch=1, from_epoch=0, from_offset=52, seq=77, segment="copy", **back))

@@ -14,7 +14,7 @@ from tests.release import artefacts, audit, sbom
 from tests.release.versions import disagreeing, project_version
 
 ROOT = Path(__file__).parents[2]
-LOCKS = ("runtime.lock", "journal.lock", "spark.lock")
+LOCKS = ("runtime.lock", "console.lock", "journal.lock", "spark.lock")
 
 
 def main() -> int:

@@ -60,8 +60,13 @@
     return true;
   }
 
+  const notConnected = connection ? connection.textContent : "";
+
   function connected(is) {
-    if (connection) connection.hidden = is;
+    if (connection) {
+      connection.textContent = notConnected;
+      connection.hidden = is;
+    }
     document.documentElement.dataset.connected = is ? "yes" : "no";
     if (liveState && is) liveState.textContent = "This page shows what is now.";
   }
@@ -91,6 +96,12 @@
       lastHeard = Date.now();
       pause = FIRST_MS;
       connected(true);
+    });
+    source.addEventListener("stale", (event) => { // the connection is there, the console knows nothing new
+      lastHeard = Date.now();
+      pause = FIRST_MS;
+      connected(false);
+      if (connection) connection.textContent = `What is shown here is old: ${JSON.parse(event.data)}`;
     });
     source.addEventListener("away", () => location.reload()); // logged out, or there is no such page any more
     source.onerror = again;

@@ -3,7 +3,8 @@
 The Unix socket is open to its owner, and to root. Where its mode lets others open it, the kernel tells the built-in server who
 calls: others count as callers over TCP, and so does everybody on grpcio's server, which cannot tell. TCP is open to callers with
 the token; without a token file, to callers with a certificate (mTLS); else all are refused. Every call, also a refused one, is an
-event `admin.call` that no log level hides. A token is never logged.
+event `admin.call` that no log level hides; of those that only tell the state (READS), which a console asks each second, only the ones
+that are refused or fail. A token is never logged.
 """
 
 import hmac
@@ -37,6 +38,7 @@ log = structlog.get_logger(__name__)
 audit = logs.audit()
 
 CLAIM_MAX = 64  # characters
+READS = frozenset({"Status", "ListGroups", "DescribeGroup", "ListChanges"})  # logged only if they fail
 ITEMS_MAX = 5  # of a list in a request
 ROWS_MAX = 100  # per line: collectors cut long ones
 
@@ -125,7 +127,8 @@ class Access:
         except BaseException:  # the client has gone, or the adapter stops
             call.write_at_once("CANCELLED")
             raise
-        await call.write("OK")
+        if method not in READS:
+            await call.write("OK")
 
     def _check_token(self, context: Context) -> None:
         scheme, _, shown = _metadata(context, "authorization").partition(" ")

@@ -60,11 +60,17 @@ class LiveLag:
         self.filters = Filters()
         self.watches = LagWatches(self.filters)
         self.left_out = 0  # offsets of the store that had no room when it was read
+        self._complete_from: int | None = None  # the version of the view that has all offsets of the store
 
     @property
     def bounds_error(self) -> str:
         """Why bounds are missing that the broker should have told; empty if none are."""
         return self._asking.error
+
+    @property
+    def complete(self) -> bool:
+        """Whether the view has all offsets of the store; not yet while they are being read after a start."""
+        return self._complete_from is not None and self.view.version >= self._complete_from
 
     async def run(self) -> None:
         """Read the store's offsets, and evaluate, until cancelled. Begin it when the store was compared with the Meta Service."""
@@ -79,6 +85,7 @@ class LiveLag:
                 except Exception:  # commits go on, whatever is wrong here
                     log.exception("lag.failed", help="what was known is forgotten, and begins anew; report this")
                     self.table.fail()
+                    self._complete_from = None
                     rest_s = FAILED_S
 
     def end(self) -> None:
@@ -107,6 +114,7 @@ class LiveLag:
             self.left_out = await self._feed.fill(anyio.sleep)
         except StorageFailedError:
             return  # it is about to be opened again
+        self._complete_from = self.view.version + 2  # the next one may have been under way when the last offsets were read
         if self.left_out:
             log.warning(
                 "lag.left_out",

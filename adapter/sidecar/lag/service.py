@@ -1,6 +1,6 @@
 """The gRPC service `offsets.v1.OffsetLag`: requests -> the last evaluation -> messages, in slices. Decides nothing about lag."""
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -57,7 +57,7 @@ class OffsetLag(lag_grpc.OffsetLagServicer):
                 matching=len(found),
                 groups_kept=view.groups_kept,
                 shards_kept=view.shards_kept,
-                shards_forgotten=view.forgotten,
+                shards_forgotten=view.forgotten + lag.left_out,
                 evaluated_at_ms=view.evaluated_at_ms,
                 bounds_error=lag.bounds_error,
             )
@@ -105,7 +105,7 @@ class OffsetLag(lag_grpc.OffsetLagServicer):
 
     async def WatchGroupLag(  # noqa: D102
         self, request: lag_pb.WatchGroupLagRequest, context: Context
-    ) -> AsyncIterator[lag_pb.WatchGroupLagReply]:
+    ) -> AsyncGenerator[lag_pb.WatchGroupLagReply, None]:
         try:
             lag = self._serving().lag
             async with aclosing(changes(lag.watches, parse_filter(request.filter))) as replies:

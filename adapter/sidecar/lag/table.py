@@ -156,7 +156,7 @@ class LagTable:
         for place in np.flatnonzero(~live).tolist():
             held, row = found.records[place], int(found.rows[place])
             gone[held[2]] = max(gone.get(held[2], 0), held[1])
-            if row >= 0 and self._seqs[row] <= held[1]:
+            if row >= 0 and UNKNOWN < self._seqs[row] <= held[1]:
                 self._drop([row])
         if gone:
             live &= np.fromiter((held[1] > gone.get(held[2], 0) for held in found.records), np.bool_, len(found.records))

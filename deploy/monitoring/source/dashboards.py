@@ -284,7 +284,9 @@ ADAPTER = Dashboard(
                     about="How far the comparison with the Meta Service is.",
                     queries=[
                         Query(
-                            f"{_of('offset_adapter_recovery_compared')} / ({_of('offset_adapter_recovery_of')} > 0)", "compared"
+                            f"({_of('offset_adapter_recovery_compared')} / ({_of('offset_adapter_recovery_of')} > 0))"
+                            f" or ({_of('offset_adapter_recovery_of')} == 0) + 1",
+                            "compared",
                         )
                     ],
                 ),

@@ -1,7 +1,8 @@
 """Dashboards in Grafana's form, by its own SDK (grafana-foundation-sdk), whose types follow Grafana's schema."""
 
+import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from grafana_foundation_sdk.builders import common as common_builders
@@ -41,16 +42,17 @@ def rendered(described: Dashboard) -> str:
     )
     for variable in described.variables:
         built.with_variable(_variable(variable))
+    numbers = itertools.count(1)
     for row in described.rows:
-        _add(built, row)
+        _add(built, row, numbers)
     text: str = json.dumps(built.build(), cls=JSONEncoder, indent=1, sort_keys=True) + "\n"
     return text
 
 
-def _add(built: Any, row: Row) -> None:  # noqa: ANN401 - the SDK is not typed for mypy
-    built.with_row(builders.Row(row.title))
+def _add(built: Any, row: Row, numbers: Iterator[int]) -> None:  # noqa: ANN401 - the SDK is not typed for mypy
+    built.with_row(builders.Row(row.title).id(next(numbers)))
     for panel in row.panels:
-        built.with_panel(_KINDS[panel.kind](panel))
+        built.with_panel(_KINDS[panel.kind](panel).id(next(numbers)))
 
 
 def _firing() -> Any:  # noqa: ANN401
@@ -101,7 +103,8 @@ def _stat(panel: Panel) -> Any:  # noqa: ANN401
 
 
 def _states(panel: Panel) -> Any:  # noqa: ANN401
-    return _common(statetimeline.Panel(), panel).merge_values(merge_values=True).show_value(common.VisibilityMode.AUTO)
+    built = _common(statetimeline.Panel(), panel).merge_values(merge_values=True).show_value(common.VisibilityMode.AUTO)
+    return built.line_width(0).fill_opacity(80)
 
 
 def _table(panel: Panel) -> Any:  # noqa: ANN401

@@ -90,9 +90,7 @@ class FakeLag(lag_grpc.OffsetLagServicer):
             sums=self.groups[key], shards=self.shards.get(key, []), evaluated_at_ms=self.now_ms, bounds_error=self.bounds_error
         )
 
-    async def WatchGroupLag(  # type: ignore[override] # an async generator
-        self, request: lag_pb.WatchGroupLagRequest, context: Any
-    ) -> AsyncIterator[lag_pb.WatchGroupLagReply]:
+    async def WatchGroupLag(self, request: lag_pb.WatchGroupLagRequest, context: Any) -> AsyncIterator[lag_pb.WatchGroupLagReply]:
         await self._arrived(request, context)
         rows = self.matching(request.filter)
         queue: asyncio.Queue[lag_pb.WatchGroupLagReply] = asyncio.Queue()

@@ -8,7 +8,19 @@ import pytest
 from adapter.cli.main import COMMANDS, META_COMMANDS
 
 # Each takes from 10 to 100 ms of CPU: together they were three quarters of a health check.
-HEAVY = ("pydantic", "rocksdict", "rich", "structlog", "prometheus_client", "uvloop", "anyio", "tenacity", "hpack", "sqlite3")
+HEAVY = (
+    "pydantic",
+    "rocksdict",
+    "rich",
+    "structlog",
+    "prometheus_client",
+    "uvloop",
+    "anyio",
+    "tenacity",
+    "hpack",
+    "sqlite3",
+    "textual",
+)
 GRPC = ("grpc", "asyncio", "google.protobuf")
 NOWHERE = ("--address", "127.0.0.1:1")
 
@@ -27,6 +39,7 @@ def imported(*arguments: str) -> set[str]:
         ("get", "g"),
         ("commit", "g", "s", "1"),
         ("status",),
+        ("top",),
         ("list",),
         ("groups", "list"),
         ("meta", "kv", "list"),

@@ -9,12 +9,13 @@ from typing import Any
 
 import grpc
 import pytest
+from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import Input
 
 from adapter.cli import top_feed
 from adapter.cli.top_app import GroupsScreen, HelpScreen, TopApp, View
-from adapter.cli.top_feed import AdapterFeed
+from adapter.cli.top_feed import AdapterFeed, Feed
 from adapter.cli.top_shards import ShardsScreen
 from adapter.client.client import OffsetClient
 from adapter.rpc import lag_pb
@@ -84,12 +85,21 @@ class Screen:
 
 @asynccontextmanager
 async def watched(address: str, size: tuple[int, int] = SIZE, view: View | None = None) -> AsyncIterator[Screen]:
-    """`top` on a screen of this size."""
+    """`top` of an adapter on a screen of this size."""
+    async with (
+        OffsetClient.connect(address) as client,
+        screen_of(AdapterFeed(client, "the-adapter", lag_pb.LagFilter()), size, view) as screen,
+    ):
+        yield screen
+
+
+@asynccontextmanager
+async def screen_of(feed: Feed, size: tuple[int, int] = SIZE, view: View | None = None) -> AsyncIterator[Screen]:
+    """A feed on a screen of this size."""
     clock = Clock()
-    async with OffsetClient.connect(address) as client:
-        app = TopApp(AdapterFeed(client, "the-adapter", lag_pb.LagFilter()), view or View(), clock)
-        async with app.run_test(size=size) as pilot:
-            yield Screen(app, pilot, clock)
+    app = TopApp(feed, view or View(), clock)
+    async with app.run_test(size=size) as pilot:
+        yield Screen(app, pilot, clock)
 
 
 GROUPS = (
@@ -166,8 +176,21 @@ async def test_a_filter_is_typed_and_taken_away(lag: FakeLag, tmp_path: Path) ->
         assert "1 shown, sorted by worst, filter: sl" in screen.text
         await screen.press("escape")
         assert len(screen.names) == 3
+        await screen.press("slash", *"t/sl")
+        assert (screen.groups.words, screen.names) == ("t/sl", ["slow"])
+        await screen.press("escape")
         await screen.press("slash", "q", "escape")
         assert (len(screen.names), screen.groups.query_one(Input).display) == (3, False)
+
+
+async def test_a_filter_that_arrives_at_once_is_whole(lag: FakeLag, tmp_path: Path) -> None:
+    """Pasted, or typed faster than the screen is drawn: its letters were taken for keys of the table."""
+    async with serving(lag, tmp_path) as address, watched(address) as screen:
+        await screen.until(lambda: len(screen.names) == 3)
+        for key, letter in (("slash", "/"), ("s", "s"), ("l", "l"), ("enter", "\r")):
+            screen.app.post_message(Key(key, letter))
+        await screen.until(lambda: screen.names == ["slow"] and screen.groups.table.has_focus)
+        assert (screen.groups.order, screen.app.screen) == ("worst", screen.groups)
 
 
 async def test_only_groups_that_are_bad_enough(lag: FakeLag, tmp_path: Path) -> None:
@@ -367,12 +390,12 @@ async def test_help_and_the_end(lag: FakeLag, tmp_path: Path) -> None:
         async with watched(address) as screen:
             await screen.until(lambda: len(screen.names) == 3)
             await screen.press("question_mark")
-            assert isinstance(screen.app.screen, HelpScreen)
+            assert [type(shown) for shown in screen.app.screen_stack[1:]] == [HelpScreen]
             assert "the group's shards" in screen.text
             await screen.press("end")
             assert "messages per second by which the lag grows" in screen.text
             await screen.press("question_mark")
-            assert screen.app.screen is screen.groups
+            assert len(screen.app.screen_stack) == 1
             await screen.press("q")
             assert (screen.app._exit, screen.app.return_code) == (True, 0)
         async with watched(address) as screen:

@@ -1,6 +1,7 @@
 """The groups of a live table: what is told, what begins anew, what is filtered and how it is sorted."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,7 @@ def test_a_change_is_marked_by_its_way_for_a_while() -> None:
 @pytest.mark.parametrize("backwards", [False, True])
 def test_what_is_unknown_comes_last_either_way(order: Order, backwards: bool) -> None:
     """Except by name, where nothing is unknown."""
-    known = {"lag": 5, "lag_seconds": 1.0, "trend": -3.0, "commit_rate": 2.0}
+    known: dict[str, Any] = {"lag": 5, "lag_seconds": 1.0, "trend": -3.0, "commit_rate": 2.0}
     rows = rows_of(group("z", **known), group("a", last_commit_at_ms=0, status_since_ms=0), group("y", **known))
     shown = names(rows, order, backwards=backwards)
     if order not in {"name", "worst"}:

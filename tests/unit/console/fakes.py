@@ -3,7 +3,7 @@
 # ruff: noqa: ARG002 - the signatures are those of what they stand for
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from html.parser import HTMLParser
 from typing import Any
@@ -111,7 +111,7 @@ class FakeFleet:
             return None
         return self.shards.get(view.key, GroupShards(view, [shard_row("t/0"), shard_row("t/1", offset=100, lag=0)]))
 
-    async def changes(self, pause_s: float = 0.5) -> AsyncIterator[Change]:
+    async def changes(self, pause_s: float = 0.5) -> AsyncGenerator[Change, None]:
         yield Change(adapters=True, groups=frozenset(), many=True)
         while True:
             await self._changed.wait()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from itsdangerous import URLSafeSerializer
 from structlog.testing import capture_logs
 
 from adapter.console.access import Access
@@ -20,6 +21,7 @@ from tests.unit.console.consoles import (
     HERE,
     USER_HEADER,
     VIEW,
+    Browser,
     browsing,
     by_proxy,
     by_token,
@@ -61,6 +63,12 @@ def test_beyond_loopback_somebody_has_to_log_in(access: dict[str, Any], server: 
     listen = {"listen": "0.0.0.0:9540", "allow_plaintext_beyond_loopback": True, **server}
     with pytest.raises(ConfigError, match=setting):
         settings_of(access, server=listen)
+
+
+def test_with_tls_alone_nobody_is_known_either() -> None:
+    """It hides what is sent, and asks nobody who they are."""
+    with pytest.raises(ConfigError, match=r"access\.admin_token_file"):
+        settings_of({}, server={"listen": "0.0.0.0:9540", "tls": {"cert": "c.pem", "key": "k.pem"}})
 
 
 def test_beyond_loopback_tokens_or_a_proxy_with_tls_are_enough(tmp_path: Path) -> None:
@@ -173,14 +181,19 @@ async def test_logout_ends_the_session_also_for_a_copy_of_its_cookie(tmp_path: P
     assert [(line["event"], line["person"]) for line in lines] == [("console.login", "ann"), ("console.logout", "ann")]
 
 
+def session_id(browser: Browser) -> str:
+    """The id of a browser's session, as its cookie has it."""
+    ((_, cookie),) = dict(browser.client.cookies).items()
+    return str(URLSafeSerializer("any").load_payload(cookie.rpartition(".")[0].encode())[0])
+
+
 async def test_a_login_begins_another_session(tmp_path: Path) -> None:
     """So that nobody can have put a known one into the browser before; the forms of the old one are of no use."""
     async with browsing(settings_of(by_token(tmp_path))) as browser:
-        await browser.get("/login")
-        before = dict(browser.client.cookies)
         old_form = await browser.token_of("/login")
+        before = session_id(browser)
         await browser.login(ADMIN)
-        assert dict(browser.client.cookies) != before
+        assert session_id(browser) != before
         assert (await browser.post("/logout", {"form_token": old_form})).status_code == 403
 
 

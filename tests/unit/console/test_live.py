@@ -14,8 +14,9 @@ from starlette.applications import Starlette
 
 from adapter.console import live as live_module
 from adapter.console.config import ConsoleConfig, ConsoleServerSection
-from adapter.console.views import Table, difference, digest
-from adapter.fleet.views import Health
+from adapter.console.views import Fragments, Table, difference, digest
+from adapter.errors import OverloadedError
+from adapter.fleet.views import GroupPage, Health
 from adapter.rpc import lag_pb
 from tests.unit.console.fakes import BASE, FakeFleet, FakeMeta, adapter_view, application, client_of, group_view, instance
 
@@ -193,7 +194,8 @@ async def test_streams_are_bounded() -> None:
         first, second, third = (Reader(app, "/live/groups") for _ in range(3))
         tasks.start_soon(first.run)
         await first.next("fragments")
-        await second.run()
+        with anyio.move_on_after(30):  # one that is taken does not end
+            await second.run()
         assert second.status == 503
         first.leave()
         with anyio.fail_after(60):
@@ -229,7 +231,8 @@ async def test_stop_ends_all_streams_and_takes_no_more() -> None:
         app.state.background.stop()
         with anyio.fail_after(60):
             await reader.ended.wait()
-        await late.run()
+        with anyio.move_on_after(30):
+            await late.run()
         assert late.status == 503
 
 
@@ -248,6 +251,36 @@ async def test_a_page_that_is_gone_tells_its_readers_to_leave() -> None:
             await reader.ended.wait()
 
 
+@pytest.mark.parametrize("error", [OverloadedError("too many ask"), RuntimeError("a bug")])
+async def test_a_page_that_cannot_be_made_is_said_to_be_old(error: Exception) -> None:
+    """Its readers are told, others are not concerned, and it goes on when it can be made again."""
+
+    class Failing(FakeFleet):
+        failing = False
+
+        async def groups(self, *arguments: Any, **named: Any) -> GroupPage:
+            if self.failing and named.get("text"):
+                raise error
+            return await super().groups(*arguments, **named)
+
+    fleet = Failing([adapter_view()], [group_view("a")])
+    app = application(fleet)
+    async with running(app) as tasks:
+        reader, other = Reader(app, "/live/groups?q=a"), Reader(app, "/live/groups")
+        tasks.start_soon(reader.run)
+        tasks.start_soon(other.run)
+        await reader.next("fragments")
+        await other.next("fragments")
+        fleet.failing = True
+        fleet.views["default", "a"] = group_view("a", lag=50)
+        fleet.tell()
+        assert await reader.next("stale")
+        assert await other.next("fragments")
+        fleet.failing = False
+        fleet.tell()
+        assert await reader.next("fragments")
+
+
 async def test_the_end_of_a_stream_comes_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one shows again who reads: a session may have ended."""
     monkeypatch.setattr(live_module, "LIFE_S", 0.0)
@@ -262,9 +295,9 @@ async def test_the_end_of_a_stream_comes_in_time(monkeypatch: pytest.MonkeyPatch
 def test_the_difference_is_what_changed() -> None:
     """Rows one by one while they are the same ones; all of it otherwise."""
     row = {"r1": Markup("<tr>1</tr>"), "r2": Markup("<tr>2</tr>")}
-    before = {"t": Table(Markup("<b>"), row, Markup("</b>")), "x": Markup("x")}
-    changed = {**before, "t": Table(Markup("<b>"), {**row, "r2": Markup("<tr>3</tr>")}, Markup("</b>"))}
-    fewer = {**before, "t": Table(Markup("<b>"), {"r2": row["r2"]}, Markup("</b>"))}
+    before: Fragments = {"t": Table(Markup("<b>"), row, Markup("</b>")), "x": Markup("x")}
+    changed: Fragments = {**before, "t": Table(Markup("<b>"), {**row, "r2": Markup("<tr>3</tr>")}, Markup("</b>"))}
+    fewer: Fragments = {**before, "t": Table(Markup("<b>"), {"r2": row["r2"]}, Markup("</b>"))}
     assert difference(before, before) == []
     assert difference(before, changed) == [("r2", "<tr>3</tr>")]
     assert difference(before, fewer) == [("t", "<b><tr>2</tr></b>")]

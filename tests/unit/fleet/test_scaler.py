@@ -64,11 +64,8 @@ async def scaling(
 ) -> AsyncIterator[tuple[ExternalScaler, "scaler_grpc.ExternalScalerAsyncStub"]]:
     """A server with a scaler, and a client."""
     scaler = ExternalScaler(source, streams_max=streams_max, repeat_s=repeat_s)
-
-    def add(server: grpc.aio.Server) -> None:
-        scaler_grpc.add_ExternalScalerServicer_to_server(scaler, server)
-
-    async with listening(ServerSection(listen="127.0.0.1:0"), [SERVICE], add, grpc_server=grpc_server) as server:
+    section = ServerSection(listen="127.0.0.1:0")
+    async with listening(section, [SERVICE], scaler.add_to, grpc_server=grpc_server) as server:
         await server.accept_waiting()
         async with grpc.aio.insecure_channel(server.addresses[0]) as channel:
             yield scaler, scaler_grpc.ExternalScalerStub(channel)

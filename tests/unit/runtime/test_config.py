@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from annotated_types import Ge, Le
 
+from adapter.console.config import ConsoleConfig
 from adapter.errors import ConfigError
 from adapter.metaservice.config import MetaConfig
 from adapter.runtime.addresses import is_loopback, split_address
@@ -15,7 +16,7 @@ from adapter.runtime.config import Section, load, parse
 from adapter.sidecar.config import AdapterConfig
 from tests.unit.config_files import FILES, comment_above, names_in, settings, with_examples
 
-KINDS: dict[str, type[Section]] = {"adapter.toml": AdapterConfig, "meta.toml": MetaConfig}
+KINDS: dict[str, type[Section]] = {"adapter.toml": AdapterConfig, "meta.toml": MetaConfig, "console.toml": ConsoleConfig}
 BOTH = pytest.mark.parametrize("name", KINDS)
 
 
@@ -154,8 +155,9 @@ def test_plaintext_beyond_loopback_is_refused_until_the_file_says_so_in_plain_wo
     ) as caught:
         parse({"server": server}, KINDS[name], source="f")
     assert "allow_plaintext_beyond_loopback = true" in str(caught.value)
-    parse({"server": {**server, "allow_plaintext_beyond_loopback": True}}, KINDS[name], source="f")
-    parse({"server": {**server, "tls": {"cert": "c", "key": "k"}}}, KINDS[name], source="f")
+    access = {"access": {"view_token_file": "token"}} if name == "console.toml" else {}  # else everybody could look
+    parse({"server": {**server, "allow_plaintext_beyond_loopback": True}, **access}, KINDS[name], source="f")
+    parse({"server": {**server, "tls": {"cert": "c", "key": "k"}}, **access}, KINDS[name], source="f")
 
 
 @BOTH

@@ -54,6 +54,24 @@ def test_a_group_that_is_larger_than_the_size_leaves_at_once() -> None:
     assert len(hot) == 0
 
 
+def test_a_look_has_the_groups_that_were_used_since_the_last_one() -> None:
+    """The newest first; a read counts as use. What leaves for lack of room is told."""
+    hot = RecordCache(max_keys=2)
+    gone: list[Held] = []
+    hot.evicted = gone.extend
+    hot.update(G, {"a": held(1)})
+    hot.update(H, {"a": held(2)})
+    assert hot.used() == [H, G]
+    assert hot.used() == []
+    hot.update(G, {"a": held(3)})
+    assert hot.used() == [G]
+    assert hot.held([G, H, J]) == [held(3), held(2)]
+    hot.update(J, {"a": held(4)})
+    assert (gone, hot.used(), len(hot)) == ([held(2)], [J], 2)
+    hot.update(H, {"a": held(5), "b": held(6)})
+    assert (gone, hot.used()) == ([held(2), held(3), held(4)], [H])
+
+
 def test_the_cache_answers_from_memory_what_is_in_the_store(tmp_path: Path) -> None:
     """After a write, an overwrite, a removal and a reopening."""
     store = LocalStore.open(tmp_path / "store", "never")

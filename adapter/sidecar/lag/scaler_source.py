@@ -1,0 +1,94 @@
+"""The lag of this adapter's groups for KEDA: what is known, and why the rest is not."""
+
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING
+
+import anyio
+
+from adapter.errors import AdapterError, NotReadyError
+from adapter.fleet.scaling import GroupState, ShardState
+from adapter.model.codec import group_prefix
+from adapter.model.records import GroupKey
+from adapter.rpc import lag_pb
+from adapter.runtime.large_calls import SLICE_ROWS
+from adapter.runtime.slices import others
+
+if TYPE_CHECKING:  # these load numpy, which an adapter does only when commits are served
+    from adapter.sidecar.lag.live import LiveLag
+    from adapter.sidecar.lag.service import Serving
+    from adapter.sidecar.lag.view import View
+
+PAUSE_S = 1.0  # between two looks at the same group
+
+
+class LiveLagSource:
+    """Implements `adapter.fleet.scaler.LagSource`. `serving` raises NotReadyError while nothing is to be read (invariant 9)."""
+
+    def __init__(self, serving: Callable[[], "Serving"], pause_s: float = PAUSE_S) -> None:
+        self._serving = serving
+        self._pause_s = pause_s
+
+    async def state(self, namespace: str, group: str) -> GroupState:
+        """A group now. Unknown while the adapter does not serve, and until it has looked at all that it stores."""
+        try:
+            core, lag = self._serving()
+        except AdapterError as error:
+            return GroupState((), str(error))
+        if not lag.complete:
+            return GroupState((), "the adapter has just begun to serve, and has not looked at all offsets yet")
+        key, view = GroupKey(namespace, group), lag.view
+        number = _number(lag, view, key)
+        if number is None:
+            return GroupState((), f"nobody has committed to {namespace}/{group} at this adapter")
+        shards: list[ShardState] = []
+        rows = view.rows_of(number)
+        for at in range(0, len(rows), SLICE_ROWS):
+            part = list(view.shards(rows[at : at + SLICE_ROWS]))
+            stored = core.store.hold_all(key, [row.shard for row in part])
+            for row in part:
+                if fields := stored[row.shard][0]:
+                    row.topic = fields[5]
+                shards.append(_shard(row, view.evaluated_at_ms))
+            await others()
+        return GroupState(shards, incomplete=_left_out(lag, view))
+
+    async def changes(self, namespace: str, group: str) -> AsyncGenerator[None, None]:
+        """Wake when the sums of the group change, and when the adapter begins or ends to serve."""
+        key = GroupKey(namespace, group)
+        while True:
+            yield
+            await anyio.sleep(self._pause_s)
+            try:
+                await self._changed(key)
+            except NotReadyError:
+                continue
+
+    async def _changed(self, key: GroupKey) -> None:
+        """Wait until the sums of a group change. Raises NotReadyError when the adapter does not serve."""
+        lag = self._serving().lag
+        seen = _changed_in(lag, lag.view, key)
+        while _changed_in(lag, lag.view, key) == seen and lag.complete:
+            await lag.watches.after(lag.view.version)
+
+
+def _number(lag: "LiveLag", view: "View", key: GroupKey) -> int | None:
+    """The number of a group in a view; None if there is no lag of it."""
+    number = lag.table.group_id(group_prefix(key))
+    if number is None or number >= len(view.groups) or view.groups[number] != key or not view.sums.shards[number]:
+        return None
+    return number
+
+
+def _changed_in(lag: "LiveLag", view: "View", key: GroupKey) -> int:
+    """The version of the view in which the group changed last; -1 if there is no lag of it."""
+    number = _number(lag, view, key)
+    return -1 if number is None else int(view.changed[number])
+
+
+def _shard(row: lag_pb.ShardLag, now_ms: int) -> ShardState:
+    return ShardState(row, max(now_ms - row.bounds_at_ms, 0) / 1000 if row.bounds_at_ms else None)
+
+
+def _left_out(lag: "LiveLag", view: "View") -> str:
+    count = view.forgotten + lag.left_out
+    return f"{count} shards have no room: raise lag.shards" if count else ""
