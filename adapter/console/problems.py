@@ -64,7 +64,7 @@ def _of_groups(groups: Mapping[str, int]) -> Iterator[Problem]:
             "groups-stuck",
             "",
             f"{counted(sum(stuck.values()), 'group')} with messages to read and no progress: {counts}.",
-            "Look at their consumers: STOP commits no more, STALL commits the same offset again. The page of groups has them first.",
+            "Look at their consumers: STOP commits no more, STALL commits the same offset. The page of groups has them first.",
         )
 
 
