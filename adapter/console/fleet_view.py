@@ -24,13 +24,15 @@ async def _build(site: Site, _: Query) -> Built:
     page = await site.fleet.groups(order=lag_pb.WORST, page_size=WORST)
 
     def data() -> dict[str, Any]:
+        groups = summary_json(page)
+        found = problems.problems(adapters, unresolved, instances, raft, groups["statuses"])
         return {
-            "problems": [problem._asdict() for problem in problems.problems(adapters, unresolved, instances, raft)],
+            "problems": [problem._asdict() for problem in found],
             "adapters": [adapter_json(adapter) for adapter in adapters],
             "meta": [instance_json(instance) for instance in instances],
             "raft": raft
             and {"groups": raft.groups, "problems": raft.problems, "error": raft.error, "asked_at_ms": raft.asked_at_ms},
-            "groups": summary_json(page),
+            "groups": groups,
         }
 
     def fragments(pages: Pages, link: Link) -> Fragments:

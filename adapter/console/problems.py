@@ -1,7 +1,8 @@
 """What is wrong, as sentences with what to do next. Pure: no clock, no I/O. The worst comes first."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from adapter.console.meta_instances import MetaInstance, RaftSituation
@@ -29,11 +30,15 @@ class Problem(NamedTuple):
 
 
 def problems(
-    adapters: Sequence[AdapterView], unresolved: Sequence[str], meta: Sequence[MetaInstance], raft: RaftSituation | None
+    adapters: Sequence[AdapterView],
+    unresolved: Sequence[str],
+    meta: Sequence[MetaInstance],
+    raft: RaftSituation | None,
+    groups: Mapping[str, int] = MappingProxyType({}),
 ) -> list[Problem]:
     """All problems, the worst first, in the order of their subjects otherwise.
 
-    `unresolved`: entries of the fleet's settings that lead to no adapter, and why.
+    `unresolved`: entries of the fleet's settings that lead to no adapter, and why. `groups`: how many have each status.
     """
     found = [
         *(
@@ -45,8 +50,22 @@ def problems(
         *(problem for instance in meta for problem in _of_instance(instance)),
         *_of_meta(meta),
         *(_of_raft(raft) if raft else ()),
+        *_of_groups(groups),
     ]
     return sorted(found, key=lambda problem: LEVELS.index(problem.level))
+
+
+def _of_groups(groups: Mapping[str, int]) -> Iterator[Problem]:
+    stuck = {word: groups.get(word, 0) for word in ("stop", "stall")}
+    if any(stuck.values()):
+        counts = ", ".join(f"{number} {word.upper()}" for word, number in stuck.items() if number)
+        yield Problem(
+            "poor",
+            "groups-stuck",
+            "",
+            f"{counted(sum(stuck.values()), 'group')} with messages to read and no progress: {counts}.",
+            "Look at their consumers: STOP commits no more, STALL commits the same offset. The page of groups has them first.",
+        )
 
 
 def _of_adapter(adapter: AdapterView) -> Iterator[Problem]:

@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 from adapter.client.client import USER_KEY, OffsetClient
 from adapter.errors import ConfigError
 from adapter.rpc import offsets_grpc, offsets_pb
+from adapter.sidecar.api.access import READS
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.processes import ServiceProcess, adapter_process, ended
 from adapter.testing.sidecars import adapter_config, running_sidecar

@@ -3,8 +3,8 @@
 The Unix socket is open to its owner, and to root. Where its mode lets others open it, the kernel tells the built-in server who
 calls: others count as callers over TCP, and so does everybody on grpcio's server, which cannot tell. TCP is open to callers with
 the token; without a token file, to callers with a certificate (mTLS); else all are refused. Every call, also a refused one, is an
-event `admin.call` that no log level hides; of those that only tell the state (READS), which a console asks each second, only the ones
-that are refused or fail. A token is never logged.
+event `admin.call` that no log level hides; of those that only tell the state (READS), which a console asks each second, only one
+that is refused or fails. A token is never logged.
 """
 
 import hmac

@@ -170,6 +170,14 @@ def test_raft_groups_without_a_leader_come_before_those_that_are_misplaced() -> 
     assert [one.kind for one in problems([adapter_view()], [], [], RaftSituation(error="x"))] == ["raft-unknown"]
 
 
+def test_groups_without_progress_are_a_problem() -> None:
+    """A page that calls everything fine while a group has stopped would not be believed again."""
+    (problem,) = problems([adapter_view("a:1")], [], [], None, {"ok": 7, "warn": 2, "stall": 1, "stop": 2})
+    assert (problem.level, problem.kind) == ("poor", "groups-stuck")
+    assert problem.text == "3 groups with messages to read and no progress: 2 STOP, 1 STALL."
+    assert problems([adapter_view("a:1")], [], [], None, {"ok": 7, "warn": 2, "stall": 0, "stop": 0}) == []
+
+
 def test_the_worst_comes_first() -> None:
     """Whatever the order of the adapters is."""
     found = problems(
