@@ -41,7 +41,7 @@ SCALE = 0.02
 INTERVAL_S = 0.5  # of Prometheus
 QUIET_S = 10.0  # without a fault, before the first one: no alert may fire
 FULL_DISK = "broker-3"  # whose store is on the small disk
-WIDTH = 110  # without a terminal
+WIDTH = 120  # without a terminal
 KINDS = ("kill", "pause", "fill", "stall", "reset")
 
 
@@ -165,7 +165,7 @@ def report(outcome: Outcome) -> None:
     table.title = f"Seconds; the page's bar: {PAGE_BAR_S:g}; an alert's: its own time and {SLACK_S:g} for scrapes and evaluations"
     table.title_justify = "left"
     table.add_column("fault", overflow="fold")
-    table.add_column("alert", overflow="fold")
+    table.add_column("alert", no_wrap=True)
     for name in ("page shows", "alert fires", "its time", "page clears", "alert clears"):
         table.add_column(name, justify="right")
     for one in outcome.measured:

@@ -131,7 +131,8 @@ def _newness(live: Json) -> tuple[int, int, int, int]:
 
 
 def _rest(live: Json) -> object:
-    return [live[name] for name in ("epoch", "offset", "committed_at_ms", "status", "lost")] + [live.get("lag")]
+    always = [live[name] for name in ("epoch", "offset", "committed_at_ms", "status", "lost")]
+    return always + [live.get(name) for name in ("lag", "low_watermark", "high_watermark")]
 
 
 @asynccontextmanager
@@ -155,7 +156,7 @@ async def _leave_one_behind(fleet: Fleet) -> None:
     """A shard that is on two adapters: committed through another one, as before its broker changed, and since then by its own."""
     here, there = fleet.load.brokers[:2]
     moved = next(consumer for consumer in here.consumers if consumer.key.group == MOVED)
-    before = here.acknowledged[moved.key]
+    before = here.acknowledged[moved.key] + 1
     await there.client.commit(MOVED, {moved.key.shard: before}, namespace=moved.key.namespace)
     with anyio.fail_after(PATIENCE_S):
         while here.acknowledged[moved.key] <= before:  # noqa: ASYNC110 - the load has no event for it
@@ -317,16 +318,12 @@ async def test_everything_that_is_drawn_equals_what_the_commands_answer(tmp_path
         assert after.shards.keys() == keys.keys()
         acknowledged = {key: offset for broker in fleet.load.brokers for key, offset in broker.acknowledged.items()}
         reset = next(fleet.load.scenario.of(Way.RESET))
-        for key, offset in acknowledged.items():
+        for at, offset in acknowledged.items():
             # Of the group that was reset, no consumer may have committed again.
-            assert (key.namespace, key.group) == reset.key or after.shards[key.namespace, key.group][key.shard][1]["live"][
-                "offset"
-            ] == offset
+            if (at.namespace, at.group) != reset.key:
+                assert after.shards[at.namespace, at.group][at.shard][1]["live"]["offset"] == offset
         changed = of_group[reset.key]
         assert [item.attributes["data-kind"] for item in changed.one("", id="changes").all("li", **{"data-kind": "reset"})]
-        here, there = (adapter.name for adapter in fleet.adapters[:2])
-        [twice] = [row for row in of_group["default", MOVED].all("tr") if f"{here} also: {there}" in row.text]
-        assert twice.attributes["data-shard"] in after.shards["default", MOVED]
         assert any(row["lost"] for row in map(after.sums, after.shards))
 
 

@@ -50,6 +50,7 @@ def test_each_state_but_serving_is_a_problem(health: Health, kind: str, level: s
         ({"loss": offsets_pb.LossStatus(writes=3, found_at_ms=NOW_MS, why="watermark")}, "adapter-loss", "bad"),
         ({"meta_losses": 1, "meta_loss": "older", "meta_loss_at_ms": NOW_MS}, "meta-lost", "bad"),
         ({"clock_is_off": True, "clock_skew_seconds": -90.0}, "clock-off", "bad"),
+        ({"store": offsets_pb.StoreStatus(disk_full=True)}, "disk-full", "bad"),
         ({"last_flush_error": "UNAVAILABLE"}, "flush-failing", "bad"),
         ({"dirty_keys": 1, "oldest_dirty_seconds": 61.0}, "dirty-old", "bad"),
         ({"refused_keys": 2}, "keys-refused", "poor"),
