@@ -65,8 +65,8 @@ class MetaInstancesSection(Section):
 
     endpoints: Annotated[tuple[Address, ...], Strict(strict=False)] = ()
     tls: ClientTls | None = None
-    timeout_ms: int = Field(default=2_000, ge=10, le=60_000)
-    interval_ms: int = Field(default=1_000, ge=100, le=600_000)
+    timeout_ms: int = Field(default=1_000, ge=10, le=60_000)
+    interval_ms: int = Field(default=500, ge=100, le=600_000)
     raft_config: FilePath | None = None
 
 

@@ -197,6 +197,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
         if request.limit > MAX_CHANGES:
             raise InvalidInputError(f"limit: {request.limit} is over {MAX_CHANGES}")
         names = parse_listed(request.namespace, request.group)
+        self._core()  # not before the recovery has ended, as all that tells of offsets
         reply = offsets_pb.ListChangesReply(since_ms=self._history.since_ms)
         async for some in in_slices(self._history.newest(names, request.limit or DEFAULT_CHANGES)):
             reply.changes.extend(map(noted_change, some))
