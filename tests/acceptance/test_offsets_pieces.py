@@ -161,6 +161,7 @@ def test_what_the_adapter_could_not_ask_is_told(small: Tool) -> None:
         (
             "group g in namespace default: write_back\n"
             "warning: the broker did not tell the bounds of its shards: the broker is away\n"
+            "no live lag: this adapter is of a version without it\n"
         ),
     )
 
