@@ -163,7 +163,7 @@ class GroupTable:
         self._shared[slot].discard(key)
         if len(owners) > 1:
             self._owners[key] = owners
-            self.unmerged[key] = None
+            self._sum(key, row, owners)
         elif owners:
             (owner,) = owners
             del self._owners[key]
@@ -273,6 +273,10 @@ class GroupTable:
                 self._shared[owner].add(key)
             self._columns["owner"][row] = SEVERAL
             self._columns["inexact"][row] = True
+        self._sum(key, row, owners)
+
+    def _sum(self, key: Key, row: int, owners: Sequence[int]) -> None:
+        """Have a group merged that several adapters have; what was never merged is the plain sum until then."""
         self.unmerged[key] = None
         if self._columns["inexact"][row]:
             plain = plain_sum(lag_pb.GroupLag.FromString(self._entries[owner][key]) for owner in owners)

@@ -114,7 +114,7 @@ async def test_the_shards_of_a_group_are_asked_again_only_after_a_change() -> No
     for adapter, shard in ((one, "a"), (other, "b")):
         adapter.set_group("g", [shard_lag(shard, 1, 3)])
     async with fleet_of(one, other) as fleet:
-        await until_lag(fleet, 4)
+        await until(fleet, lambda view: view.lag.lag == 4 and view.exact)
         asked = one.calls["GetGroupLag"]
         for _ in range(5):
             await fleet.groups()
