@@ -61,7 +61,9 @@ class Tmux:
 
     def __call__(self, *arguments: str) -> str:
         """Have the server do something; returns what it says."""
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("TMUX", "OFFSET_ADAPTER_"))}
+        # COLUMNS and LINES, which a test process may have, count more than the size of the terminal.
+        others = ("TMUX", "OFFSET_ADAPTER_", "COLUMNS", "LINES")
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(others)}
         ran = subprocess.run(
             ["tmux", "-S", str(self._socket), *arguments], capture_output=True, text=True, check=True, timeout=60, env=clean
         )

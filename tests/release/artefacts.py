@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import tarfile
 import time
 import venv
 import zipfile
@@ -14,6 +13,7 @@ from typing import NamedTuple
 
 from adapter.runtime.version import commit_of
 from adapter.testing.processes import free_port
+from tests.archives import unpack
 
 PATIENCE_S = 120
 
@@ -42,8 +42,7 @@ def build(root: Path, directory: Path) -> Built:
         run(str(python), "-m", "hatchling", "build", "-d", str(directory.resolve()), cwd=root)
         (wheel,) = directory.glob("*.whl")
         (sdist,) = directory.glob("*.tar.gz")
-        with tarfile.open(sdist) as file:
-            file.extractall(Path(work, "unpacked"), filter="data")
+        unpack(sdist, Path(work, "unpacked"))
         (unpacked,) = Path(work, "unpacked").iterdir()
         run(str(python), "-m", "hatchling", "build", "-t", "wheel", "-d", work, cwd=unpacked)
         (again,) = Path(work).glob("*.whl")

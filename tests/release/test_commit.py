@@ -4,13 +4,13 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from adapter.runtime.version import commit_of
+from tests.archives import unpack
 
 ROOT = Path(__file__).parents[2]
 PLACE = "adapter/runtime/commit"
@@ -74,8 +74,7 @@ def test_wheel_and_sdist_of_a_checkout_say_its_commit_and_so_does_a_wheel_of_the
     built = build(tree, "sdist", "wheel")
     assert in_wheel(built) == commit
     (sdist,) = built.glob("*.tar.gz")
-    with tarfile.open(sdist) as file:
-        file.extractall(tmp_path / "unpacked", filter="data")
+    unpack(sdist, tmp_path / "unpacked")
     (root,) = (tmp_path / "unpacked").iterdir()
     assert (root / PLACE).read_text().strip() == commit
     assert in_wheel(build(root, "wheel")) == commit

@@ -1,7 +1,6 @@
 """What each release wrote is read by this program, every value of it; then it says its version, and is read again."""
 
 import json
-import tarfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
@@ -31,6 +30,7 @@ from adapter.sidecar.config import JournalSection
 from adapter.sidecar.journal.notes import Counts
 from adapter.sidecar.journal.segments import SegmentFiles
 from adapter.sidecar.storage.store import LocalStore
+from tests.archives import unpack
 from tests.durability.etcd_cluster import OFFSETS, etcd
 from tests.durability.machine import require
 from tests.upgrade.fill import CLIENT_ID, GROUP
@@ -51,8 +51,7 @@ def release(request: pytest.FixtureRequest) -> Release:
 @pytest.fixture
 def written(release: Release, tmp_path: Path) -> Path:
     """A directory with what it wrote."""
-    with tarfile.open(release.data / "written.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(release.data / "written.tar.gz", tmp_path)
     return tmp_path
 
 
