@@ -15,7 +15,7 @@ from tests import lag_reference as reference
 from tests.lag_histories import NOW, SETTLED, history
 from tests.lag_reference import SECOND, History, Rules
 
-HISTORIES = 20_000
+HISTORIES = 5_000  # tests/unit/model/test_lag.py has many more, without Spark
 SECTION = LagSection(window_points=8, minimum_points=3, allowed_lag=2, head_points=12)
 RULES = Rules(minimum=3, allowed=2, least=8 * SECOND, recent_heads=8)
 
