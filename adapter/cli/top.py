@@ -59,7 +59,7 @@ def top(
 ) -> None:
     """Show how far groups are behind, those that got worse first: live at a terminal, else once.
 
-    PATTERN is a shell pattern of the group's name: 'orders-*'. Press ? for the keys of the live table, q to end it.
+    PATTERN is a shell pattern of the group's name: 'orders-?'. Press ? for the keys of the live table, q to end it.
     """
     level = STATUSES[at_least] if at_least else lag_pb.LAG_STATUS_UNSPECIFIED
     wanted = Wanted(lag_pb.LagFilter(namespace=namespace, pattern=pattern, at_least=level), order, limit or 0)
