@@ -24,6 +24,7 @@ from tests.release.versions import project_version
 
 ROOT = Path(__file__).parents[2]
 ARCHIVE = Path(os.environ.get("IMAGE") or ROOT / f"build/offset-adapter-{project_version(ROOT)}-image.tar")
+TRUSTED: dict[str, Any] = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
 SECONDS_MAX = 120
 MB_MAX = 200  # of what is stored on a node
 USER = 10001
@@ -52,7 +53,7 @@ class Image:
                     assert not any(Path(name).name.startswith(".wh.") for name in part.getnames()), (
                         "a layer removes files of another"
                     )
-                    part.extractall(self.root, filter="fully_trusted", numeric_owner=True)  # noqa: S202 - our own image
+                    part.extractall(self.root, numeric_owner=True, **TRUSTED)  # noqa: S202 - our own image
 
     @staticmethod
     def _member(file: tarfile.TarFile, name: str) -> Any:
