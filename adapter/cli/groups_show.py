@@ -269,8 +269,9 @@ def _cells(row: Described.Shard, live: lag_pb.ShardLag | None, *, remote_known: 
     remote = row.remote if row.HasField("remote") else None
     epochs = [side.epoch for side in (local, remote) if side]
     # The live one leaves out messages that are gone from the log.
-    known = live if live is not None and live.HasField("lag") else row
-    lag = known.lag if known.HasField("lag") else None
+    # That of the same answer as the offset beside it; the live one is up to a second older.
+    known = row if row.HasField("lag") else live
+    lag = known.lag if known is not None and known.HasField("lag") else None
     return [
         row.shard,
         position_text(local),

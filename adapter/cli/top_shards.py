@@ -60,6 +60,9 @@ class ShardsScreen(Screen[None]):
         self._group = key
         self._styles = styles
         self._told = _NOTHING
+        # Kept, and not looked up: an answer may come while the screen goes away.
+        self._heading = Static("", id="group", markup=False)
+        self._sums = Static("", id="sums", markup=False)
         self.order: ShardOrder = "worst"
         self.table: LiveTable[lag_pb.ShardLag] = LiveTable(
             _COLUMNS if feed.many else _COLUMNS[:-1], self._cells, lambda row: row.shard, id="shards"
@@ -67,8 +70,8 @@ class ShardsScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """The lines above, the table, the keys."""
-        yield Static("", id="group", markup=False)
-        yield Static("", id="sums", markup=False)
+        yield self._heading
+        yield self._sums
         yield self.table
         yield Footer(show_command_palette=False)
 
@@ -121,12 +124,12 @@ class ShardsScreen(Screen[None]):
             parts.append(f"LOST {count_text(sums.lost)}")
         line = Text(f"{status} for {age_text(sums.status_since_ms, now_ms)}", style=self._styles.get(sums.status, DIM))
         line.append(f", {', '.join(parts)}, sorted by {self.order}", style=Style(bold=False, color="default"))
-        self.query_one("#sums", Static).update(line if reply.shards else "")
+        self._sums.update(line if reply.shards else "")
 
     def _tell(self, said: str, style: str) -> None:
         text = Text(visible("/".join(self._group)), style="bold")
         text.append(f"  {visible(said)}", style=style)
-        self.query_one("#group", Static).update(text)
+        self._heading.update(text)
 
     def _cells(self, row: lag_pb.ShardLag) -> Sequence[Cell]:
         return (

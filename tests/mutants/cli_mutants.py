@@ -187,11 +187,11 @@ CLI_MUTANTS = (
         ("unit/cli/test_groups_lag.py::test_where_there_is_no_lag_one_note_says_so",),
     ),
     Mutant(
-        "describe-counts-what-is-gone",
+        "describe-mixes-two-answers",
         "cli/groups_show.py",
+        'known = row if row.HasField("lag") else live',
         'known = live if live is not None and live.HasField("lag") else row',
-        "known = row",
-        "the lag of a group that was away contains messages that retention took",
+        "the lag beside an offset is that of another offset, up to a second older",
         ("unit/cli/test_groups_lag.py::test_a_table_has_the_lag_that_can_be_read",),
     ),
 )
