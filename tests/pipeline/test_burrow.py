@@ -58,7 +58,7 @@ def head_row(number: int, one: History) -> dict[str, Any]:
 
 
 def test_the_table_has_what_plain_python_finds(spark: SparkSession) -> None:
-    """On 20,000 random histories, in which every status occurs: whole numbers exactly, others nearly, null for unknown."""
+    """On random histories, in which every status occurs: whole numbers exactly, others nearly, null for unknown."""
     random = Random(5)
     # Without a head, its low is not known to the job.
     histories = [one if one.heads else replace(one, low=None) for one in (history(random) for _ in range(HISTORIES))]
@@ -85,5 +85,5 @@ def test_the_table_has_what_plain_python_finds(spark: SparkSession) -> None:
             assert row[name] == (None if exact is None else pytest.approx(float(exact), rel=1e-9, abs=1e-6)), (name, one)
     for column in ("burrow", "status"):
         counts = Counter(row[column] for row in found.values())
-        assert min(counts[name] for name in ("OK", "WARN", "STALL", "STOP", "REWIND")) > 200, counts
-    assert sum(row["burrow"] != row["status"] for row in found.values()) > 200
+        assert min(counts[name] for name in ("OK", "WARN", "STALL", "STOP", "REWIND")) > 40, counts
+    assert sum(row["burrow"] != row["status"] for row in found.values()) > 40
