@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import anyio
+import anyio.lowlevel
 import numpy as np
 
 from adapter.model.records import GroupKey
@@ -34,7 +35,7 @@ async def test_the_worst_pattern_over_the_worst_names_lets_other_work_run() -> N
         nonlocal turns
         while True:
             turns += 1
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(work)
