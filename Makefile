@@ -68,7 +68,7 @@ example: $(STAMP) ## Show a real consumer: NATS JetStream, kills, positions in t
 	@sh demo/unpack.sh nats-server nats-server
 	$(BIN)/python -m examples $(if $(MESSAGES),--messages $(MESSAGES)) $(if $(KILLS),--kills $(KILLS)) $(if $(ACK_WAIT),--ack-wait $(ACK_WAIT))
 
-check: $(SPARK_STAMP) lint types ## The inner loop: format, lint, import contracts, types, unit tests; under two minutes
+check: $(SPARK_STAMP) lint types ## The inner loop: format, lint, import contracts, types, unit tests; some three minutes
 	$(BIN)/python -m pytest --quiet --numprocesses=$(or $(JOBS),3) --dist=loadfile tests/unit tests/mutants
 
 test: $(SPARK_STAMP) tools lint types proto-check ## Run all checks: format, lint, types, generated code, tests
