@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame
 from rich.progress import Progress, TaskID
 
 from adapter.pipeline.config import LagSection
-from adapter.pipeline.lag_batch import Steps, process
-from adapter.pipeline.lag_files import LagFiles
-from adapter.pipeline.lag_job import SETTINGS, stream
+from adapter.pipeline.lag.batch import Steps, process
+from adapter.pipeline.lag.files import LagFiles
+from adapter.pipeline.lag.job import SETTINGS, stream
 from adapter.pipeline.session import spark_session
 from benchmarks.report import Bar, Result, Table
 from benchmarks.scale import Scale

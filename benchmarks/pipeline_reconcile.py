@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 from rich.progress import Progress
 
-from adapter.pipeline.reconcile import KEY, compare
+from adapter.pipeline.reconcile.compare import KEY, compare
 from adapter.pipeline.session import spark_session
 from benchmarks.machine import cpu_s
 from benchmarks.report import Bar, Result, Table

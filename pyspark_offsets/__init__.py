@@ -1,5 +1,5 @@
 """Registers the data source `offsets`: Spark imports installed modules named pyspark_* and uses their `DefaultSource`."""
 
-from adapter.pipeline.source import OffsetsDataSource as DefaultSource
+from adapter.pipeline.offsets.source import OffsetsDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

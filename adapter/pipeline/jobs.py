@@ -25,11 +25,11 @@ NOT_AS_ASKED = 1
 WITH_REJECTS = 3
 
 MODULES: Mapping[str, str] = {
-    "lag": "lag_job",
-    "reconcile": "reconcile_job",
-    "import": "imports_job",
-    "export": "exports_job",
-    "report": "report_job",
+    "lag": "lag.job",
+    "reconcile": "reconcile.job",
+    "import": "transfer.import_job",
+    "export": "transfer.export_job",
+    "report": "report.job",
 }
 
 _LOG_LEVEL = "spark.log.level"

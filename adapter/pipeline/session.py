@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 
 from adapter.pipeline.java import java_home
-from adapter.pipeline.journal_source import JournalDataSource
-from adapter.pipeline.source import OffsetsDataSource
+from adapter.pipeline.journal.source import JournalDataSource
+from adapter.pipeline.offsets.source import OffsetsDataSource
 
 LOCAL = "local[*]"
 

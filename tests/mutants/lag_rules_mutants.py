@@ -120,7 +120,7 @@ LAG_RULES_MUTANTS = (
     ),
     Mutant(
         "the-job-forgets-the-low",
-        "pipeline/journal_rows.py",
+        "pipeline/lag/journal_rows.py",
         "high - sf.greatest(offset, low)",
         "high - offset",
         "the recorded lags of the job count what was gone",
@@ -128,7 +128,7 @@ LAG_RULES_MUTANTS = (
     ),
     Mutant(
         "a-tombstone-is-a-commit-of-the-job",
-        "pipeline/lag_rows.py",
+        "pipeline/lag/judging.py",
         'np.where(points["live"] > 0, points["offset"], UNKNOWN)',
         'points["offset"]',
         "a deleted and recreated key has a commit that nobody made",

@@ -13,9 +13,10 @@ from adapter.formats.kafka_csv import LINE_MAX_BYTES
 from adapter.model.codec import encode_key, encode_record
 from adapter.model.queues import QUEUE_MAX
 from adapter.model.records import LONG_MAX, OffsetKey, OffsetRecord
-from adapter.pipeline import exports_job, imports_job
 from adapter.pipeline.config import JobConfig
 from adapter.pipeline.jobs import Switches
+from adapter.pipeline.transfer import export_job as exports_job
+from adapter.pipeline.transfer import import_job as imports_job
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.runtime.config import parse as parse_config
 from adapter.testing.processes import ServiceProcess

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from adapter.pipeline.report import Count, Group, Point, Report
+from adapter.pipeline.report.content import Count, Group, Point, Report
 
 AT_MS = 1_795_255_200_000
 HOSTILE = (

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from adapter.pipeline import lag
 from adapter.pipeline.config import LagSection
+from adapter.pipeline.lag import tables as lag
 from tests import lag_reference as reference
 from tests.lag_histories import NOW, SETTLED, history
 from tests.lag_reference import SECOND, History, Rules

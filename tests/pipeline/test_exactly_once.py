@@ -19,9 +19,9 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from adapter.pipeline import lag_job
 from adapter.pipeline.config import JobConfig
 from adapter.pipeline.jobs import DONE, Switches
+from adapter.pipeline.lag import job as lag_job
 from adapter.runtime.config import load
 from tests.pipeline.segments import commits, journal_table, write_segment
 

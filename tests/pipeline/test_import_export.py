@@ -15,10 +15,11 @@ from adapter.formats.rocketmq_json import Queues, broker_file, client_file
 from adapter.formats.rows import Naming, OffsetRow, Reject
 from adapter.model.queues import QUEUE_MAX
 from adapter.model.records import LONG_MAX
-from adapter.pipeline import exports, exports_job, imports
 from adapter.pipeline.config import ExportSection, ImportSection
-from adapter.pipeline.import_files import find_files, json_entries
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS
+from adapter.pipeline.transfer import export_job as exports_job
+from adapter.pipeline.transfer import exports, imports
+from adapter.pipeline.transfer.import_files import find_files, json_entries
 from adapter.runtime.config import parse as parse_config
 from adapter.testing.processes import ServiceProcess, meta_process
 from tests.pipeline.import_runs import CSV_LINES, Jobs

@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from adapter.pipeline.journal_segment import COLUMNS
+from adapter.pipeline.journal.segment import COLUMNS
 from tests.pipeline.segments import RUN, Row, commits, journal_table, segment_path, write_segment, write_segments
 
 # Names that Spark reads as of another type, or quotes, or that end a path.

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from adapter.model.schemas import TIME
 from adapter.pipeline.config import LagSection
-from adapter.pipeline.lag_batch import Steps, process, settled
-from adapter.pipeline.lag_files import LagFiles
+from adapter.pipeline.lag.batch import Steps, process, settled
+from adapter.pipeline.lag.files import LagFiles
 from tests.pipeline.segments import RUN, START, journal_table
 
 SECTION = LagSection(window_points=5)

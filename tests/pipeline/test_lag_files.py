@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from adapter.errors import AdapterError
-from adapter.pipeline import lag_files
-from adapter.pipeline.lag_files import TABLES, BatchInfo, LagFiles
+from adapter.pipeline.lag import files as lag_files
+from adapter.pipeline.lag.files import TABLES, BatchInfo, LagFiles
 
 
 def stage(files: LagFiles, batch: int, text: str) -> None:

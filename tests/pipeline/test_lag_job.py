@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from adapter.errors import ConfigError
-from adapter.pipeline import lag_job
 from adapter.pipeline.config import JobConfig, LagSection
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
-from adapter.pipeline.lag_files import BatchInfo, LagFiles
+from adapter.pipeline.lag import job as lag_job
+from adapter.pipeline.lag.files import BatchInfo, LagFiles
 from tests.pipeline.segments import START, commits, segment_path, write_segment
 
 ROWS = 3 * 4  # of a segment

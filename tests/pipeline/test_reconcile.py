@@ -13,7 +13,7 @@ from pyspark.sql.types import IntegerType, StructType
 
 from adapter.model.records import FIRST_EPOCH, OffsetRecord, merge, resolve
 from adapter.model.schemas import RECORDS, SNAPSHOT
-from adapter.pipeline import reconcile
+from adapter.pipeline.reconcile import compare as reconcile
 
 BROKERS = [f"broker-{number}" for number in range(70)]  # more than the bits of one long
 START = datetime(2026, 1, 1, tzinfo=UTC)

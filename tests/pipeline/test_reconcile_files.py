@@ -8,7 +8,7 @@ import pytest
 
 from adapter.errors import ConfigError
 from adapter.model.schemas import BROKER, JOURNAL, JOURNAL_VERSION, SNAPSHOT, TAKEN_AT_MS, VERSION_OF_JOURNAL, VERSION_OF_SNAPSHOT
-from adapter.pipeline.snapshot_files import find_snapshots
+from adapter.pipeline.reconcile.snapshots import find_snapshots
 
 GOOD = {VERSION_OF_SNAPSHOT: "1", BROKER: "b", TAKEN_AT_MS: "5"}
 

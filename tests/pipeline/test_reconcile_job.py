@@ -16,9 +16,9 @@ from rich.console import Console
 from adapter.cli.snapshot_file import SnapshotFile
 from adapter.model.codec import decode_key, decode_record, encode_key, encode_record
 from adapter.model.records import OffsetKey, OffsetRecord
-from adapter.pipeline import reconcile_job
 from adapter.pipeline.config import JobConfig
 from adapter.pipeline.jobs import JobError, Switches
+from adapter.pipeline.reconcile import job as reconcile_job
 from adapter.rpc import meta_grpc, meta_pb, offsets_pb
 from adapter.runtime.config import parse
 from adapter.testing.processes import ServiceProcess, ended, meta_process

@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from adapter.errors import ConfigError
-from adapter.pipeline import report_job
 from adapter.pipeline.config import JobConfig, ReportSection
 from adapter.pipeline.jobs import Switches
-from adapter.pipeline.report import HISTORY_MS, Reject, Report, gather, over_time
+from adapter.pipeline.report import job as report_job
+from adapter.pipeline.report.content import HISTORY_MS, Reject, Report, gather, over_time
 from adapter.runtime import files
 from tests.pipeline import lag_tables
 from tests.pipeline.lag_tables import EPOCH, START, at, group, rewind, write, write_batch

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from adapter.pipeline import report_job
-from adapter.pipeline.report import Bar, Reject, Report, Rewind, RewindTotals
+from adapter.pipeline.report import job as report_job
+from adapter.pipeline.report.content import Bar, Reject, Report, Rewind, RewindTotals
 from tests.pipeline.reports import AT_MS, HOSTILE, group, report_of
 
 WIDTHS = (1_200, 360)

@@ -9,9 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from adapter.pipeline.plots import PANELS, drawable, lag_plot, lag_seconds_plot, lines, rewinds_plot, short_number, short_seconds
-from adapter.pipeline.report import Bar, Point, Reject, Report, Rewind, RewindTotals
-from adapter.pipeline.report_page import TEMPLATE, duration, render
+from adapter.pipeline.report.content import Bar, Point, Reject, Report, Rewind, RewindTotals
+from adapter.pipeline.report.page import TEMPLATE, duration, render
+from adapter.pipeline.report.plots import (
+    PANELS,
+    drawable,
+    lag_plot,
+    lag_seconds_plot,
+    lines,
+    rewinds_plot,
+    short_number,
+    short_seconds,
+)
 from tests.pipeline.reports import AT_MS, HOSTILE, group, report_of
 
 ROOT = Path(__file__).parents[2]

@@ -8,8 +8,8 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 
 from adapter.errors import ConfigError
-from adapter.pipeline.source import OffsetsDataSource
-from adapter.pipeline.source_options import ReadOptions, WriteOptions, parse_options
+from adapter.pipeline.offsets.options import ReadOptions, WriteOptions, parse_options
+from adapter.pipeline.offsets.source import OffsetsDataSource
 from adapter.runtime.config import ClientTls
 
 

@@ -10,7 +10,8 @@ from pyspark.sql.datasource import EqualNullSafe, EqualTo, Filter, In, Not
 
 from adapter.errors import MetaUnavailableError, StoreDamagedError
 from adapter.model.records import OffsetRecord
-from adapter.pipeline.source import (
+from adapter.pipeline.offsets.options import ReadOptions, parse_options
+from adapter.pipeline.offsets.source import (
     PART_RECORDS,
     FilteringReader,
     OffsetsDataSource,
@@ -18,7 +19,6 @@ from adapter.pipeline.source import (
     _filters_are_offered,
     _thinned,
 )
-from adapter.pipeline.source_options import ReadOptions, parse_options
 from tests.pipeline.bulk_meta import BulkMeta, serving
 from tests.unit.helpers import key, record
 

@@ -13,8 +13,8 @@ from adapter.errors import InvalidInputError
 from adapter.metaservice.bulk_checks import Checked, check_slice
 from adapter.model.arrow import encode_records
 from adapter.model.schemas import RECORDS
-from adapter.pipeline import source_rows
-from adapter.pipeline.source_rows import bad_rows, check_columns, completed, refusal, without
+from adapter.pipeline.offsets import rows as source_rows
+from adapter.pipeline.offsets.rows import bad_rows, check_columns, completed, refusal, without
 
 BEGAN_MS = 1_700_000_000_000
 BEGAN = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=BEGAN_MS)

@@ -17,10 +17,10 @@ from adapter.errors import InvalidInputError, MetaUnavailableError, RefusedError
 from adapter.meta.blocking import MetaCalls
 from adapter.model.arrow import decode_records
 from adapter.model.records import MAX_ENTRIES, OffsetKey, OffsetRecord
-from adapter.pipeline import source_writer
-from adapter.pipeline.source_options import WriteOptions, parse_options
-from adapter.pipeline.source_rows import completed
-from adapter.pipeline.source_writer import IN_FLIGHT, MAX_BYTES, SAMPLES, OffsetsWriter, Written, _Task, chunks
+from adapter.pipeline.offsets import writer as source_writer
+from adapter.pipeline.offsets.options import WriteOptions, parse_options
+from adapter.pipeline.offsets.rows import completed
+from adapter.pipeline.offsets.writer import IN_FLIGHT, MAX_BYTES, SAMPLES, OffsetsWriter, Written, _Task, chunks
 from adapter.rpc import meta_pb
 from adapter.testing.processes import ServiceProcess, ended, meta_process
 from tests.pipeline.bulk_meta import BulkMeta, answer_lost, never_came, no_fault, serving

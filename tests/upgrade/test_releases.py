@@ -21,9 +21,9 @@ from adapter.metaservice.rocksdb.engine import RocksDbEngine
 from adapter.model.queues import MessageQueue
 from adapter.model.records import DEFAULT_NAMESPACE, GroupKey, Member, OffsetKey, OffsetRecord
 from adapter.model.schemas import SNAPSHOT
-from adapter.pipeline.journal_listing import Lister
-from adapter.pipeline.journal_segment import UNREADABLE, read_segment
-from adapter.pipeline.snapshot_files import find_snapshots
+from adapter.pipeline.journal.listing import Lister
+from adapter.pipeline.journal.segment import UNREADABLE, read_segment
+from adapter.pipeline.reconcile.snapshots import find_snapshots
 from adapter.runtime import format_mark
 from adapter.runtime.format_mark import ADAPTER_STORE, META_ETCD, META_STORE, OFFSET_FILE, Form
 from adapter.sidecar.config import JournalSection

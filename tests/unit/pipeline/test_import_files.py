@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter.errors import ConfigError
-from adapter.pipeline.import_files import Piece, cut, find_files, lines, rows_of
+from adapter.pipeline.transfer.import_files import Piece, cut, find_files, lines, rows_of
 
 GOOD = b'{"offsetTable":{"T@g":{0:5}}}'
 

@@ -9,7 +9,7 @@ from pyarrow import fs
 from structlog.testing import capture_logs
 
 from adapter.errors import ConfigError
-from adapter.pipeline.journal_listing import Lister, Listing, parse_run_key, roots_of, run_key
+from adapter.pipeline.journal.listing import Lister, Listing, parse_run_key, roots_of, run_key
 from tests.pipeline.segments import RUN, segment_path, write_segment
 
 DAY = "2025-12-01"
@@ -171,7 +171,7 @@ def test_a_directory_that_settled_is_not_read_again_until_it_changes(tmp_path: P
     settled = time.time_ns() - 120 * 10**9
     os.utime(folder, ns=(settled, settled))
     lister = Lister([str(tmp_path)])
-    monkeypatch.setattr("adapter.pipeline.journal_listing.fs.FileSelector", selecting(read))
+    monkeypatch.setattr("adapter.pipeline.journal.listing.fs.FileSelector", selecting(read))
     for _ in range(3):
         assert names(lister.list()) == [f"{DAY} broker-1 0"]
     assert read.count(str(folder)) == 1

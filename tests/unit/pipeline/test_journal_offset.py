@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.pipeline import journal_offset
-from adapter.pipeline.journal_listing import Listing, Segment, run_key
-from adapter.pipeline.journal_offset import (
+from adapter.pipeline.journal import offset as journal_offset
+from adapter.pipeline.journal.listing import Listing, Segment, run_key
+from adapter.pipeline.journal.offset import (
     KEEP_DAYS,
     Limit,
     Offset,

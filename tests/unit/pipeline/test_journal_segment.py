@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from adapter.model.schemas import BROKER, JOURNAL, VERSION_OF_JOURNAL
-from adapter.pipeline import journal_segment
-from adapter.pipeline.journal_listing import Segment
-from adapter.pipeline.journal_segment import COLUMNS, UNREADABLE, read_segment
+from adapter.pipeline.journal import segment as journal_segment
+from adapter.pipeline.journal.listing import Segment
+from adapter.pipeline.journal.segment import COLUMNS, UNREADABLE, read_segment
 from tests.pipeline.segments import RUN, START, commits, journal_table, write_segment
 
 OURS = {VERSION_OF_JOURNAL: b"1", BROKER: b"broker-1"}

@@ -12,7 +12,7 @@ from datetime import date, timedelta
 from itertools import chain
 from typing import Any
 
-from adapter.pipeline.journal_listing import Listing, Segment
+from adapter.pipeline.journal.listing import Listing, Segment
 
 # (first, last), both inclusive; ascending and not adjacent.
 Ranges = tuple[tuple[int, int], ...]

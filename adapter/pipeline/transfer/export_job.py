@@ -14,11 +14,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 
 from adapter.errors import ConfigError
 from adapter.formats.rocketmq_json import OFFSETS
-from adapter.pipeline import exports
 from adapter.pipeline.config import JobConfig, fields_of
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
-from adapter.pipeline.source_options import FORMAT
-from adapter.pipeline.summary import show_counts, show_rejects
+from adapter.pipeline.offsets.options import FORMAT
+from adapter.pipeline.transfer import exports
+from adapter.pipeline.transfer.summary import show_counts, show_rejects
 from adapter.runtime import files
 
 FILES = "files"  # below `output`, beside the table `rejects`

@@ -16,9 +16,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from adapter.errors import AdapterError, ConfigError
-from adapter.pipeline.journal_listing import Lister, Listing, Segment, parse_run_key, roots_of
-from adapter.pipeline.journal_offset import Limit, Step, advance, from_json, numbers_of, step, to_json
-from adapter.pipeline.journal_segment import COLUMNS, GONE, read_segment, unreadable
+from adapter.pipeline.journal.listing import Lister, Listing, Segment, parse_run_key, roots_of
+from adapter.pipeline.journal.offset import Limit, Step, advance, from_json, numbers_of, step, to_json
+from adapter.pipeline.journal.segment import COLUMNS, GONE, read_segment, unreadable
 
 _MAX_FILES = 1_000
 _PARTITION_BYTES = 4 * 2**20

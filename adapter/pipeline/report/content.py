@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 
-from adapter.pipeline.lag_status import SEVERITY, severity
+from adapter.pipeline.lag.status import SEVERITY, severity
 
 HISTORY_MS = 24 * 3_600_000  # the time range of lag, rewinds and rejects, back from the newest data
 LAG_STEPS = 240  # points of a line: about two pixels each

@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 from adapter.errors import ConfigError
 from adapter.pipeline.config import JobConfig
 from adapter.pipeline.jobs import DONE, Switches
-from adapter.pipeline.plots import lag_plot, lag_seconds_plot, rewinds_plot
-from adapter.pipeline.report import Report, gather
-from adapter.pipeline.report_page import render
+from adapter.pipeline.report.content import Report, gather
+from adapter.pipeline.report.page import render
+from adapter.pipeline.report.plots import lag_plot, lag_seconds_plot, rewinds_plot
 from adapter.runtime.clocks import wall_ms
 from adapter.runtime.files import write as write_file
 from adapter.runtime.wording import counted

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, MaxNLocator
 
-from adapter.pipeline.lag_status import BURROW_GROUP
-from adapter.pipeline.report import Group, Point, Report
+from adapter.pipeline.lag.status import BURROW_GROUP
+from adapter.pipeline.report.content import Group, Point, Report
 
 PANELS = 12
 _COLUMNS = 4

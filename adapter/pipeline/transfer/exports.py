@@ -10,7 +10,7 @@ from adapter.formats.files import LMQ_FILE
 from adapter.formats.rocketmq_json import BROADCAST, LMQ, LMQ_OFFSETS, OFFSETS, SEPARATOR
 from adapter.model.queues import QUEUE_MAX
 from adapter.pipeline.config import ExportSection, fields_of
-from adapter.pipeline.patterns import taken_apart
+from adapter.pipeline.transfer.patterns import taken_apart
 
 # A line of a file: the file's path below `output`, the table in the file, and the text without a line break.
 LINE = ("file", "table", "line")

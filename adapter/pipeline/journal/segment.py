@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from adapter.model.schemas import BROKER, JOURNAL, JOURNAL_VERSION, VERSION_OF_JOURNAL
-from adapter.pipeline.journal_listing import Segment, open_root
+from adapter.pipeline.journal.listing import Segment, open_root
 
 # The kind of a row that stands for unreadable data.
 UNREADABLE = "unreadable"

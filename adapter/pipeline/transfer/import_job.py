@@ -7,12 +7,12 @@ are merged. An unreadable row goes to `rejects`, and does not stop the others.
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from adapter.pipeline import imports
 from adapter.pipeline.config import JobConfig
-from adapter.pipeline.import_files import csv_lines, find_files, json_entries
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
-from adapter.pipeline.source_options import FORMAT
-from adapter.pipeline.summary import show_counts, show_rejects
+from adapter.pipeline.offsets.options import FORMAT
+from adapter.pipeline.transfer import imports
+from adapter.pipeline.transfer.import_files import csv_lines, find_files, json_entries
+from adapter.pipeline.transfer.summary import show_counts, show_rejects
 from adapter.runtime.wording import counted
 
 

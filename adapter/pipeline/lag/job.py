@@ -22,10 +22,10 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from adapter.errors import ConfigError
 from adapter.pipeline.config import JobConfig, LagSection
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
-from adapter.pipeline.journal_rows import PLANNED_AT
-from adapter.pipeline.lag_batch import Steps, process
-from adapter.pipeline.lag_display import LagDisplay, dry_run
-from adapter.pipeline.lag_files import LagFiles
+from adapter.pipeline.lag.batch import Steps, process
+from adapter.pipeline.lag.display import LagDisplay, dry_run
+from adapter.pipeline.lag.files import LagFiles
+from adapter.pipeline.lag.journal_rows import PLANNED_AT
 
 # The size of a batch, so that its rows (some millions, compressed to this size) fit in memory.
 BATCH_BYTES = 64 * 2**20

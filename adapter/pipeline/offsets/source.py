@@ -26,9 +26,9 @@ from adapter.meta.blocking import MetaCalls
 from adapter.model.arrow import decode_records
 from adapter.model.names import name_problem
 from adapter.model.schemas import RECORDS
-from adapter.pipeline.source_options import FORMAT, ReadOptions, WriteOptions, parse_options
-from adapter.pipeline.source_rows import check_columns
-from adapter.pipeline.source_writer import OffsetsWriter
+from adapter.pipeline.offsets.options import FORMAT, ReadOptions, WriteOptions, parse_options
+from adapter.pipeline.offsets.rows import check_columns
+from adapter.pipeline.offsets.writer import OffsetsWriter
 from adapter.rpc import meta_pb
 
 # Without the option `partitions`: the records of a part, and the largest number of parts.

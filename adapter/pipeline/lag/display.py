@@ -12,9 +12,9 @@ from rich.table import Table
 
 from adapter.pipeline.config import LagSection
 from adapter.pipeline.jobs import Switches
-from adapter.pipeline.journal_rows import US_OF_SECOND
-from adapter.pipeline.lag_files import TABLES, BatchInfo, LagFiles
-from adapter.pipeline.lag_status import severity
+from adapter.pipeline.lag.files import TABLES, BatchInfo, LagFiles
+from adapter.pipeline.lag.journal_rows import US_OF_SECOND
+from adapter.pipeline.lag.status import severity
 from adapter.runtime.wording import counted
 
 _WORST = 10

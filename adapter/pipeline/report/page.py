@@ -7,8 +7,8 @@ from pathlib import Path
 import jinja2
 
 from adapter.model.records import DEFAULT_NAMESPACE
-from adapter.pipeline.lag_status import BURROW_GROUP
-from adapter.pipeline.report import HISTORY_MS, Report
+from adapter.pipeline.lag.status import BURROW_GROUP
+from adapter.pipeline.report.content import HISTORY_MS, Report
 
 TEMPLATE = "report.html.j2"
 # The style of each status.

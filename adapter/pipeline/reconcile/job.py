@@ -13,11 +13,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 from rich.table import Table
 
 from adapter.model.names import NAME_MAX_BYTES
-from adapter.pipeline import reconcile
 from adapter.pipeline.config import JobConfig
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, JobError, Switches
-from adapter.pipeline.snapshot_files import Snapshots, damaged_file, find_snapshots, read_snapshots
-from adapter.pipeline.source_options import FORMAT
+from adapter.pipeline.offsets.options import FORMAT
+from adapter.pipeline.reconcile import compare as reconcile
+from adapter.pipeline.reconcile.snapshots import Snapshots, damaged_file, find_snapshots, read_snapshots
 from adapter.runtime.logs import harmless
 from adapter.runtime.wording import counted
 

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from adapter.pipeline import lag
 from adapter.pipeline.config import LagSection
-from adapter.pipeline.journal_rows import US_OF_SECOND, brokers, checked, reduced
-from adapter.pipeline.lag_files import BatchInfo, LagFiles
+from adapter.pipeline.lag import tables as lag
+from adapter.pipeline.lag.files import BatchInfo, LagFiles
+from adapter.pipeline.lag.journal_rows import US_OF_SECOND, brokers, checked, reduced
 
 # A broker whose journal is behind the newest one by more than this counts as gone. Before that, no group counts as stopped for a
 # time that this broker's journal does not cover yet.

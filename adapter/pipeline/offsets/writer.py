@@ -22,8 +22,8 @@ from adapter.meta.blocking import MetaCalls
 from adapter.model.arrow import encode_records
 from adapter.model.codec import decode_key
 from adapter.model.records import MAX_ENTRIES
-from adapter.pipeline.source_options import WriteOptions
-from adapter.pipeline.source_rows import bad_rows, completed, refusal, without
+from adapter.pipeline.offsets.options import WriteOptions
+from adapter.pipeline.offsets.rows import bad_rows, completed, refusal, without
 from adapter.rpc import meta_pb
 from adapter.runtime import files
 from adapter.runtime.wording import counted

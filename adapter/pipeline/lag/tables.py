@@ -15,10 +15,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from adapter.model.records import LONG_MAX
-from adapter.pipeline import lag_rows
 from adapter.pipeline.config import LagSection
-from adapter.pipeline.journal_rows import KEY, MOVES, US_OF_SECOND, slot
-from adapter.pipeline.lag_status import burrow_group_name, severity, severity_name
+from adapter.pipeline.lag import judging as lag_rows
+from adapter.pipeline.lag.journal_rows import KEY, MOVES, US_OF_SECOND, slot
+from adapter.pipeline.lag.status import burrow_group_name, severity, severity_name
 
 DAY_US = 24 * 3_600 * US_OF_SECOND
 KEPT_DAYS = 7

@@ -14,8 +14,8 @@ from adapter.model.names import NAME_MAX_BYTES
 from adapter.model.queues import QUEUE_MAX
 from adapter.model.records import FIRST_EPOCH, LONG_MAX
 from adapter.pipeline.config import ImportSection, fields_of
-from adapter.pipeline.import_files import parted
-from adapter.pipeline.patterns import filled
+from adapter.pipeline.transfer.import_files import parted
+from adapter.pipeline.transfer.patterns import filled
 
 KEY = ["namespace", "group", "shard"]
 PLACE = ["file", "place", "text"]

@@ -1,0 +1,1 @@
+"""The data source `offset-journal`: the rows of journal segments."""

@@ -1,0 +1,1 @@
+"""The data source `offsets`: the Meta Service's offsets, read and merged."""

@@ -1,0 +1,1 @@
+"""The job `report`: a page and plots of the lag tables."""

@@ -1,0 +1,1 @@
+"""The jobs `import` and `export`: offset files of RocketMQ and Kafka."""
