@@ -1,0 +1,166 @@
+"""Files and directories of the jobs: local paths, or URLs that pyarrow opens (file, s3, s3a, gs, hdfs).
+
+What is written exists as a whole or not at all: a local file is renamed into place, an object store shows an object when its
+upload is complete. Nothing here renames a directory. A URL may hold credentials: `str()` of a place never shows them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import pyarrow as pa
+from pyarrow import fs
+
+from adapter.errors import AdapterError, ConfigError
+from adapter.runtime import files
+
+# Hadoop's URL schemes for S3; pyarrow knows s3 only.
+_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+# Parameters of a URL that may be shown; others may be credentials.
+_HARMLESS = {"endpoint_override", "region", "scheme"}
+
+
+class Entry(NamedTuple):
+    """A file or directory below a place: its path relative to it, its size in bytes, whether it is a directory."""
+
+    path: str
+    size: int
+    is_directory: bool
+
+
+@dataclass(frozen=True)
+class Place:
+    """A file or a directory. `url`: an absolute path, or a URL, possibly with credentials; no slash at the end."""
+
+    url: str
+
+    @classmethod
+    def of(cls, text: str | Path) -> Self:
+        """A place by its path or URL; a relative path is made absolute."""
+        text = str(text)
+        if "://" not in text:
+            return cls(str(Path(text).absolute()))
+        scheme, rest = text.split("://", 1)
+        return cls(str(Path("/" + rest.lstrip("/"))) if scheme == "file" else text.rstrip("/"))
+
+    def __str__(self) -> str:
+        """The path, or the URL without user, password and tokens."""
+        return redacted(self.url)
+
+    def __repr__(self) -> str:
+        """As `str`."""
+        return f"Place({str(self)!r})"
+
+    def __truediv__(self, name: str) -> "Place":
+        """A place below this one. `name` may have slashes; it is not quoted."""
+        if not self.is_remote:
+            return Place(f"{self.url}/{name}" if self.url != "/" else f"/{name}")
+        parts = urlsplit(self.url)
+        return Place(urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}")))
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is a URL: every machine sees the same."""
+        return "://" in self.url
+
+    @property
+    def path(self) -> Path:
+        """The local path. Raises ConfigError for a URL."""
+        if self.is_remote:
+            raise ConfigError(f"{self}: is a URL, and this has to be a path")
+        return Path(self.url)
+
+    def opened(self) -> tuple[fs.FileSystem, str]:
+        """The file system, and the path in it. Raises ConfigError for a URL that cannot be opened."""
+        if not self.is_remote:
+            return fs.LocalFileSystem(), self.url
+        return _opened(self.url)
+
+    def read(self) -> bytes:
+        """The content of a file. Raises FileNotFoundError, OSError."""
+        system, path = self.opened()
+        with system.open_input_file(path) as file:
+            content: bytes = file.read()
+        return content
+
+    def write(self, content: bytes) -> None:
+        """Write a file, whole or not at all, and the directories above it; an existing one is replaced. Raises OSError."""
+        if not self.is_remote:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            files.write(self.url, content)
+            return
+        system, path = self.opened()
+        with system.open_output_stream(path) as stream:
+            stream.write(content)
+
+    def entries(self, *, recursive: bool = False) -> list[Entry]:
+        """What is below a directory, by path; empty if it does not exist. Raises OSError."""
+        system, base = self.opened()
+        found = system.get_file_info(fs.FileSelector(base, allow_not_found=True, recursive=recursive))
+        start = len(base.rstrip("/")) + 1
+        return sorted(Entry(info.path[start:], info.size or 0, info.type == fs.FileType.Directory) for info in found)
+
+    def is_directory(self) -> bool:
+        """Whether it is a directory; in an object store, whether anything is below it. Raises OSError."""
+        return bool(self._type() == fs.FileType.Directory)
+
+    def is_file(self) -> bool:
+        """Whether it is a file. Raises OSError."""
+        return bool(self._type() == fs.FileType.File)
+
+    def make(self) -> None:
+        """Make the directory and those above it; object stores need none. Raises OSError."""
+        if not self.is_remote:
+            self.path.mkdir(parents=True, exist_ok=True)
+
+    def delete(self) -> None:
+        """Delete a file; absent is fine. Raises OSError."""
+        system, path = self.opened()
+        try:
+            system.delete_file(path)
+        except FileNotFoundError:
+            return
+
+    def delete_tree(self) -> None:
+        """Delete a directory and all below it; absent is fine. Raises OSError."""
+        system, path = self.opened()
+        try:
+            system.delete_dir(path)
+        except FileNotFoundError:
+            return
+
+    def _type(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        system, path = self.opened()
+        return system.get_file_info(path).type
+
+
+def redacted(url: str) -> str:
+    """A URL without user, password, and parameters that may be credentials; anything else as it is."""
+    if "://" not in url:
+        return url
+    parts = urlsplit(url)
+    shown = urlencode([(name, value if name in _HARMLESS else "***") for name, value in parse_qsl(parts.query)], safe="*:/")
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=shown))
+
+
+def data_files(place: Place, suffix: str = ".parquet") -> Iterator[Place]:
+    """The files with this suffix directly in a directory, by name."""
+    return (place / entry.path for entry in place.entries() if not entry.is_directory and entry.path.endswith(suffix))
+
+
+@lru_cache(maxsize=64)
+def _opened(url: str) -> tuple[fs.FileSystem, str]:
+    scheme, _, rest = url.partition("://")
+    try:
+        opened: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(f"{_SCHEMES.get(scheme, scheme)}://{rest}")
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise ConfigError(f"{redacted(url)}: cannot be opened: {error}") from error
+    return opened
+
+
+def unusable(place: Place, field: str, error: OSError) -> AdapterError:
+    """The error of a file operation, with the setting's name and the place."""
+    return ConfigError(f"{field} = {str(place)!r}: {error.strerror or error}")
