@@ -11,14 +11,14 @@ from pyspark.sql.datasource import EqualNullSafe, EqualTo, Filter, In, Not
 from adapter.errors import MetaUnavailableError, StoreDamagedError
 from adapter.model.records import OffsetRecord
 from adapter.pipeline.offsets.options import ReadOptions, parse_options
-from adapter.pipeline.offsets.source import (
+from adapter.pipeline.offsets.reader import (
     PART_RECORDS,
     FilteringReader,
-    OffsetsDataSource,
     OffsetsReader,
-    _filters_are_offered,
     _thinned,
+    filters_are_offered,
 )
+from adapter.pipeline.offsets.source import OffsetsDataSource
 from tests.pipeline.bulk_meta import BulkMeta, serving
 from tests.unit.helpers import key, record
 
@@ -88,7 +88,7 @@ def test_any_other_filter_is_left_to_spark(found: Filter) -> None:
 
 def test_outside_of_sparks_worker_for_filters_a_reader_takes_none() -> None:
     """While pushdown is off, Spark refuses a reader with filters in its other workers."""
-    assert not _filters_are_offered()
+    assert not filters_are_offered()
     source = OffsetsDataSource({"endpoints": "a:1"})
     assert type(source.reader(source.schema())) is OffsetsReader
 
