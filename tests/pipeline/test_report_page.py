@@ -207,4 +207,4 @@ def test_the_template_is_in_the_wheel(tmp_path: Path) -> None:
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=ROOT, check=True, capture_output=True
     )
     (wheel,) = tmp_path.glob("*.whl")
-    assert f"adapter/pipeline/{TEMPLATE}" in zipfile.ZipFile(wheel).namelist()
+    assert f"adapter/pipeline/report/{TEMPLATE}" in zipfile.ZipFile(wheel).namelist()
