@@ -177,14 +177,14 @@ class Storage:
 @pytest.mark.parametrize(("number", "told"), [(errno.EACCES, "change its mode"), (errno.EIO, "cannot be read from its disk")])
 def test_a_file_that_may_not_or_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch, number: int, told: str) -> None:
     """Simulated, because root may read everything."""
-    monkeypatch.setattr(journal_segment, "open_root", lambda _: (Storage(number), "/j"))
+    monkeypatch.setattr(journal_segment.Place, "opened", lambda _: (Storage(number), "/j"))
     (row,) = rows_of(Segment("/j", "2025-12-01", "broker-1", RUN, 0, 1))
     assert told in row["problem"]
 
 
 def test_a_storage_that_is_away_is_not_taken_for_a_bad_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The task fails, Spark repeats it, and no row is lost."""
-    monkeypatch.setattr(journal_segment, "open_root", lambda _: (Storage(errno.ETIMEDOUT), "/j"))
+    monkeypatch.setattr(journal_segment.Place, "opened", lambda _: (Storage(errno.ETIMEDOUT), "/j"))
     with pytest.raises(OSError, match="no"):
         list(read_segment(Segment("/j", "2025-12-01", "broker-1", RUN, 0, 1)))
 
