@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-
 from pyarrow import fs
 
 from adapter.errors import TransientError
@@ -81,16 +80,16 @@ def read_segment(segment: Segment, columns: pa.Schema = COLUMNS) -> Iterator[pa.
 
 
 def read_table(segment: Segment, columns: Sequence[str]) -> tuple[pa.Table, str | None]:
-    """The readable rows with these columns of the journal, strings dictionary-encoded, and why the rest is unreadable (None: whole).
+    """The readable rows with these columns of the journal (one at least; strings dictionary-encoded), and why the rest is unreadable.
 
-    Raises MissingSegmentError if the file is not found, OSError if the storage is unavailable.
+    The latter is None if the segment is whole. Raises MissingSegmentError if the file is not found, OSError if the storage is unavailable.
     """
     schema = _encoded(columns)
     batches: list[pa.RecordBatch] = []
     problem = None
     try:
         for batch in _batches(segment, schema):  # one by one: those before a damage are kept
-            batches.append(batch)  # noqa: PERF402
+            batches.append(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
     except UnreadableError as error:
         problem = _told(error, sum(batch.num_rows for batch in batches))
     return pa.Table.from_batches(batches, schema), problem
@@ -125,7 +124,7 @@ def _batches(segment: Segment, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         _check(pq.ParquetFile(pa.BufferReader(content)), segment)
         file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True, read_dictionary=words)
         for batch in file.iter_batches(_ROWS_OF_BATCH, columns=schema.names, use_threads=False):
-            yield pa.RecordBatch.from_arrays(_complete(batch).columns, schema=schema)
+            yield _complete(batch)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UnreadableError(f"is torn, or no Parquet file ({' '.join(str(error).split())}); {_COPY}") from error
 

@@ -1,7 +1,6 @@
-"""The Spark data source `offset-journal`: the rows of journal segments, as a stream with admission control or as a batch; and
-`offset-journal-segments`: the segments alone, for jobs that read them in their own tasks.
+"""The Spark data sources `offset-journal`, the rows of journal segments, and `offset-journal-segments`, their names only.
 
-Every segment is in exactly one batch of a stream. A batch that is read again has the same rows. A bad segment does not stop
+The first is a stream with admission control, or a batch; the second a stream for jobs that read segments in their own tasks. Every segment is in exactly one batch of a stream. A batch that is read again has the same rows. A bad segment does not stop
 others. A segment that a task does not find fails the task: nothing is taken for lost on the word of one machine.
 """
 
@@ -22,8 +21,8 @@ from adapter.pipeline.journal.plan import JournalPartition, lacking, planned
 from adapter.pipeline.journal.segment import COLUMNS, read_segment, unreadable
 from adapter.pipeline.places import redacted
 
-# The columns of `offset-journal-segments`. `root` has no credentials; `size` in bytes; `problem`: why the segment is not to be read,
-# null otherwise. Of a segment that is gone, `date` is `*`.
+# The columns of `offset-journal-segments`. `root` has no credentials; `size` is in bytes. `problem`: the segment is gone (its
+# date is not known any more: `*`), or the first of several that are not waited for any more; null if it is to be read.
 SEGMENTS: pa.Schema = pa.schema(
     [
         *(pa.field(name, pa.string(), nullable=False) for name in ("root", "date", "broker")),
@@ -172,8 +171,9 @@ class SegmentsStreamReader(JournalStreamReader):
 
 
 def segments_of(batch: pa.RecordBatch, roots: Sequence[str]) -> Iterator[tuple[Segment, str | None]]:
-    """The segments of rows with the columns of SEGMENTS, each with its problem. `roots`: as given to the source, so that
-    URLs have their credentials again.
+    """The segments of rows of `offset-journal-segments`, each with its problem.
+
+    `roots`: the paths as they were given to the source, so that URLs have their credentials again.
     """
     opened = {redacted(root): root for root in roots_of(roots)}
     for row in batch.to_pylist():
