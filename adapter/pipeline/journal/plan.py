@@ -78,8 +78,9 @@ def _gone(root: str, key: str, number: int, listing: Listing) -> Missing:
     if hiding := listing.hiding(segment.broker):
         text = "; ".join(f"{path} {trouble}" for path, trouble in hiding.items())
         raise AdapterError(
-            f"offset-journal: segment {number} of run {segment.run} of broker {segment.broker!r} is not found, and may be in what "
-            f"cannot be listed: {text}. Nothing is lost: mount or mend it, or remove a path that is not needed, and start again"
+            f"offset-journal: segment {number} of run {segment.run} of broker {segment.broker!r} is not found, "
+            f"and may be in what cannot be listed: {text}. "
+            "Nothing is lost: mount or mend it, or remove a path that is not needed, and start again"
         )
     return Missing(segment, f"segment {GONE}")
 

@@ -80,16 +80,16 @@ def read_segment(segment: Segment, columns: pa.Schema = COLUMNS) -> Iterator[pa.
 
 
 def read_table(segment: Segment, columns: Sequence[str]) -> tuple[pa.Table, str | None]:
-    """The readable rows with these columns of the journal (one at least; strings dictionary-encoded), and why the rest is unreadable.
+    """The readable rows with these columns of the journal (at least one), and why the rest is unreadable (None: whole).
 
-    The latter is None if the segment is whole. Raises MissingSegmentError if the file is not found, OSError if the storage is unavailable.
+    Strings are dictionary-encoded. Raises MissingSegmentError if the file is not found, OSError if the storage is unavailable.
     """
     schema = _encoded(columns)
     batches: list[pa.RecordBatch] = []
     problem = None
     try:
-        for batch in _batches(segment, schema):  # one by one: those before a damage are kept
-            batches.append(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+        for batch in _batches(segment, schema):
+            batches.append(pa.RecordBatch.from_arrays(batch.columns, schema=schema))  # noqa: PERF401 - kept when a later one fails
     except UnreadableError as error:
         problem = _told(error, sum(batch.num_rows for batch in batches))
     return pa.Table.from_batches(batches, schema), problem

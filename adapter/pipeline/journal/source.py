@@ -1,6 +1,7 @@
 """The Spark data sources `offset-journal`, the rows of journal segments, and `offset-journal-segments`, their names only.
 
-The first is a stream with admission control, or a batch; the second a stream for jobs that read segments in their own tasks. Every segment is in exactly one batch of a stream. A batch that is read again has the same rows. A bad segment does not stop
+The first is a stream with admission control, or a batch; the second a stream, for jobs that read segments in their own tasks.
+Every segment is in exactly one batch of a stream. A batch that is read again has the same rows. A bad segment does not stop
 others. A segment that a task does not find fails the task: nothing is taken for lost on the word of one machine.
 """
 

@@ -3,69 +3,33 @@
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import boto3  # type: ignore[import-untyped]
 import pytest
-from moto.server import ThreadedMotoServer
 from structlog.testing import capture_logs
 
 from adapter.pipeline.journal.listing import Lister, Segment, roots_of
 from adapter.pipeline.journal.segment import MissingSegmentError, read_table
 from adapter.pipeline.journal.source import JournalDataSource, JournalStreamReader, SegmentsDataSource, segments_of
+from tests.pipeline.buckets import Bucket, is_hidden, running_bucket
 from tests.pipeline.segments import commits, write_segments
-
-KEY, SECRET = "AKIAKEY", "SECRETWORD"
-
-
-class Bucket(NamedTuple):
-    """A bucket of a local S3 server: its URL with credentials, without the parameters, and these."""
-
-    client: Any
-    parameters: str
-
-    def url(self, path: str) -> str:
-        """The URL of a directory."""
-        return f"s3://{KEY}:{SECRET}@journals/{path}?{self.parameters}"
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+def bucket() -> Iterator[Bucket]:
     """An empty bucket."""
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    server.start()
-    _, port = server.get_host_and_port()
-    client = boto3.client(
-        "s3",
-        endpoint_url=f"http://127.0.0.1:{port}",
-        aws_access_key_id=KEY,
-        aws_secret_access_key=SECRET,
-        region_name="us-east-1",
-    )
-    client.create_bucket(Bucket="journals")
-    yield Bucket(client, f"scheme=http&endpoint_override=127.0.0.1:{port}&region=us-east-1")
-    server.stop()
+    with running_bucket() as running:
+        yield running
 
 
 def put(bucket: Bucket, folder: str, tmp_path: Path) -> list[str]:
     """Two segments of 50 rows below a folder of the bucket; their keys."""
-    keys = []
-    for path in write_segments(tmp_path, commits(10, 5, 2), 50, broker="a/b"):
-        keys.append(f"{folder}/{path.relative_to(tmp_path)}")
-        bucket.client.upload_file(str(path), "journals", keys[-1])
-    return keys
+    return [bucket.put(tmp_path, path, folder) for path in write_segments(tmp_path, commits(10, 5, 2), 50, broker="a/b")]
 
 
 def reader(*roots: str) -> JournalStreamReader:
     """The streaming reader of a directory."""
     source = JournalDataSource({"path": roots[0]})
     return source.streamReader(source.schema())
-
-
-def is_hidden(*shown: object) -> bool:
-    """Whether no text or value shows the key or the secret."""
-    return not any(word in f"{value} {value!r}" for value in shown for word in (KEY, SECRET))
 
 
 def test_tasks_read_the_segments_and_the_column_names_them_without_credentials(bucket: Bucket, tmp_path: Path) -> None:
@@ -102,12 +66,12 @@ def test_no_message_shows_credentials(bucket: Bucket, tmp_path: Path) -> None:
     keys = put(bucket, "j", tmp_path)
     with capture_logs() as logs:
         listing = Lister([bucket.url("j"), bucket.url("none")]).list()
-    assert listing.troubles.keys() == {f"s3://journals/none?{bucket.parameters}"}
+    assert listing.troubles.keys() == {bucket.shown("none")}
     assert logs
     found = reader(bucket.url("j"))
     end = found.latestOffset({}, found.getDefaultReadLimit())
     (partition,) = found.partitions({}, end)
-    bucket.client.delete_object(Bucket="journals", Key=keys[0])
+    bucket.delete(keys[0])
     with pytest.raises(MissingSegmentError) as missing:
         list(found.read(partition))
     assert "s3://journals/j/date=2025-12-01" in str(missing.value)
