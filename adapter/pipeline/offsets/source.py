@@ -24,6 +24,8 @@ from adapter.pipeline.pushdown import filters_are_offered
 # stores the schema, though. So the first column's metadata has the options.
 _OF_TABLE = "option."
 _METADATA = "offsets.options"
+# Options of a stream that Spark uses itself, and passes on.
+_OF_SPARK = {"checkpointlocation", "queryname"}
 
 
 class OffsetsDataSource(DataSource):
@@ -88,7 +90,8 @@ class OffsetsDataSource(DataSource):
     def _write_options(self, schema: StructType) -> WriteOptions:
         # Rows that were read from a table bring that table's options with them: who names another Meta Service means that one.
         of_table = {} if "endpoints" in self.options else _of_table(schema, WriteOptions)
-        return parse_options(WriteOptions, {**of_table, **self.options})
+        given = {name: value for name, value in self.options.items() if name.lower() not in _OF_SPARK}
+        return parse_options(WriteOptions, {**of_table, **given})
 
 
 def _of_table(schema: StructType, kind: type[Connection]) -> dict[str, str]:
