@@ -42,6 +42,12 @@ def run(rows: DataFrame, tmp_path: Path, address: str, **options: str) -> None:
     rows.writeStream.format("offsets").options(**target).trigger(availableNow=True).start().awaitTermination()
 
 
+def forget(tmp_path: Path, batch: int) -> None:
+    """Remove Spark's note that a batch is done, as if the driver had died before."""
+    for name in (str(batch), f".{batch}.crc"):
+        (tmp_path / "checkpoint" / "commits" / name).unlink()
+
+
 def standing(meta: BulkMeta) -> dict[str, Any]:
     """(epoch, offset, time) by shard."""
     return {found.shard: (*value.position, value.committed_at_ms) for found, value in meta.records.items()}
@@ -61,12 +67,12 @@ def test_a_batch_that_is_run_again_changes_nothing(spark: SparkSession, tmp_path
         counts = json.loads(report.read_text())
         assert [counts[name] for name in ("state", "batch", "sent", "applied")] == ["committed", 1, 1, 1]
         assert {shard: value[1] for shard, value in first.items()} == {"a": 11, "b": 20}
-        (tmp_path / "checkpoint" / "commits" / "1").unlink()  # as if the driver died before Spark noted that it is done
+        forget(tmp_path, 1)
         run(rows_of(spark, tmp_path), tmp_path, address, report=str(report))
         assert standing(meta) == first
         reset = OffsetRecord(1 << 32, 3, committed_at_ms=first["a"][2] + 1)
         meta.records[key("a")] = reset
-        (tmp_path / "checkpoint" / "commits" / "1").unlink()
+        forget(tmp_path, 1)
         run(rows_of(spark, tmp_path), tmp_path, address, report=str(report))
     assert meta.records[key("a")] == reset
     assert json.loads(report.read_text())["superseded"] == 1
