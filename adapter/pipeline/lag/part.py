@@ -243,10 +243,9 @@ def _dealt_below(table: pa.Table, parent: str, of_parents: Ints, count: int) -> 
 
 
 def _rows_of_each(table: pa.Table, of: Ints, count: int) -> list[pa.Table]:
-    ordered = table.take(pa.array(np.argsort(of, kind="stable")))
-    sizes = np.bincount(of, minlength=count)
-    begins = np.cumsum(sizes) - sizes
-    return [ordered.slice(begin, size) for begin, size in zip(begins.tolist(), sizes.tolist(), strict=True)]
+    order = np.argsort(of, kind="stable")
+    ends = np.cumsum(np.bincount(of, minlength=count))[:-1]
+    return [table.take(pa.array(rows)) for rows in np.split(order, ends)]
 
 
 def _buckets(table: pa.Table, buckets: int) -> Ints:
