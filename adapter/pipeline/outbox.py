@@ -68,7 +68,11 @@ class Outbox:
         self._task = self._loop.create_task(self._serve(opened, tls))
         self._thread = threading.Thread(target=self._run, name="offset-listener", daemon=True)
         self._thread.start()
-        self._attempts = opened.result()
+        try:
+            self._attempts = opened.result()
+        except ConfigError:
+            self._thread.join()
+            raise
 
     def put(self, commits: Mapping[Key, Commit]) -> None:
         """Take newer commits. A rewind that is not acknowledged yet passes to the newer commit of its shard."""

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.listener import QueryIdleEvent, QueryProgressEvent, Q
 from structlog.testing import capture_logs
 
 from adapter.client import BlockingOffsetClient, OffsetClient
-from adapter.errors import ConfigError, InvalidInputError
+from adapter.errors import ConfigError, InvalidInputError, TransientError
 from adapter.pipeline import outbox
 from adapter.pipeline.listener import OffsetCommitListener, Position, kafka_positions
 from adapter.rpc import offsets_pb
@@ -109,6 +109,27 @@ def test_a_batch_that_ends_later_takes_the_place_of_what_waits_for_an_adapter(tm
             assert counted("committed") == before + 1
 
 
+def test_an_offset_that_comes_while_an_older_one_is_sent_is_sent_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer to the older one does not count for it."""
+    run, sent, answer = uuid4(), threading.Event(), threading.Event()
+    send = outbox._committed
+
+    async def held(client: OffsetClient, request: offsets_pb.CommitOffsetsRequest) -> offsets_pb.CommitOffsetsReply:
+        reply = await send(client, request)
+        sent.set()
+        await asyncio.to_thread(answer.wait, PATIENCE_S)
+        return reply
+
+    monkeypatch.setattr(outbox, "_committed", held)
+    with sidecar_in_thread(tmp_path) as address, OffsetCommitListener(address) as listener:
+        listener.onQueryProgress(progress(run, source({"orders": {"0": 1}})))
+        assert sent.wait(PATIENCE_S)
+        listener.onQueryProgress(progress(run, source({"orders": {"0": 2}}), batch=1))
+        answer.set()
+        assert listener.flush(PATIENCE_S)
+        assert committed(address) == {"orders/0": 2}
+
+
 def wait(condition: Callable[[], bool]) -> None:
     """Wait until it holds."""
     with anyio.from_thread.start_blocking_portal() as portal:
@@ -121,6 +142,7 @@ def test_the_end_of_a_query_waits_for_its_last_offsets_within_a_limit(tmp_path: 
     with OffsetCommitListener(f"unix:{tmp_path / 'a.sock'}", flush_s=0.01) as listener:
         listener.onQueryProgress(progress(run, source({"orders": {"0": 1}})))
         listener.onQueryTerminated(ended(run))
+        assert not listener.flush(3600.0)
     with sidecar_in_thread(tmp_path) as address, OffsetCommitListener(address, flush_s=PATIENCE_S) as listener:
         listener.onQueryProgress(progress(run, source({"orders": {"0": 2}})))
         listener.onQueryTerminated(ended(run))
@@ -144,7 +166,7 @@ def test_of_two_sources_in_one_partition_the_lower_position_counts(tmp_path: Pat
     """A self-join is as far as its slower side."""
     with sidecar_in_thread(tmp_path) as address:
         with OffsetCommitListener(address, flush_s=PATIENCE_S) as listener:
-            listener.onQueryProgress(progress(uuid4(), source({"orders": {"0": 9}}), source({"orders": {"0": 4, "1": 5}})))
+            listener.onQueryProgress(progress(uuid4(), source({"orders": {"0": 4}}), source({"orders": {"0": 9, "1": 5}})))
         assert committed(address) == {"orders/0": 4, "orders/1": 5}
 
 
@@ -164,7 +186,7 @@ def test_a_new_checkpoint_does_not_rewind_a_group_unless_that_is_asked_for(tmp_p
         assert counted("superseded") == before + 2
         assert committed(address) == {"orders/0": 100}
         with OffsetCommitListener(address, rewind=True, flush_s=PATIENCE_S) as listener:
-            for run, end in ((again, 7), (again, 9), (uuid4(), 3)):
+            for run, end in ((again, 7), (again, 9), (again, 8), (uuid4(), 3)):
                 listener.onQueryProgress(progress(run, source({"orders": {"0": end}})))
                 assert listener.flush(PATIENCE_S)
                 assert committed(address) == {"orders/0": end}
@@ -197,6 +219,20 @@ def test_a_query_without_new_data_keeps_its_group(tmp_path: Path) -> None:
         assert committed(address, namespace="spark") == {"orders/0": 40}
 
 
+def test_offsets_that_are_committed_again_change_nothing_that_waits(tmp_path: Path) -> None:
+    """What waits may be newer, and has the end of the log."""
+    box = outbox.Outbox(f"unix:{tmp_path / 'a.sock'}", "default", None)
+    newer = outbox.Commit(offsets_pb.ShardCommit(shard="orders/0", offset=9, high_watermark=10), rewind=True)
+    box.put({("etl", "orders/0"): newer})
+    entries = [offsets_pb.ShardCommit(shard=f"orders/{number}", offset=5, high_watermark=6) for number in range(2)]
+    box.put_again("etl", {entry.shard: entry for entry in entries})
+    assert box._pending == {
+        ("etl", "orders/0"): newer,
+        ("etl", "orders/1"): outbox.Commit(offsets_pb.ShardCommit(shard="orders/1", offset=5)),
+    }
+    box.close(0)
+
+
 @pytest.mark.parametrize(
     ("positions", "name", "said"),
     [
@@ -218,6 +254,25 @@ def test_a_batch_that_cannot_be_used_is_counted_and_told_once(positions: Any, na
         assert listener.flush(0)
     assert [said in row["problem"] for row in logs if row["event"] == "listener.unusable_batch"] == [True]
     assert REGISTRY.get_sample_value("offset_listener_unusable_batches_total") == before + 2
+
+
+def test_a_group_that_the_adapter_cannot_take_now_does_not_hold_up_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is written through while the Meta Service is away."""
+    send = outbox._committed
+
+    async def only_others(client: OffsetClient, request: offsets_pb.CommitOffsetsRequest) -> offsets_pb.CommitOffsetsReply:
+        if request.groups[0].group == "a":
+            raise TransientError("the Meta Service is away")
+        return await send(client, request)
+
+    monkeypatch.setattr(outbox, "_committed", only_others)
+    with sidecar_in_thread(tmp_path) as address, OffsetCommitListener(address, flush_s=0) as listener:
+        for name in ("a", "b"):
+            listener.onQueryProgress(progress(uuid4(), source({"orders": {"0": 1}}), name=name))
+        wait(lambda: committed(address, "b") == {"orders/0": 1})
+        assert committed(address, "a") == {}
 
 
 def test_a_refused_request_does_not_hold_up_those_of_other_groups(tmp_path: Path) -> None:
@@ -277,12 +332,11 @@ def test_sources_other_than_kafka_are_left_alone_and_unknown_offsets_too() -> No
 )
 def test_settings_are_checked_at_once(settings: dict[str, str], said: str) -> None:
     """Names and patterns by the listener, no thread is left."""
-    before = threading.active_count()
     with pytest.raises(InvalidInputError, match=said):
         OffsetCommitListener("127.0.0.1:1", **settings)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="not.there"):
+    with pytest.raises(ConfigError, match="/not/there"):
         OffsetCommitListener("127.0.0.1:1", tls=ClientTls(ca=Path("/not/there")))
-    assert threading.active_count() == before
+    assert "offset-listener" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_after_the_close_spark_may_still_call(tmp_path: Path) -> None:
