@@ -1,6 +1,5 @@
 """Reads the Meta Service's records as Arrow batches: split into parts on the driver, read in the tasks."""
 
-import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -28,8 +27,6 @@ from adapter.rpc import meta_pb
 # Without the option `partitions`: the records of a part, and the largest number of parts.
 PART_RECORDS = 100_000
 AUTO_PARTS = 64
-
-_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 @dataclass
@@ -112,16 +109,6 @@ def _equalities(filters: list[Filter], column: str) -> list[EqualTo | EqualNullS
         and isinstance(found.value, str)
         and not name_problem(found.value)
     ]
-
-
-def filters_are_offered() -> bool:
-    """Whether this process offers filters to readers.
-
-    Spark has a separate worker for it. In the other workers it refuses a reader with `pushFilters` while
-    spark.sql.python.filterPushdown.enabled is off.
-    """
-    main = getattr(sys.modules["__main__"], "__spec__", None)
-    return _PUSHDOWN_WORKER in sys.modules or (main is not None and main.name == _PUSHDOWN_WORKER)
 
 
 def _thinned(tokens: list[bytes], parts: int) -> list[bytes]:
