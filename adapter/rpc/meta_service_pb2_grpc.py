@@ -148,14 +148,15 @@ class MetaServiceServiceServicer:
 
     def SplitOffsetData(self, request, context):
         """For bulk readers: the page tokens that divide a listing into parts of about
-        the same size.
+        the same size. The first call for a large listing after a start of the server
+        may take a second for each 5,000,000 records.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ScanOffsetData(self, request, context):
-        """For bulk readers: a page in packed form (adapter/model/codec.py), tombstones
+        """For bulk readers: a page in the form of adapter/model/codec.py, tombstones
         included. Costs the server a fraction of ListOffsetData.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -66,10 +66,11 @@ class MetaServiceServiceStub:
     """Lists all live offsets of a cluster in key order, a page at a time."""
     SplitOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.SplitOffsetDataRequest, _meta_service_pb2.SplitOffsetDataReply]
     """For bulk readers: the page tokens that divide a listing into parts of about
-    the same size.
+    the same size. The first call for a large listing after a start of the server
+    may take a second for each 5,000,000 records.
     """
     ScanOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.ScanOffsetDataRequest, _meta_service_pb2.ScanOffsetDataReply]
-    """For bulk readers: a page in packed form (adapter/model/codec.py), tombstones
+    """For bulk readers: a page in the form of adapter/model/codec.py, tombstones
     included. Costs the server a fraction of ListOffsetData.
     """
     MergeOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.MergeOffsetDataRequest, _meta_service_pb2.MergeOffsetDataReply]
@@ -119,10 +120,11 @@ class MetaServiceServiceAsyncStub(MetaServiceServiceStub):
     """Lists all live offsets of a cluster in key order, a page at a time."""
     SplitOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.SplitOffsetDataRequest, _meta_service_pb2.SplitOffsetDataReply]  # type: ignore[assignment]
     """For bulk readers: the page tokens that divide a listing into parts of about
-    the same size.
+    the same size. The first call for a large listing after a start of the server
+    may take a second for each 5,000,000 records.
     """
     ScanOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.ScanOffsetDataRequest, _meta_service_pb2.ScanOffsetDataReply]  # type: ignore[assignment]
-    """For bulk readers: a page in packed form (adapter/model/codec.py), tombstones
+    """For bulk readers: a page in the form of adapter/model/codec.py, tombstones
     included. Costs the server a fraction of ListOffsetData.
     """
     MergeOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.MergeOffsetDataRequest, _meta_service_pb2.MergeOffsetDataReply]  # type: ignore[assignment]
@@ -211,7 +213,8 @@ class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_meta_service_pb2.SplitOffsetDataReply, _abc.Awaitable[_meta_service_pb2.SplitOffsetDataReply]]:
         """For bulk readers: the page tokens that divide a listing into parts of about
-        the same size.
+        the same size. The first call for a large listing after a start of the server
+        may take a second for each 5,000,000 records.
         """
 
     @_abc_1.abstractmethod
@@ -220,7 +223,7 @@ class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_service_pb2.ScanOffsetDataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_service_pb2.ScanOffsetDataReply, _abc.Awaitable[_meta_service_pb2.ScanOffsetDataReply]]:
-        """For bulk readers: a page in packed form (adapter/model/codec.py), tombstones
+        """For bulk readers: a page in the form of adapter/model/codec.py, tombstones
         included. Costs the server a fraction of ListOffsetData.
         """
 

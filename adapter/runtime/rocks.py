@@ -8,10 +8,11 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from rocksdict import AccessType, BlockBasedOptions, Cache, Options, Rdict, ReadOptions
+from rocksdict import AccessType, BlockBasedOptions, Cache, Options, Rdict, ReadOptions, Snapshot
 
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError, StoreLockedError
 from adapter.runtime import descriptors
@@ -270,12 +271,52 @@ def scan(db: Rdict, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
 
     Raises StoreDamagedError at a block that cannot be read: rocksdict's own iterators stop there without an error.
     """
-    read_options = ReadOptions()
-    if end:
-        read_options.set_iterate_upper_bound(end)
-    found = db.iter(read_options)
+    found = db.iter(_up_to(end))
     found.seek(start)
     while found.valid():
         yield found.key(), found.value()
         found.next()
     guarded(found.status)
+
+
+def scan_slices(db: Rdict, start: bytes, end: bytes, size: int) -> Iterator[list[tuple[bytes, bytes]]]:
+    """As `scan`, of one instant, in lists of `size` rows (the last one may be shorter), at half the cost of a row."""
+    return _slices(db, start, end, size, lambda view, begin, options: view.items(from_key=begin, read_opt=options), _key_of)
+
+
+def key_slices(db: Rdict, start: bytes, end: bytes, size: int) -> Iterator[list[bytes]]:
+    """As `scan_slices`, only the keys."""
+    return _slices(db, start, end, size, lambda view, begin, options: view.keys(from_key=begin, read_opt=options), bytes)
+
+
+def _slices(
+    db: Rdict,
+    start: bytes,
+    end: bytes,
+    size: int,
+    begin: Callable[[Snapshot, bytes, ReadOptions], Iterator[R]],
+    key_of: Callable[[R], bytes],
+) -> Iterator[list[R]]:
+    """Lists of what the iterator made by `begin` yields. Raises StoreDamagedError at a block that cannot be read."""
+    view = guarded(db.snapshot)
+    rows = guarded(begin, view, start, _up_to(end))
+    while found := list(islice(rows, size)):
+        start = key_of(found[-1]) + b"\0"
+        yield found
+    # rocksdict's fast iterators end without an error where they cannot read. Is there really nothing after the last row?
+    after = view.iter(_up_to(end))
+    after.seek(start)
+    guarded(after.status)
+    if after.valid():
+        raise StorageFailedError(f"what follows the key {start[:-1].hex()} could not be read; try again")
+
+
+def _key_of(row: tuple[bytes, bytes]) -> bytes:
+    return row[0]
+
+
+def _up_to(end: bytes) -> ReadOptions:
+    made = ReadOptions()
+    if end:
+        made.set_iterate_upper_bound(end)
+    return made

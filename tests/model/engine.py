@@ -126,7 +126,7 @@ class MemoryEngine:
         await self._sync()
         last = pack_names(cluster, *page[-1][0]) if page else b""
         return RawPage(
-            [encode_key(key) for key, _ in page],
+            [pack_names(cluster, *key) for key, _ in page],
             [encode_record(record) for _, record in page],
             last if len(page) == size and last != until else b"",
         )
