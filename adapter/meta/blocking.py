@@ -10,7 +10,7 @@ import grpc
 import structlog
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from adapter.errors import MetaUnavailableError
+from adapter.errors import MetaUnavailableError, RefusedError
 from adapter.meta.config import MetaSection
 from adapter.meta.errors import translated
 from adapter.rpc import meta_grpc, meta_pb
@@ -84,9 +84,7 @@ class MetaCalls:
         )
         reply: meta_pb.ScanOffsetDataReply = self._call("ScanOffsetData", request)
         if reply.keys:
-            raise RefusedError(
-                "ScanOffsetData: the Meta Service is an older one, which cannot answer in columns: upgrade it first"
-            )
+            raise RefusedError("ScanOffsetData: this Meta Service is an older one that does not know as_packed: upgrade it first")
         return reply
 
     def merge(self, keys: Sequence[bytes], records: Sequence[bytes]) -> meta_pb.MergeOffsetDataReply:

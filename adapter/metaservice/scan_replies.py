@@ -1,6 +1,7 @@
 """The replies of a scan: a page as four columns, or with a key and a record for each row. Yields to the event loop."""
 
 import struct
+from collections.abc import Sequence
 
 from adapter.metaservice.engine import RawPage
 from adapter.model.codec import pack_names
@@ -13,17 +14,21 @@ _NO_SEQ = bytes(8)
 
 async def packed(page: RawPage) -> meta_pb.ScanOffsetDataReply:
     """The page as columns."""
-    keys, key_sizes, records, record_sizes = (bytearray() for _ in range(4))
-    for at in range(0, len(page.keys), SLICE):
-        for values, joined, sizes in (page.keys, keys, key_sizes), (page.records, records, record_sizes):
-            some = values[at : at + SLICE]
-            joined += b"".join(some)
-            sizes += struct.pack(f"<{len(some)}H", *map(len, some))
-        await others()
-    rows = meta_pb.PackedRows(
-        keys=bytes(keys), key_sizes=bytes(key_sizes), records=bytes(records), record_sizes=bytes(record_sizes)
-    )
+    keys, key_sizes = await _column(page.keys)
+    records, record_sizes = await _column(page.records)
+    rows = meta_pb.PackedRows(keys=keys, key_sizes=key_sizes, records=records, record_sizes=record_sizes)
     return meta_pb.ScanOffsetDataReply(packed=rows, next_page_token=page.after)
+
+
+async def _column(values: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """The values one after the other, and their sizes."""
+    joined, sizes = bytearray(), bytearray()
+    for at in range(0, len(values), SLICE):
+        some = values[at : at + SLICE]
+        joined += b"".join(some)
+        sizes += struct.pack(f"<{len(some)}H", *map(len, some))
+        await others()
+    return bytes(joined), bytes(sizes)
 
 
 async def by_row(page: RawPage, cluster: str) -> meta_pb.ScanOffsetDataReply:

@@ -53,8 +53,8 @@ def decode_packed(keys: bytes, key_sizes: bytes, records: bytes, record_sizes: b
 
 
 def _decoded(keys: "_Values", records: "_Values", names: int) -> pa.RecordBatch:
-    if keys.count != records.count:
-        raise InvalidInputError(f"{keys.count} keys but {records.count} records")
+    if keys.size != records.size:
+        raise InvalidInputError(f"{keys.size} keys but {records.size} records")
     namespace, group, shard = _names(keys, names)[-3:]
     heads, topic, metadata = _parts(records)
     epoch, offset, at_ms = (heads[name].astype(np.uint64) for name in ("epoch", "offset", "committed_at_ms"))
@@ -143,7 +143,7 @@ class _Values(NamedTuple):
         return cls(data, ends)
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         return len(self.ends) - 1
 
 
@@ -153,7 +153,7 @@ def _names(keys: _Values, names: int) -> list[pa.Array]:
     The joined keys become one Arrow array by cutting before and after each length byte; the names are then taken from it.
     """
     data = np.frombuffer(keys.data, np.uint8)
-    cuts = np.empty((keys.count, 2 * names), np.int64)
+    cuts = np.empty((keys.size, 2 * names), np.int64)
     at = keys.ends[:-1]
     for field in range(names):
         good = at < keys.ends[1:]
@@ -174,10 +174,10 @@ def _parts(records: _Values) -> tuple[npt.NDArray[np.void], pa.Array, pa.Array]:
     good = np.diff(ends) >= _HEAD.itemsize
     if not good.all():
         _damaged("record", records, good)
-    if len(data) == _HEAD.itemsize * records.count:  # no record has topic or metadata
-        empty = pa.repeat(pa.scalar(""), records.count)
+    if len(data) == _HEAD.itemsize * records.size:  # no record has topic or metadata
+        empty = pa.repeat(pa.scalar(""), records.size)
         return np.frombuffer(data, _HEAD), empty, empty
-    cuts = np.empty((records.count, 3), np.int64)
+    cuts = np.empty((records.size, 3), np.int64)
     cuts[:, 0] = ends[:-1]
     cuts[:, 1] = ends[:-1] + _HEAD.itemsize
     gathered = np.frombuffer(data, np.uint8)[(ends[:-1, None] + np.arange(_HEAD.itemsize))]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from rocksdict import AccessType, BlockBasedOptions, Cache, Options, Rdict, ReadOptions, Snapshot
 
@@ -281,38 +281,31 @@ def scan(db: Rdict, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def scan_slices(db: Rdict, start: bytes, end: bytes, size: int) -> Iterator[list[tuple[bytes, bytes]]]:
     """As `scan`, of one instant, in lists of `size` rows (the last one may be shorter), at half the cost of a row."""
-    return _slices(db, start, end, size, lambda view, begin, options: view.items(from_key=begin, read_opt=options), _key_of)
+    view = guarded(db.snapshot)
+    rows = cast("Iterator[tuple[bytes, bytes]]", view.items(from_key=start, read_opt=_up_to(end)))
+    while found := list(islice(rows, size)):
+        start = found[-1][0] + b"\0"
+        yield found
+    _check_end(view, start, end)
 
 
 def key_slices(db: Rdict, start: bytes, end: bytes, size: int) -> Iterator[list[bytes]]:
     """As `scan_slices`, only the keys."""
-    return _slices(db, start, end, size, lambda view, begin, options: view.keys(from_key=begin, read_opt=options), bytes)
-
-
-def _slices(
-    db: Rdict,
-    start: bytes,
-    end: bytes,
-    size: int,
-    begin: Callable[[Snapshot, bytes, ReadOptions], Iterator[R]],
-    key_of: Callable[[R], bytes],
-) -> Iterator[list[R]]:
-    """Lists of what the iterator made by `begin` yields. Raises StoreDamagedError at a block that cannot be read."""
     view = guarded(db.snapshot)
-    rows = guarded(begin, view, start, _up_to(end))
-    while found := list(islice(rows, size)):
-        start = key_of(found[-1]) + b"\0"
+    keys = cast("Iterator[bytes]", view.keys(from_key=start, read_opt=_up_to(end)))
+    while found := list(islice(keys, size)):
+        start = found[-1] + b"\0"
         yield found
-    # rocksdict's fast iterators end without an error where they cannot read. Is there really nothing after the last row?
-    after = view.iter(_up_to(end))
-    after.seek(start)
-    guarded(after.status)
-    if after.valid():
-        raise StorageFailedError(f"what follows the key {start[:-1].hex()} could not be read; try again")
+    _check_end(view, start, end)
 
 
-def _key_of(row: tuple[bytes, bytes]) -> bytes:
-    return row[0]
+def _check_end(view: Snapshot, start: bytes, end: bytes) -> None:
+    """Raise if something can be or could be there: rocksdict's fast iterators end without an error where they cannot read."""
+    found = view.iter(_up_to(end))
+    found.seek(start)
+    guarded(found.status)
+    if found.valid():
+        raise StorageFailedError(f"the rows from the key {start.hex()} on could not be read; try again")
 
 
 def _up_to(end: bytes) -> ReadOptions:

@@ -19,7 +19,7 @@ from adapter.metaservice.engine import (
     row_bytes,
     tombstones_for,
 )
-from adapter.model.codec import decode_key, decode_record, encode_key, encode_record, pack_names, prefix_end, unpack_names
+from adapter.model.codec import decode_key, decode_record, encode_record, pack_names, prefix_end, unpack_names
 from adapter.model.records import (
     KnownStore,
     OffsetKey,

@@ -23,8 +23,8 @@ from rocksdict import WriteBatch
 from adapter.errors import AdapterError, StorageFailedError
 from adapter.metaservice.bulk import Cuts, Merge
 from adapter.metaservice.engine import (
-    Differing,
     EXACT,
+    Differing,
     Expiry,
     GroupPage,
     MergeCounts,
