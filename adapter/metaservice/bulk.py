@@ -107,10 +107,8 @@ class KeySample:
 
     def parts(self, prefix: bytes, parts: int) -> Parts:
         """Divide the keys that start with `prefix`. The number of records is an estimate."""
-        cuts = Cuts(parts)
-        cuts.add(sorted(key for key in self._keys if key.startswith(prefix)))
-        tokens, sampled = cuts.parts()
-        return Parts(tokens, sampled * self._stride)
+        found = sorted(key for key in self._keys if key.startswith(prefix))
+        return Parts([found[end - 1] for end in _ends(len(found), parts)], len(found) * self._stride)
 
 
 class Cuts:
@@ -132,8 +130,13 @@ class Cuts:
 
     def parts(self) -> Parts:
         """After the last `add`: the last key of each part but the last one, and the number of keys."""
-        ends = sorted({self.count * part // self._parts for part in range(1, self._parts)} - {0})
+        ends = _ends(self.count, self._parts)
         return Parts([self._samples[(end - 1 + self._stride // 2) // self._stride] for end in ends], self.count)
+
+
+def _ends(count: int, parts: int) -> list[int]:
+    """Where each part of `count` keys but the last one ends; no part is empty."""
+    return sorted({count * part // parts for part in range(1, parts)} - {0})
 
 
 def _decide(record: bytes, value: bytes | None) -> tuple[Status, bytes | None, str]:

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-from rocksdict import AccessType, BlockBasedOptions, Cache, Options, Rdict, ReadOptions, Snapshot
+from rocksdict import AccessType, BlockBasedOptions, Cache, Options, Rdict, RdictIter, ReadOptions
 
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError, StoreLockedError
 from adapter.runtime import descriptors
@@ -280,31 +280,30 @@ def scan(db: Rdict, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def scan_slices(db: Rdict, start: bytes, end: bytes, size: int) -> Iterator[list[tuple[bytes, bytes]]]:
-    """As `scan`, of one instant, in lists of `size` rows (the last one may be shorter), at half the cost of a row."""
-    view = guarded(db.snapshot)
-    rows = cast("Iterator[tuple[bytes, bytes]]", view.items(from_key=start, read_opt=_up_to(end)))
+    """As `scan`, in lists of `size` rows (the last one may be shorter), at half the cost of a row."""
+    rest = db.iter(_up_to(end))  # shows the same instant as `rows`
+    rows = cast("Iterator[tuple[bytes, bytes]]", db.items(from_key=start, read_opt=_up_to(end)))
     while found := list(islice(rows, size)):
         start = found[-1][0] + b"\0"
         yield found
-    _check_end(view, start, end)
+    _check_nothing_is_left(rest, start)
 
 
 def key_slices(db: Rdict, start: bytes, end: bytes, size: int) -> Iterator[list[bytes]]:
     """As `scan_slices`, only the keys."""
-    view = guarded(db.snapshot)
-    keys = cast("Iterator[bytes]", view.keys(from_key=start, read_opt=_up_to(end)))
+    rest = db.iter(_up_to(end))
+    keys = cast("Iterator[bytes]", db.keys(from_key=start, read_opt=_up_to(end)))
     while found := list(islice(keys, size)):
         start = found[-1] + b"\0"
         yield found
-    _check_end(view, start, end)
+    _check_nothing_is_left(rest, start)
 
 
-def _check_end(view: Snapshot, start: bytes, end: bytes) -> None:
-    """Raise if something can be or could be there: rocksdict's fast iterators end without an error where they cannot read."""
-    found = view.iter(_up_to(end))
-    found.seek(start)
-    guarded(found.status)
-    if found.valid():
+def _check_nothing_is_left(rest: RdictIter, start: bytes) -> None:
+    """Raise if there are rows from `start` on, or it cannot be read: rocksdict's fast iterators end there without an error."""
+    rest.seek(start)
+    guarded(rest.status)
+    if rest.valid():
         raise StorageFailedError(f"the rows from the key {start.hex()} on could not be read; try again")
 
 

@@ -10,6 +10,7 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
+from adapter.model.arrow import decode_packed, decode_records
 from adapter.model.codec import encode_key, encode_record, pack_names
 from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.rpc import meta_grpc, meta_pb
@@ -95,6 +96,12 @@ def test_what_was_merged_is_scanned_in_parts_and_read_by_the_other_calls(stub: S
     stub.SaveOffsetData(
         meta_pb.SaveOffsetDataRequest(cluster_name="trip", offsets=[meta_pb.SaveOffsetData(group="h", offsets=[offset])])
     )
+    page = stub.ScanOffsetData(meta_pb.ScanOffsetDataRequest(cluster_name="trip", as_packed=True), timeout=PATIENCE_S)
+    rows = page.packed
+    columns = decode_packed(rows.keys, rows.key_sizes, rows.records, rows.record_sizes)
+    assert columns.equals(decode_records([packed for packed, _ in wanted], [packed for _, packed in wanted]))
+    assert not page.keys
+    assert not page.records
     saved = (encode_key(key("saved", "h")), encode_record(OffsetRecord(2, 8, committed_at_ms=6)))
     assert scan(stub, cluster_name="trip", namespace="default", group="h") == [saved]
 

@@ -32,6 +32,7 @@ class BulkMeta:
         self.faults: deque[Fault] = deque()
         self.refuses: set[str] = set()  # shards
         self.down = False
+        self.knows_columns = True
         self.claims = 0  # not 0: so many records, says a split
         self._lock = threading.Lock()
 
@@ -54,6 +55,8 @@ class BulkMeta:
         rows = [row for row in rows if row[0] > request.page_token and (not request.until_token or row[0] <= request.until_token)]
         page, rest = rows[: request.page_size], rows[request.page_size :]
         keys, records = [key for key, _ in page], [value for _, value in page]
+        if not self.knows_columns:
+            return meta_pb.ScanOffsetDataReply(keys=keys, records=records)
         packed = meta_pb.PackedRows(
             keys=b"".join(keys), key_sizes=_sizes(keys), records=b"".join(records), record_sizes=_sizes(records)
         )

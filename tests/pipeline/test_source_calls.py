@@ -100,6 +100,19 @@ def test_a_server_of_another_kind_is_told_from_one_that_is_away() -> None:
         calls.scan("", "", 10, b"", b"")
 
 
+def test_a_server_that_does_not_answer_in_columns_is_refused() -> None:
+    """An older version would answer by rows, of which a reader would see none."""
+    meta = BulkMeta()
+    meta.records = {key(): record(5)}
+    meta.knows_columns = False
+    with (
+        serving(meta) as address,
+        closing(calls_to(address)) as calls,
+        pytest.raises(RefusedError, match="upgrade it first"),
+    ):
+        calls.scan("", "", 10, b"", b"")
+
+
 def test_tls_both_ways(tmp_path: Path) -> None:
     """The server is verified and asks for a certificate; the error for an unreadable file names it."""
     authority = Authority(tmp_path)
