@@ -148,8 +148,7 @@ class MetaServiceServiceServicer:
 
     def SplitOffsetData(self, request, context):
         """For bulk readers: the page tokens that divide a listing into parts of about
-        the same size. The first call for a large listing after a start of the server
-        may take a second for each 5,000,000 records.
+        the same size.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -66,8 +66,7 @@ class MetaServiceServiceStub:
     """Lists all live offsets of a cluster in key order, a page at a time."""
     SplitOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.SplitOffsetDataRequest, _meta_service_pb2.SplitOffsetDataReply]
     """For bulk readers: the page tokens that divide a listing into parts of about
-    the same size. The first call for a large listing after a start of the server
-    may take a second for each 5,000,000 records.
+    the same size.
     """
     ScanOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.ScanOffsetDataRequest, _meta_service_pb2.ScanOffsetDataReply]
     """For bulk readers: a page in the form of adapter/model/codec.py, tombstones
@@ -120,8 +119,7 @@ class MetaServiceServiceAsyncStub(MetaServiceServiceStub):
     """Lists all live offsets of a cluster in key order, a page at a time."""
     SplitOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.SplitOffsetDataRequest, _meta_service_pb2.SplitOffsetDataReply]  # type: ignore[assignment]
     """For bulk readers: the page tokens that divide a listing into parts of about
-    the same size. The first call for a large listing after a start of the server
-    may take a second for each 5,000,000 records.
+    the same size.
     """
     ScanOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.ScanOffsetDataRequest, _meta_service_pb2.ScanOffsetDataReply]  # type: ignore[assignment]
     """For bulk readers: a page in the form of adapter/model/codec.py, tombstones
@@ -213,8 +211,7 @@ class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_meta_service_pb2.SplitOffsetDataReply, _abc.Awaitable[_meta_service_pb2.SplitOffsetDataReply]]:
         """For bulk readers: the page tokens that divide a listing into parts of about
-        the same size. The first call for a large listing after a start of the server
-        may take a second for each 5,000,000 records.
+        the same size.
         """
 
     @_abc_1.abstractmethod
