@@ -72,13 +72,15 @@ async def _import(config: Path, meta: ServiceProcess) -> Took:
 
 
 def _check(meta: ServiceProcess, rows: int) -> None:
-    found, token = 0, None
+    found, token = 0, b""
     with grpc.insecure_channel(meta.address, [("grpc.max_receive_message_length", -1)]) as channel:
         stub = meta_grpc.MetaServiceServiceStub(channel)
-        while token != b"":
+        while True:
             request = meta_pb.ScanOffsetDataRequest(cluster_name="default", page_token=token, as_packed=True)
             page = stub.ScanOffsetData(request)
             found += len(page.packed.key_sizes) // 2
             token = page.next_page_token
+            if not token:
+                break
     if found != rows:
         raise RuntimeError(f"the Meta Service holds {found:,} offsets, not {rows:,}")
