@@ -72,9 +72,15 @@ async def _import(config: Path, meta: ServiceProcess) -> Took:
 
 
 def _check(meta: ServiceProcess, rows: int) -> None:
-    with grpc.insecure_channel(meta.address) as channel:
-        reply = meta_grpc.MetaServiceServiceStub(channel).SplitOffsetData(
-            meta_pb.SplitOffsetDataRequest(cluster_name="default", namespace="default", parts=1)
-        )
-    if reply.records != rows:
-        raise RuntimeError(f"the Meta Service holds {reply.records:,} offsets, not {rows:,}")
+    found, token = 0, b""
+    with grpc.insecure_channel(meta.address, [("grpc.max_receive_message_length", -1)]) as channel:
+        stub = meta_grpc.MetaServiceServiceStub(channel)
+        while True:
+            request = meta_pb.ScanOffsetDataRequest(cluster_name="default", page_token=token, as_packed=True)
+            page = stub.ScanOffsetData(request)
+            found += len(page.packed.key_sizes) // 2
+            token = page.next_page_token
+            if not token:
+                break
+    if found != rows:
+        raise RuntimeError(f"the Meta Service holds {found:,} offsets, not {rows:,}")

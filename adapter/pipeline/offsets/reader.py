@@ -19,13 +19,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from adapter.meta.blocking import MetaCalls
-from adapter.model.arrow import decode_records
+from adapter.model.arrow import decode_packed
 from adapter.model.names import name_problem
 from adapter.pipeline.offsets.options import ReadOptions
 from adapter.rpc import meta_pb
 
-# Without the option `partitions`: the records of a part, and the largest number of parts.
-PART_RECORDS = 100_000
+# Without the option `partitions`: the records of a part, and the largest number of parts. A task needs some 50 ms to begin.
+PART_RECORDS = 250_000
 AUTO_PARTS = 64
 
 
@@ -66,8 +66,8 @@ class OffsetsReader(DataSourceReader):
                 yield self._rows(page)
 
     def _rows(self, page: meta_pb.ScanOffsetDataReply) -> pa.RecordBatch:
-        # As lists: protobuf's sequences are slow to iterate, and each is iterated twice.
-        batch = decode_records(list(page.keys), list(page.records))
+        rows = page.packed
+        batch = decode_packed(rows.keys, rows.key_sizes, rows.records, rows.record_sizes)
         live = batch.column("live")
         if not self._options.tombstones and live.false_count:
             batch = batch.filter(live)
