@@ -69,7 +69,7 @@ class Remote(Place):
         """Yes."""
         return True
 
-    def opened(self):  # type: ignore[no-untyped-def]  # noqa: ANN201, D102
+    def opened(self):  # type: ignore[no-untyped-def]  # noqa: ANN201
         return Place(self.url).opened()
 
     def __truediv__(self, name: str) -> "Remote":  # noqa: D105

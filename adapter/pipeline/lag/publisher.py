@@ -38,7 +38,8 @@ class Publisher:
         check: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._files, self._keep_us, self._check, self._clock = files, keep_hours * _HOUR_US, check, clock
+        # Where they are.
+        self.files, self._keep_us, self._check, self._clock = files, keep_hours * _HOUR_US, check, clock
         self._complete = files.complete()
         self._newest: BatchInfo | None = None
         # The time of the oldest complete batch; None: not read yet.
@@ -51,11 +52,11 @@ class Publisher:
         newest = self._complete[-NEWEST:]
         for name in _ALL:
             kept = set(newest if name in LARGE else self._complete)
-            for batch in self._files.directories(name):
+            for batch in self.files.directories(name):
                 if batch not in kept:
-                    self._files.directory(name, batch).delete_tree()
+                    self.files.directory(name, batch).delete_tree()
         for batch in newest:
-            self._delete_unlisted(batch, self._files.info(batch))
+            self._delete_unlisted(batch, self.files.info(batch))
 
     def done(self, batch: int, plan: str) -> BatchInfo | None:
         """The manifest of this batch, if it is complete already, with the same segments."""
@@ -71,7 +72,7 @@ class Publisher:
             # Of a former stream. From the newest on, so that those which are left are always those of one stream.
             while self._complete and self._complete[-1] >= batch:
                 number = self._complete.pop()
-                self._files.manifest(number).delete()
+                self.files.manifest(number).delete()
                 self._delete_batch(number)
             self._newest, self._oldest_now = before, None
         return before
@@ -82,7 +83,7 @@ class Publisher:
         # Before the manifest, so that whoever reads the directory as a whole finds each row once.
         self._delete_unlisted(info.batch, info, again)
         self._check()
-        self._files.manifest(info.batch).write(info.to_json())
+        self.files.manifest(info.batch).write(info.to_json())
         if again:
             self._delete_unlisted(info.batch, info)
         else:
@@ -98,44 +99,44 @@ class Publisher:
             return None
         found = self._info(earlier[-1]) if earlier else None
         if found is None or not (found is self._newest or self._has_state(found)):
-            raise AdapterError(f"{self._files.output}: has no state of a batch before {batch}; {AGAIN}")
+            raise AdapterError(f"{self.files.output}: has no state of a batch before {batch}; {AGAIN}")
         return found
 
     def _has_state(self, info: BatchInfo) -> bool:
-        directory = self._files.directory(STATE, info.batch)
+        directory = self.files.directory(STATE, info.batch)
         names = {entry.path for entry in directory.entries()}
         return all(path.rpartition("/")[2] in names for path in info.files[STATE])
 
     def _expire(self, since: int) -> None:
         """Delete what is old, always the manifest first. Of what is as large as the fleet, two batches are kept."""
         for batch in self._complete[-NEWEST - 1 : -NEWEST]:
-            self._files.directory(STATE, batch).delete_tree()
+            self.files.directory(STATE, batch).delete_tree()
             self._superseded.append((self._clock() + READERS_S, batch))
         while self._superseded and self._superseded[0][0] <= self._clock():
-            self._files.directory("shards", self._superseded.popleft()[1]).delete_tree()
+            self.files.directory("shards", self._superseded.popleft()[1]).delete_tree()
         while len(self._complete) > NEWEST:
             oldest = self._complete[0]
             if self._oldest_now is None:
-                self._oldest_now = self._files.info(oldest).now
+                self._oldest_now = self.files.info(oldest).now
             if self._oldest_now >= since:
                 return
-            self._files.manifest(oldest).delete()
+            self.files.manifest(oldest).delete()
             del self._complete[0]
             self._oldest_now = None
             self._delete_batch(oldest)
 
     def _delete_batch(self, batch: int) -> None:
         for name in _ALL:
-            self._files.directory(name, batch).delete_tree()
+            self.files.directory(name, batch).delete_tree()
 
     def _delete_unlisted(self, batch: int, *listed: BatchInfo | None) -> None:
         kept = {path for info in listed if info for paths in info.files.values() for path in paths}
         for name in _ALL:
-            for entry in self._files.directory(name, batch).entries():
+            for entry in self.files.directory(name, batch).entries():
                 if f"{relative(name, batch)}/{entry.path}" not in kept:
-                    (self._files.directory(name, batch) / entry.path).delete()
+                    (self.files.directory(name, batch) / entry.path).delete()
 
     def _info(self, batch: int) -> BatchInfo:
         if self._newest and self._newest.batch == batch:
             return self._newest
-        return self._files.info(batch)
+        return self.files.info(batch)
