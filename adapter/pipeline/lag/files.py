@@ -110,6 +110,19 @@ class LagFiles:
         except ValueError as error:
             raise AdapterError(f"{place}: is damaged, or of another release ({error}); {AGAIN} {self.output}") from error
 
+    def history(self, us: int) -> list[BatchInfo]:
+        """The manifests of the newest complete batch, and of those up to so many microseconds before it, ascending."""
+        found: list[BatchInfo] = []
+        for batch in reversed(self.complete()):
+            try:
+                info = self.info(batch)
+            except FileNotFoundError:
+                break  # deleted since, as all before it
+            if found and info.now < found[0].now - us:
+                break
+            found.append(info)
+        return found[::-1]
+
     def table_files(self, batch: int, name: str) -> list[Place]:
         """The files of a table, or of the state, of a complete batch. Raises FileNotFoundError, AdapterError."""
         return self.places(self.info(batch), name)
