@@ -67,9 +67,9 @@ def _run(rows: DataFrame, work: Work, *, gathered: bool = False) -> tuple[list[s
     return [text for some in told for text in some], paths
 
 
-def _nothing(work: Work) -> list[tuple[int, int, str, None]]:
+def _nothing(work: Work) -> list[tuple[int, str, None]]:
     """The rows of a task that has read no segment."""
-    return [(bucket, 0, stages.to_json(Told()), None) for bucket in range(work.buckets)]
+    return [(bucket, stages.to_json(Told()), None) for bucket in range(work.buckets)]
 
 
 def _info(work: Work, buckets: Sequence[Bucket], groups: Sequence[str], plan: str) -> BatchInfo:

@@ -14,8 +14,8 @@ from rich.table import Table
 
 from adapter.pipeline.config import LagSection
 from adapter.pipeline.jobs import Switches
-from adapter.pipeline.lag.clock import US_OF_SECOND
 from adapter.pipeline.lag.files import TABLES, BatchInfo, LagFiles
+from adapter.pipeline.lag.segment_rows import US_OF_SECOND
 from adapter.pipeline.lag.status import SEVERITY
 from adapter.runtime.wording import counted
 

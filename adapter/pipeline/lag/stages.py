@@ -18,21 +18,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark import TaskContext
 
 from adapter.errors import AdapterError
 from adapter.model.lag_rows import LagSettings
 from adapter.pipeline.journal.segment import read_table
 from adapter.pipeline.journal.source import SEGMENTS, segments_of
 from adapter.pipeline.lag import part as parts
-from adapter.pipeline.lag import segment_rows, tables
-from adapter.pipeline.lag.clock import clock_of, newest
+from adapter.pipeline.lag.clock import clock_of, newest_of
+from adapter.pipeline.lag.evaluate import evaluate
+from adapter.pipeline.lag.evaluate import groups as groups_of
 from adapter.pipeline.lag.files import AGAIN, STATE, relative
 from adapter.pipeline.lag.part import Part
+from adapter.pipeline.lag.segment_rows import COLUMNS, Gathered, Origin, gather, unreadable
 from adapter.pipeline.places import Place
 
 # The columns that the stages pass on, as Spark's types.
-GATHERED = "bucket int, task int, told string, part binary"
+GATHERED = "bucket int, told string, part binary"
 EVALUATED = "piece int, bucket int, now long, told string, groups binary"
 COMBINED = "told array<string>, path string"
 # The additional column of a segment's row: when the batch was planned, in microseconds. Spark stores it with the batch.
@@ -103,12 +104,12 @@ def gathering(work: Work) -> Stage:
         for batch in batches:
             for segment, problem in segments_of(batch.select(SEGMENTS.names), work.journals):
                 empty = False
-                origin = segment_rows.Origin(segment.broker, segment.run, segment.path)
+                origin = Origin(segment.broker, segment.run, segment.path)
                 if problem is None:
-                    table, problem = read_table(segment, segment_rows.COLUMNS)
-                    found.add(segment_rows.gather(table, origin, batch.column(PLANNED_US)[0].as_py()))
+                    table, problem = read_table(segment, COLUMNS)
+                    found.add(origin, gather(table, origin, batch.column(PLANNED_US)[0].as_py()))
                 if problem is not None:
-                    found.add(segment_rows.unreadable(origin, problem))
+                    found.add(origin, unreadable(origin, problem))
         if not empty:
             yield from _split(found, work.buckets)
 
@@ -125,11 +126,11 @@ class _Gathered:
         self._limit = _MERGE_BYTES
         self._told = Told()
 
-    def add(self, found: segment_rows.Gathered) -> None:
+    def add(self, origin: Origin, found: Gathered) -> None:
         """Add a segment. Parts are merged as they come: what is repeated takes no memory."""
-        at = {} if found.newest is None else {found.broker: found.newest}
+        at = {} if found.newest is None else {origin.broker: found.newest}
         before = self._told
-        self._told = Told(newest([before.brokers, at]), before.rows + found.rows, before.odd + found.odd)
+        self._told = Told(newest_of([before.brokers, at]), before.rows + found.rows, before.odd + found.odd)
         self._parts.append(found.part)
         self._bytes += found.part.nbytes
         if self._bytes > self._limit:
@@ -148,39 +149,37 @@ class _Gathered:
 
 def _split(found: _Gathered, buckets: int) -> Batches:
     whole, told = found.whole()
-    context = TaskContext.get()
-    task = 0 if context is None else context.partitionId()
     for bucket, part in enumerate(parts.split(whole, buckets)):
-        yield _row(GATHERED, bucket, task, to_json(told), parts.to_bytes(part) if part.nbytes else None)
+        empty = not any(table.num_rows for table in part.tables())
+        yield _row(GATHERED, bucket, to_json(told), None if empty else parts.to_bytes(part))
 
 
 def evaluating(work: Work) -> Stage:
     """Rows of GATHERED -> writes the files of each bucket, and yields rows of EVALUATED: what was written, and sums of groups."""
 
     def run(batches: Batches) -> Batches:
-        gathered: dict[int, list[tuple[int, Told, Part | None]]] = {}
-        for bucket, task, told, blob in _rows(batches):
+        gathered: dict[int, list[tuple[Told, Part | None]]] = {}
+        for bucket, told, blob in _rows(batches):
             part = parts.from_bytes(blob.as_buffer()) if blob.is_valid else None
-            gathered.setdefault(bucket.as_py(), []).append((task.as_py(), Told(**json.loads(told.as_py())), part))
+            gathered.setdefault(bucket.as_py(), []).append((Told(**json.loads(told.as_py())), part))
         for bucket, found in gathered.items():
-            # In the order of the tasks, so that the files of a repeated batch have the same content.
-            yield from _evaluated(work, bucket, sorted(found, key=lambda row: row[0]))
+            yield from _evaluated(work, bucket, found)
 
     return run
 
 
-def _evaluated(work: Work, bucket: int, gathered: Sequence[tuple[int, Told, Part | None]]) -> Batches:
-    tolds = [told for _, told, _ in gathered]
-    brokers = newest([work.brokers, *(told.brokers for told in tolds)])
+def _evaluated(work: Work, bucket: int, gathered: Sequence[tuple[Told, Part | None]]) -> Batches:
+    tolds = [told for told, _ in gathered]
+    brokers = newest_of([work.brokers, *(told.brokers for told in tolds)])
     clock = clock_of(brokers)
-    added = [part for _, _, part in gathered if part is not None]
-    found = tables.evaluate(_state(work, bucket), added, clock, work.settings)
+    added = [part for _, part in gathered if part is not None]
+    found = evaluate(_state(work, bucket), added, clock, work.settings)
     files = {STATE: [_write(work, STATE, bucket, ".part", parts.to_bytes(found.state))]}
     files["shards"] = [_write_table(work, "shards", bucket, found.shards)]
     for name, table in (("rewinds", found.rewinds), ("rejects", found.rejects)):
         files[name] = [_write_table(work, name, bucket, table)] if table.num_rows else []
     told = Told(brokers, sum(told.rows for told in tolds), sum(told.odd for told in tolds))
-    text = to_json(Bucket(bucket, told, found.state.keys, found.rejects.num_rows, files))
+    text = to_json(Bucket(bucket, told, found.state.keys.num_rows, found.rejects.num_rows, files))
     for piece, groups in enumerate(_pieces(found.groups, work.pieces)):
         yield _row(EVALUATED, piece, bucket, clock.now, None if piece else text, _to_bytes(groups))
 
@@ -206,7 +205,7 @@ def combined(work: Work, batches: Iterable[pa.RecordBatch]) -> tuple[list[str], 
             texts[bucket.as_py()] = text.as_py()
         sums.setdefault((piece.as_py(), now.as_py()), {})[bucket.as_py()] = _from_bytes(groups.as_buffer())
     found = [
-        _write_table(work, "groups", piece, tables.groups([table for _, table in sorted(of_buckets.items())], now))
+        _write_table(work, "groups", piece, groups_of([table for _, table in sorted(of_buckets.items())], now))
         for (piece, now), of_buckets in sums.items()
     ]
     return [text for _, text in sorted(texts.items())], found
