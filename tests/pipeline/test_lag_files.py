@@ -223,7 +223,7 @@ def test_a_driver_that_has_lost_its_lock_writes_no_manifest(tmp_path: Path) -> N
 def test_a_manifest_of_another_release_says_what_to_do(output: Output) -> None:
     """Its files cannot be known."""
     output.files.manifest(0).write(b'{"batch": 0, "rows": 1, "now": 5, "odd": 0, "rejects": 0, "brokers": {}}')
-    with pytest.raises(AdapterError, match="of another release .* remove the directory"):
+    with pytest.raises(AdapterError, match=r"of another release .* remove the directory"):
         output.files.info(0)
 
 

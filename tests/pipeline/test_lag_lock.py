@@ -102,5 +102,5 @@ def test_behind_a_url_the_lease_of_a_dead_driver_is_taken_over(tmp_path: Path) -
     (tmp_path / "lease.json").write_text("torn")
     with only_driver(output, renew_s=0.01, expire_s=0.01) as check:
         (tmp_path / "lease.json").unlink()
-        with pytest.raises(AdapterError, match="deleted lease.json"):
+        with pytest.raises(AdapterError, match=r"deleted lease\.json"):
             check()

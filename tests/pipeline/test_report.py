@@ -26,8 +26,7 @@ LONG_AGO_S = -HISTORY_MS / 1000 + 7_000  # more than the history before the newe
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fleet's tables, with a batch and a rewind from before the history, a batch that is not complete, and a file that no
-    manifest lists."""
+    """A fleet's tables, with a batch and a rewind from before the history, a batch that is not complete, and an unlisted file."""
     path = tmp_path_factory.mktemp("lag")
     write_batch(path, 0, LONG_AGO_S, [group("audit-export", "OK", 1)])
     lag_tables.fleet(path, BATCHES, first=1)

@@ -75,7 +75,9 @@ def _nothing(work: Work) -> list[tuple[int, str, None]]:
 def _info(work: Work, buckets: Sequence[Bucket], groups: Sequence[str], plan: str) -> BatchInfo:
     told = _told(work, buckets)
     clock = clock_of(told.brokers)
-    files = {name: [path for bucket in buckets for path in bucket.files[name]] for name in ("shards", "rewinds", "rejects", STATE)}
+    files = {
+        name: [path for bucket in buckets for path in bucket.files[name]] for name in ("shards", "rewinds", "rejects", STATE)
+    }
     files["groups"] = list(groups)
     for name, schema in (("rewinds", schemas.REWINDS), ("rejects", schemas.REJECTS)):
         if not files[name]:

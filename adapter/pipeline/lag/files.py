@@ -6,9 +6,9 @@
     <output>/checkpoint/                             Spark's checkpoint: which segments are in which batch
     <output>/lock, lease.json                        the driver that writes here, see `lock.py`
 
-A batch exists once its manifest does, and consists of the files that the manifest lists. No file is renamed or changed after that.
-A file that no manifest lists is of a batch in progress, or of a task that failed, was repeated, or was thought dead; nobody reads
-it, and `publisher.py` deletes it.
+A batch exists once its manifest does, and consists of the files that the manifest lists. No file is renamed or changed after
+that. A file that no manifest lists is of a batch in progress, or of a task that failed, was repeated, or was thought dead; nobody
+reads it, and `publisher.py` deletes it.
 """
 
 import json
@@ -36,9 +36,9 @@ class BatchInfo:
     """The manifest of a complete batch. Times are Unix times in microseconds.
 
     `rows` of the journals in this batch; `odd`: moves and rows with a problem among them; `rejects`: rows with a problem. `now`:
-    the newest time in the journals; `settled`: up to which those of all live brokers are read; `brokers`: the newest time of each.
-    `buckets`: into how many the keys are split; `largest`: the number of keys of the largest one. `plan` identifies the segments of
-    the batch. `files`: the paths of each table and of the state, below the output; those of the state by bucket.
+    the newest time in the journals; `settled`: up to which those of all live brokers are read; `brokers`: the newest time of
+    each. `buckets`: into how many the keys are split; `largest`: the number of keys of the largest one. `plan` identifies the
+    segments of the batch. `files`: the paths of each table and of the state, below the output; those of the state by bucket.
     """
 
     batch: int

@@ -1,7 +1,7 @@
 """The job `lag`: Structured Streaming over the journals. Each batch computes all tables from the state and the new rows.
 
-Each segment takes effect exactly once, also after a crash: `files.py` and `publisher.py` describe how. The tables depend only on the
-journals, not on the time at which they are read. Journals are not changed.
+Each segment takes effect exactly once, also after a crash: `files.py` and `publisher.py` describe how. The tables depend only on
+the journals, not on the time at which they are read. Journals are not changed.
 """
 
 import hashlib
@@ -95,9 +95,8 @@ def _writer(
         began = time.perf_counter()
         try:
             plan = plan_of(files, number)
-            if publisher.done(number, plan):  # before the last crash, which Spark did not get to know
-                return
-            info = process(segments, number, plan, section, publisher)
+            # It may be done already: then the job crashed before Spark knew it.
+            info = publisher.done(number, plan) or process(segments, number, plan, section, publisher)
         except Exception as error:
             display.failure = error  # Spark reports its traceback without the last line
             raise

@@ -3,10 +3,10 @@
 In a directory: a lock of the operating system on the file `lock`. It ends with the process, however that ends. On a shared file
 system it holds between machines as far as that supports `flock` (NFS 4 does).
 
-Behind a URL: the object `lease.json`, written anew every RENEW_S. A driver that finds one waits until it changes (then it is refused)
-or has stood still for EXPIRE_S (then it takes it). Object stores have no lock, so this cannot promise everything: of two drivers
-that start within the same second both may begin, and one that stood still for longer than EXPIRE_S may still write a manifest in the
-moment in which it wakes up. Each looks at the lease before each manifest, and stops if it is not its own.
+Behind a URL: the object `lease.json`, written anew every RENEW_S. A driver that finds one waits until it changes (then it is
+refused) or has stood still for EXPIRE_S (then it takes it). Object stores have no lock, so this cannot promise everything: of two
+drivers that start within the same second both may begin, and one that stood still for longer than EXPIRE_S may still write a
+manifest in the moment in which it wakes up. Each looks at the lease before each manifest, and stops if it is not its own.
 """
 
 import fcntl

@@ -1,4 +1,4 @@
-"""What the tasks of a batch do, in Spark's Python workers. Each function is for `mapInArrow`: Arrow batches in, Arrow batches out.
+"""What the tasks of a batch do, in Spark's Python workers. Each stage is for `mapInArrow`: Arrow batches in, Arrow batches out.
 
     rows of segments -> gathering: reads them, and reduces them to a part for each bucket
     -- shuffle by bucket -> evaluating: the bucket's state and its new parts -> its files, and partial sums of its groups
@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from adapter.errors import AdapterError
 from adapter.model.lag_rows import LagSettings
+from adapter.pipeline.journal.listing import Segment
 from adapter.pipeline.journal.segment import read_table
 from adapter.pipeline.journal.source import SEGMENTS, segments_of
 from adapter.pipeline.lag import part as parts
@@ -41,8 +42,22 @@ PLANNED_US = "planned_us"
 # Parts of segments are merged when they have grown to this size, in bytes.
 _MERGE_BYTES = 64 * 2**20
 # Names that repeat in many rows.
-_REPEATED = ("namespace", "group", "shard", "topic", "broker", "status", "burrow", "kind", "worst_shard", "segment", "run", "problem")
-_SORTED = ("namespace", "group", "status")  # what is worth skipping row groups by
+_REPEATED = (
+    "namespace",
+    "group",
+    "shard",
+    "topic",
+    "broker",
+    "status",
+    "burrow",
+    "kind",
+    "worst_shard",
+    "segment",
+    "run",
+    "problem",
+)
+# What readers filter by.
+_SORTED = ("namespace", "group", "status")
 
 Batches = Iterator[pa.RecordBatch]
 Stage = Callable[[Batches], Batches]
@@ -50,8 +65,10 @@ Stage = Callable[[Batches], Batches]
 
 @dataclass(frozen=True)
 class Work:
-    """What all tasks of a batch know. `brokers`: the newest time of each before the batch; `state`: the files of the state before
-    it, by the buckets that there were then; `pieces`: into how many the groups are split, a power of two as are `buckets`.
+    """What all tasks of a batch know.
+
+    `brokers`: the newest time of each before the batch; `state`: the files of the state before it, by the buckets of then;
+    `pieces`: into how many the groups are split, a power of two as is `buckets`.
     """
 
     output: Place
@@ -102,18 +119,26 @@ def gathering(work: Work) -> Stage:
         found = _Gathered(work.settings)
         empty = True
         for batch in batches:
-            for segment, problem in segments_of(batch.select(SEGMENTS.names), work.journals):
+            planned_us = batch.column(PLANNED_US)[0].as_py() if batch.num_rows else 0
+            for segment, missing in segments_of(batch.select(SEGMENTS.names), work.journals):
                 empty = False
-                origin = Origin(segment.broker, segment.run, segment.path)
-                if problem is None:
-                    table, problem = read_table(segment, COLUMNS)
-                    found.add(origin, gather(table, origin, batch.column(PLANNED_US)[0].as_py()))
-                if problem is not None:
-                    found.add(origin, unreadable(origin, problem))
+                for origin, some in _read(segment, missing, planned_us):
+                    found.add(origin, some)
         if not empty:
             yield from _split(found, work.buckets)
 
     return run
+
+
+def _read(segment: Segment, missing: str | None, planned_us: int) -> Iterator[tuple[Origin, Gathered]]:
+    """What a segment says, and what is wrong with it; `missing`: why it is not to be read."""
+    origin = Origin(segment.broker, segment.run, segment.path)
+    problem = missing
+    if missing is None:
+        table, problem = read_table(segment, COLUMNS)
+        yield origin, gather(table, origin, planned_us)
+    if problem is not None:
+        yield origin, unreadable(origin, problem)
 
 
 class _Gathered:
@@ -185,7 +210,7 @@ def _evaluated(work: Work, bucket: int, gathered: Sequence[tuple[Told, Part | No
 
 
 def combining(work: Work) -> Stage:
-    """Rows of EVALUATED -> writes a file of `groups` for each piece, and yields rows of COMBINED: what buckets told, and the file."""
+    """Rows of EVALUATED -> writes a file of `groups` for each piece, and yields rows of COMBINED: what was told, and the file."""
 
     def run(batches: Batches) -> Batches:
         told, paths = combined(work, batches)
@@ -265,10 +290,18 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
 
 def _row(schema: str, *values: object) -> pa.RecordBatch:
     columns = (column.rsplit(" ", 1) for column in schema.split(", "))
-    return pa.RecordBatch.from_pydict({name: pa.array([value], _TYPES[kind]) for (name, kind), value in zip(columns, values, strict=True)})
+    return pa.RecordBatch.from_pydict(
+        {name: pa.array([value], _TYPES[kind]) for (name, kind), value in zip(columns, values, strict=True)}
+    )
 
 
-_TYPES = {"int": pa.int32(), "long": pa.int64(), "string": pa.string(), "binary": pa.binary(), "array<string>": pa.list_(pa.string())}
+_TYPES = {
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "array<string>": pa.list_(pa.string()),
+}
 
 
 def _to_bytes(table: pa.Table) -> bytes:
