@@ -39,12 +39,12 @@ def process(segments: DataFrame, batch: int, plan: str, section: LagSection, pub
     return info
 
 
-def buckets_after(before: BatchInfo | None, first: int = FIRST_BUCKETS, most_keys: int = MOST_KEYS) -> int:
+def buckets_after(before: BatchInfo | None) -> int:
     """Into how many buckets the keys are split, a power of two: as many as before, twice as many if one has grown too large."""
     if before is None:
-        return first
+        return FIRST_BUCKETS
     buckets, largest = before.buckets, before.largest
-    while largest > most_keys:
+    while largest > MOST_KEYS:
         buckets, largest = buckets * 2, -(-largest // 2)
     return buckets
 
