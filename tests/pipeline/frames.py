@@ -20,27 +20,27 @@ class Frame:
     def __init__(self, partitions: Sequence[Sequence[pa.RecordBatch]], attempts: int = 1, schema: str = "") -> None:
         self._partitions, self._attempts, self._schema = partitions, attempts, schema
 
-    def mapInArrow(self, stage: Stage, schema: str) -> "Frame":  # noqa: N802 - Spark's name
+    def mapInArrow(self, stage: Stage, schema: str) -> "Frame":
         """Run a task for each partition."""
         return Frame([self._task(stage, partition) for partition in self._partitions], self._attempts, schema)
 
-    def repartitionById(self, count: int, column: str) -> "Frame":  # noqa: N802 - Spark's name
+    def repartitionById(self, count: int, column: str) -> "Frame":
         """Shuffle: row by row, the partitions in reverse order."""
         rows = [batch.slice(row, 1) for some in self._partitions[::-1] for batch in some for row in range(batch.num_rows)]
         dealt = [[row for row in rows if row[column][0].as_py() % count == number] for number in range(count)]
         return Frame(dealt, self._attempts, self._schema)
 
-    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
+    def toArrow(self) -> pa.Table:
         """All rows."""
         batches = [batch for some in self._partitions for batch in some]
         return pa.Table.from_batches(batches) if batches else pa.table({name: [] for name in _names(self._schema)})
 
     @property
-    def sparkSession(self) -> "Frame":  # noqa: N802 - Spark's name
+    def sparkSession(self) -> "Frame":
         """What has `createDataFrame`."""
         return self
 
-    def createDataFrame(self, rows: Sequence[tuple[Any, ...]], schema: str) -> "Frame":  # noqa: N802 - Spark's name
+    def createDataFrame(self, rows: Sequence[tuple[Any, ...]], schema: str) -> "Frame":
         """One partition with these rows."""
         types = [pa.int32(), pa.string(), pa.binary()]
         columns = [pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), types, strict=True)]
