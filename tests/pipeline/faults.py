@@ -1,15 +1,12 @@
 """The lag job, killed with -9 at a chosen step: its driver, or the Python worker or executor of a task. Each fault happens once.
 
-    python -m tests.pipeline.faults lag --config job.toml ...
-
-runs the job's command. The faults are in the environment: FAULTS, a JSON list of (step, victim), and FAULTS_DONE, a directory in
-which a file stands for each fault that has happened. SPARK_CONF_DIR has to name this module's `daemon` as Spark's.
+`python -m tests.pipeline.faulty_driver` is the job's command, `faulty_daemon` forks Spark's Python workers. The faults are in the
+environment: FAULTS, a JSON list of (step, victim), and FAULTS_DONE, a directory with a file for each fault that has happened.
 """
 
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,8 +14,9 @@ from typing import Any
 from adapter.pipeline.lag import stages
 from adapter.pipeline.places import Place
 
-STEPS = ("in stage 1", "in stage 2", "files written", "before the manifest", "after the manifest", "while deleting")
-VICTIMS = ("driver", "worker", "executor")
+# The steps of a batch, in their order.
+IN_TASKS = ("in stage 1", "in stage 2", "files written")
+IN_DRIVER = ("before the manifest", "after the manifest", "while deleting")
 _FAULTS, _DONE, _DRIVER = "FAULTS", "FAULTS_DONE", "FAULTS_DRIVER"
 _CONF = "spark.python.daemon.module tests.pipeline.faulty_daemon\n"
 
@@ -35,10 +33,9 @@ def happened(directory: Path) -> list[str]:
     return sorted(path.stem for path in directory.glob("*.done"))
 
 
-def install() -> None:
-    """Let the faults happen in this process: the driver's, or a Python worker's."""
-    read, evaluated, write = stages.read_table, stages._evaluated, stages._write  # noqa: SLF001
-    place_write, delete_tree = Place.write, Place.delete_tree
+def install_in_worker() -> None:
+    """Let the faults of tasks happen in this process."""
+    write = stages._write
 
     def shards_written(work: Any, name: str, *rest: Any) -> str:
         path = write(work, name, *rest)
@@ -46,11 +43,21 @@ def install() -> None:
             _fault("files written")
         return path
 
-    def placed(place: Place, content: bytes) -> None:
+    stages.read_table = _after("in stage 1", stages.read_table)  # type: ignore[attr-defined]
+    stages._evaluated = _after("in stage 2", stages._evaluated)
+    stages._write = shards_written  # type: ignore[assignment]
+
+
+def install_in_driver() -> None:
+    """Let the faults of the driver happen in this process."""
+    os.environ[_DRIVER] = str(os.getpid())
+    write, delete_tree = Place.write, Place.delete_tree
+
+    def written(place: Place, content: bytes) -> None:
         manifest = "/complete/" in place.url
         if manifest:
             _fault("before the manifest")
-        place_write(place, content)
+        write(place, content)
         if manifest:
             _fault("after the manifest")
 
@@ -60,14 +67,7 @@ def install() -> None:
         _fault("while deleting")
         delete_tree(place)
 
-    for target, name, function in (
-        (stages, "read_table", _after("in stage 1", read)),
-        (stages, "_evaluated", _after("in stage 2", evaluated)),
-        (stages, "_write", shards_written),
-        (Place, "write", placed),
-        (Place, "delete_tree", deleted),
-    ):
-        setattr(target, name, function)
+    Place.write, Place.delete_tree = written, deleted  # type: ignore[method-assign,assignment]
 
 
 def _after(step: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -101,11 +101,3 @@ def _kill(victim: str) -> None:
             os.kill(int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
         case _:
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    from adapter.pipeline.cli import main
-
-    os.environ[_DRIVER] = str(os.getpid())
-    install()
-    sys.exit(main())

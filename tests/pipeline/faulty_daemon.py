@@ -5,5 +5,5 @@ from pyspark.daemon import manager
 from tests.pipeline import faults
 
 if __name__ == "__main__":
-    faults.install()
+    faults.install_in_worker()
     manager()
