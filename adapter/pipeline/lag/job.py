@@ -25,10 +25,10 @@ from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
 from adapter.pipeline.lag.batch import process
 from adapter.pipeline.lag.display import LagDisplay, dry_run
 from adapter.pipeline.lag.files import LagFiles
-from adapter.pipeline.lag.lock import only_driver
+from adapter.pipeline.lag.lock import FIELD, Check, only_driver
 from adapter.pipeline.lag.publisher import Publisher
 from adapter.pipeline.lag.stages import PLANNED_US
-from adapter.pipeline.places import Place
+from adapter.pipeline.places import Place, unusable
 
 # The size of a batch, compressed: some millions of rows, so that nothing that a batch shuffles is large.
 BATCH_BYTES = 64 * 2**20
@@ -50,8 +50,7 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
         dry_run(spark, section, files, switches)
         return DONE
     with only_driver(files.output) as check, _stop_asked() as stop, LagDisplay(switches, files) as display:
-        publisher = Publisher(files, section.keep_hours, check)
-        publisher.sweep()
+        publisher = _publisher(files, section, check)
         query = _writer(spark, section, publisher, switches, display).start()
         try:
             _follow(query, stop)
@@ -84,6 +83,15 @@ def cause(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     found = _RAISED.findall(str(error))
     return found[-1].strip() if found else next(iter(lines), type(error).__name__)
+
+
+def _publisher(files: LagFiles, section: LagSection, check: Check) -> Publisher:
+    try:
+        publisher = Publisher(files, section.keep_hours, check)
+        publisher.sweep()
+    except OSError as error:
+        raise unusable(files.output, FIELD, error) from error
+    return publisher
 
 
 def _writer(

@@ -20,8 +20,9 @@ from threading import Event, Thread
 from typing import IO
 
 from adapter.errors import AdapterError, ConfigError
-from adapter.pipeline.places import Place
+from adapter.pipeline.places import Place, unusable
 
+FIELD = "[lag] output"
 RENEW_S = 5.0
 EXPIRE_S = 30.0
 _POLL_S = 1.0
@@ -43,7 +44,7 @@ def _locked(output: Place) -> Iterator[Check]:
         output.make()
         file = (output / "lock").path.open("a+", encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"[lag] output = '{output}': cannot be written: {error.strerror}") from error
+        raise unusable(output, FIELD, error) from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -115,7 +116,7 @@ def _leased(output: Place, renew_s: float, expire_s: float) -> Iterator[Check]:
     try:
         lease.take(expire_s, stop)
     except OSError as error:
-        raise ConfigError(f"[lag] output = '{output}': cannot be written: {error}") from error
+        raise unusable(output, FIELD, error) from error
 
     def renew() -> None:
         while not stop.wait(renew_s):
@@ -143,6 +144,6 @@ def _myself() -> str:
 
 def _refused(output: Place, holder: str) -> ConfigError:
     return ConfigError(
-        f"[lag] output = '{output}': is being written by {holder}; stop that job, or set another output: one job may write a "
+        f"{FIELD} = '{output}': is being written by {holder}; stop that job, or set another output: one job may write a "
         "directory at a time"
     )
