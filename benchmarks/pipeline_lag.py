@@ -76,7 +76,7 @@ def _journals(root: Path, groups: int, shards: int, batches: int) -> None:
 def _stream(directory: Path, progress: Progress, task: TaskID) -> list[Batch]:
     section = LagSection(journals=(str(directory / "journal"),), output=directory / "lag", max_files=BROKERS * CYCLES)
     spark = spark_session("bench lag", "local[2]", SESSION)
-    files = LagFiles(section.output, section.keep_hours)
+    files = LagFiles(section.output.path, section.keep_hours)
     batches: list[Batch] = []
     last = [time.perf_counter(), _cpu_s()]
 

@@ -19,6 +19,9 @@ from adapter.runtime import files
 
 # Hadoop's URL schemes for S3; pyarrow knows s3 only.
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
+_S3_SCHEMES = {"s3", *_SCHEMES}
+# Schemes whose URLs name a container before the @: abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH.
+_CONTAINER_SCHEMES = {"abfs", "abfss"}
 # Parameters of a URL that may be shown; others may be credentials.
 _HARMLESS = {"endpoint_override", "region", "scheme"}
 
@@ -139,11 +142,22 @@ class Place:
 
 def redacted(url: str) -> str:
     """A URL without user, password, and parameters that may be credentials; anything else as it is."""
-    if "://" not in url:
+    scheme, separator, rest = url.partition("://")
+    if not separator:
         return url
-    parts = urlsplit(url)
-    shown = urlencode([(name, value if name in _HARMLESS else "***") for name, value in parse_qsl(parts.query)], safe="*:/")
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=shown))
+    rest, _, query = rest.partition("?")
+    values = [(name, value if name in _HARMLESS else "***") for name, value in parse_qsl(query, keep_blank_values=True)]
+    return f"{scheme}://{_without_user(scheme, rest)}" + (f"?{urlencode(values, safe='*:/')}" if values else "")
+
+
+def _without_user(scheme: str, rest: str) -> str:
+    authority, slash, path = rest.partition("/")
+    user, at, host = authority.rpartition("@")
+    if at:
+        return rest if scheme in _CONTAINER_SCHEMES and ":" not in user else f"{host}{slash}{path}"
+    if scheme in _S3_SCHEMES and ":" in authority:  # a secret with a slash that is not quoted: such a URL is refused, and shown
+        return rest.rpartition("@")[2]
+    return rest
 
 
 def data_files(place: Place, suffix: str = ".parquet") -> Iterator[Place]:
@@ -154,10 +168,12 @@ def data_files(place: Place, suffix: str = ".parquet") -> Iterator[Place]:
 @lru_cache(maxsize=64)
 def _opened(url: str) -> tuple[fs.FileSystem, str]:
     scheme, _, rest = url.partition("://")
+    opened_as = f"{_SCHEMES.get(scheme, scheme)}://{rest}"
     try:
-        opened: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(f"{_SCHEMES.get(scheme, scheme)}://{rest}")
+        opened: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(opened_as)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise ConfigError(f"{redacted(url)}: cannot be opened: {error}") from error
+        reason = str(error).partition("\n")[0].replace(url, redacted(url)).replace(opened_as, redacted(opened_as))
+        raise ConfigError(f"{redacted(url)}: cannot be opened: {reason}") from error
     return opened
 
 

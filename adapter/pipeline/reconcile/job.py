@@ -29,7 +29,7 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
 
     Raises ConfigError without a snapshot, MetaUnavailableError, JobError for a damaged file.
     """
-    found = find_snapshots(config.reconcile.snapshots)
+    found = find_snapshots([place.url for place in config.reconcile.snapshots])
     _tell_files(found, switches)
     job = _Reconcile(spark, config, switches)
     try:
@@ -71,7 +71,7 @@ class _Reconcile:
         counts = {row["kind"]: row for row in reconcile.counts(differences).collect()}
         if not self._switches.dry_run:
             self._table("plan", reconcile.planned(differences))
-            rmtree(self._output / "applied", ignore_errors=True)  # the table of an earlier plan
+            rmtree((self._output / "applied").path, ignore_errors=True)  # the table of an earlier plan
         table = Table("kind", show_footer=True)
         table.columns[0].footer = "all"
         for name in ("keys", "planned", "tombstones"):
@@ -92,7 +92,7 @@ class _Reconcile:
 
     def apply(self, differences: DataFrame) -> int:
         """Merge the plan and read back; returns how many offsets are smaller than planned."""
-        plan = self._spark.read.schema(reconcile.planned(differences).schema).parquet(str(self._output / "plan"))
+        plan = self._spark.read.schema(reconcile.planned(differences).schema).parquet(str((self._output / "plan").path))
         with self._switches.step("merging the plan into the Meta Service"):
             plan.write.format(FORMAT).mode("append").options(**self._options).save()
         with self._switches.step("reading back"):
@@ -115,7 +115,7 @@ class _Reconcile:
     def _table(self, name: str, frame: DataFrame) -> DataFrame:
         if self._switches.dry_run:
             return frame.persist()
-        path = str(self._output / name)
+        path = str((self._output / name).path)
         frame.write.mode("overwrite").parquet(path)
         return self._spark.read.schema(frame.schema).parquet(path)
 

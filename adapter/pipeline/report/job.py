@@ -24,17 +24,17 @@ PICTURES = {"lag.png": lag_plot, "lag-seconds.png": lag_seconds_plot, "rewinds.p
 def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
     """Write the report; returns 0. Raises ConfigError if the tables are missing, or the directory cannot be written."""
     section = config.report
-    if not section.tables.is_dir():
+    if not section.tables.is_directory():
         raise ConfigError(
             f"[report] tables = '{section.tables}': is no directory; it is `output` of [lag], run the job `lag` first"
         )
     with switches.step(f"reading the tables in {section.tables}"):
-        report = gather(spark, section.tables, section.worst)
+        report = gather(spark, section.tables.path, section.worst)
     if switches.dry_run:
         switches.tell(f"{counted(report.groups, 'group')}, {counted(report.shards, 'shard')}; nothing was written")
         return DONE
     with switches.step("drawing"):
-        page = write(report, section.tables, section.output, wall_ms())
+        page = write(report, section.tables.path, section.output.path, wall_ms())
     switches.tell(f"report: {page.resolve()}")
     return DONE
 

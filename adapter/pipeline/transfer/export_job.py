@@ -38,13 +38,13 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
         with switches.step("reading the Meta Service"):
             rejected = exports.rejects(rows)
             if not switches.dry_run:
-                rejected.write.mode("overwrite").parquet(str(section.output / "rejects"))
+                rejected.write.mode("overwrite").parquet(str((section.output / "rejects").path))
         show_counts(exports.counts(rows), ("written", "rejects"), switches)
         refused = show_rejects(rejected, F.concat_ws(" ", "group", "shard"), switches)
         table = exports.lines(rows, section).toArrow()
         for name, data in contents(table):
             if not switches.dry_run:
-                _write(section.output / FILES / name, data)
+                _write(section.output.path / FILES / name, data)
         if not table.num_rows:
             switches.tell("there is nothing to write")
             return NOT_AS_ASKED
