@@ -1,17 +1,16 @@
 """What a person is told of an error that Spark raised: one line that says what to do, instead of two stack traces."""
 
 import re
-from typing import Any
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
 
 # Our errors in the last line of a traceback that a Python worker of Spark sent.
 _OURS = re.compile(r"^\s*(?:\S+: )?adapter\.(?:\w+\.)+\w*Error: (.+)$", re.MULTILINE)
-# The last line of any such traceback.
-_RAISED = re.compile(r"^((?:[\w.]*\.)?\w*(?:Error|Exception): .+?)\s*$(?!\n\s+at )", re.MULTILINE)
+_TRACEBACK = "Traceback (most recent call last):"
+_RAISED = re.compile(r"^[\w.]+: .+$", re.MULTILINE)
 _JAVA_CAUSE = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+: .+)$", re.MULTILINE)
 
 _SHARED = "name a directory that every machine shares, or a URL"
@@ -22,7 +21,7 @@ _KNOWN: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     for pattern, text in (
         (
             r"ModuleNotFoundError: No module named '(\w+)",
-            f"the Python of Spark's workers has no module {{0}}: ship the environment to them, or install it there; {_ENVIRONMENT}",
+            f"the Python of Spark's workers has no module {{0}}: ship the environment to them, or install it; {_ENVIRONMENT}",
         ),
         (
             r'Cannot run program "([^"]+)"',
@@ -45,7 +44,7 @@ _KNOWN: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             r'No FileSystem for scheme "(\w+)"|Class (org\.apache\.hadoop\.fs\.\S+) not found',
-            "Spark has no file system for {0}: give it the library, such as --conf spark.jars.packages=org.apache.hadoop:hadoop-aws",
+            "Spark has no file system for {0}: give it one, as by --conf spark.jars.packages=org.apache.hadoop:hadoop-aws",
         ),
         (
             r"All masters are unresponsive",
@@ -69,10 +68,9 @@ def in_one_line(error: Exception) -> str:
     for pattern, told in _KNOWN:
         if found := pattern.search(text):
             return told.format(*(group for group in found.groups() if group))
-    for pattern in (_RAISED, _JAVA_CAUSE):
-        if causes := pattern.findall(text):
-            return str(causes[-1])
-    return _first_line(error)
+    raised = _RAISED.findall(text.rpartition(_TRACEBACK)[2].partition("\n\tat ")[0]) if _TRACEBACK in text else []
+    causes = raised or _JAVA_CAUSE.findall(text)
+    return str(causes[-1]) if causes else _first_line(error)
 
 
 def _of_file(error: OSError) -> str:
@@ -81,6 +79,6 @@ def _of_file(error: OSError) -> str:
     return f"{error.filename}: {problem}{advice}" if error.filename else problem
 
 
-def _first_line(error: Any) -> str:  # noqa: ANN401 - of SPARK_ERRORS
-    told = error.getMessage() if isinstance(error, PySparkException) else error.java_exception.toString()
-    return next((line.strip() for line in str(told or error).splitlines() if line.strip()), type(error).__name__)
+def _first_line(error: Exception) -> str:
+    told = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
+    return next((line.strip() for line in told.splitlines() if line.strip()), type(error).__name__)
