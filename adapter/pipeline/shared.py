@@ -1,6 +1,6 @@
 """Checks at the start of a job that all machines of the cluster see the same directories. URLs are taken to be shared.
 
-The driver leaves a file in each directory that the job writes, and so does each worker; both have to find the other's. What is only
+The driver leaves a file in each directory that a job writes, and so does each worker; both have to find the other's. What is only
 read has to exist on each machine. Without this check Spark ends well although files of other machines are missing.
 """
 
