@@ -67,6 +67,11 @@ class Place:
         return "://" in self.url
 
     @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.url.rpartition("/")[2]
+
+    @property
     def path(self) -> Path:
         """The local path. Raises ConfigError for a URL."""
         if self.is_remote:
