@@ -57,9 +57,10 @@ def spark_cluster(directory: Path, workers: int = 2, private: Path | None = None
         for number in range(1, workers + 1):
             place = directory / f"worker-{number}"
             worker = ["org.apache.spark.deploy.worker.Worker", "--cores", "1", "--memory", "600m", "--webui-port", "0"]
-            command = [_SPARK_CLASS, *worker, "--host", "127.0.0.1", "--work-dir", place, url]
-            apart = private is not None and number > 1
-            running.enter_context(_process(place, _apart(command, private, f"worker-{number}") if apart and private else command))
+            command: list[str | Path] = [_SPARK_CLASS, *worker, "--host", "127.0.0.1", "--work-dir", place, url]
+            if private and number > 1:
+                command = _apart(command, private, f"worker-{number}")
+            running.enter_context(_process(place, command))
         _wait_for(log, r"Registering worker", workers)
         yield Cluster(url, directory)
 
