@@ -38,9 +38,9 @@ class Place:
     url: str
 
     @classmethod
-    def of(cls, text: str | Path) -> Self:
+    def of(cls, text: "str | Path | Place") -> Self:
         """A place by its path or URL; a relative path is made absolute."""
-        text = str(text)
+        text = text.url if isinstance(text, Place) else str(text)
         if "://" not in text:
             return cls(str(Path(text).absolute()))
         scheme, rest = text.split("://", 1)

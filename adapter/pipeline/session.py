@@ -1,4 +1,4 @@
-"""Creates Spark sessions: with a Java, the same Python in the workers, times in UTC, and both data sources.
+"""Creates Spark sessions: with a Java, the same Python in the workers, times in UTC, and the data sources.
 
 What the user has set wins over the defaults here: `spark-submit --conf`, spark-defaults.conf, and environment variables.
 """
@@ -11,7 +11,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from adapter.pipeline.java import java_home
-from adapter.pipeline.journal.source import JournalDataSource
+from adapter.pipeline.journal.source import JournalDataSource, SegmentsDataSource
 from adapter.pipeline.offsets.source import OffsetsDataSource
 
 LOCAL = "local[*]"  # Spark's own default
@@ -63,6 +63,6 @@ def spark_session(name: str, master: str | None = None, settings: Mapping[str, s
 def _register_sources(session: SparkSession) -> None:
     """Register the data sources that Spark has not found by itself, as in a Python that only the driver has."""
     known = session._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001 - Spark warns of a second registration
-    for source in (OffsetsDataSource, JournalDataSource):
+    for source in (OffsetsDataSource, JournalDataSource, SegmentsDataSource):
         if not known.dataSourceExists(source.name()):
             session.dataSource.register(source)
