@@ -28,7 +28,7 @@ from adapter.pipeline.lag.files import LagFiles
 from adapter.pipeline.lag.lock import FIELD, Check, only_driver
 from adapter.pipeline.lag.publisher import Publisher
 from adapter.pipeline.lag.stages import PLANNED_US
-from adapter.pipeline.places import Place, unusable
+from adapter.pipeline.places import unusable
 
 # The size of a batch, compressed: some millions of rows, so that nothing that a batch shuffles is large.
 BATCH_BYTES = 64 * 2**20
@@ -45,7 +45,7 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
     directory cannot be written, or another driver writes it.
     """
     section = config.lag
-    files = LagFiles(Place.of(section.output))
+    files = LagFiles(section.output)
     if switches.dry_run:
         dry_run(spark, section, files, switches)
         return DONE
@@ -64,7 +64,9 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
 
 def stream(spark: SparkSession, section: LagSection) -> DataFrame:
     """The segments of the journals as a streaming DataFrame."""
-    source = spark.readStream.format("offset-journal-segments").option("paths", json.dumps(list(section.journals)))
+    source = spark.readStream.format("offset-journal-segments").option(
+        "paths", json.dumps([place.url for place in section.journals])
+    )
     limited = source.option("maxFilesPerTrigger", str(section.max_files)).option("maxBytesPerTrigger", str(BATCH_BYTES))
     # The time of the batch. Spark stores it with the offsets, so it is the same if the batch is repeated.
     return limited.load().withColumn(PLANNED_US, sf.unix_micros(sf.current_timestamp()))
