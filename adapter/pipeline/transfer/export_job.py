@@ -18,7 +18,7 @@ from adapter.pipeline.config import JobConfig, fields_of
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
 from adapter.pipeline.offsets.options import FORMAT
 from adapter.pipeline.transfer import exports
-from adapter.pipeline.transfer.summary import show_counts, show_rejects
+from adapter.pipeline.transfer.summary import SHOWN, show_counts, show_rejects
 from adapter.runtime import files
 
 FILES = "files"  # below `output`, beside the table `rejects`
@@ -39,8 +39,10 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
             rejected = exports.rejects(rows)
             if not switches.dry_run:
                 rejected.write.mode("overwrite").parquet(str(section.output / "rejects"))
-        show_counts(exports.counts(rows), ("written", "rejects"), switches)
-        refused = show_rejects(rejected, F.concat_ws(" ", "group", "shard"), switches)
+        show_counts(exports.counts(rows).toArrow(), ("written", "rejects"), switches)
+        line = F.concat_ws(": ", F.concat_ws(" ", "group", "shard"), "reason")
+        first = [row[0] for row in rejected.select(line).limit(SHOWN).collect()]
+        refused = show_rejects(rejected.count(), first, switches)
         table = exports.lines(rows, section).toArrow()
         for name, data in contents(table):
             if not switches.dry_run:
