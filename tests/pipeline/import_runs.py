@@ -17,16 +17,15 @@ from adapter.pipeline.transfer import export_job as exports_job
 from adapter.pipeline.transfer import import_job as imports_job
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.runtime.config import parse as parse_config
-from adapter.testing.processes import ServiceProcess
 
 
 class Jobs:
-    """Runs import and export against the Meta Service, in one namespace and directory."""
+    """Runs import and export against a Meta Service, in one namespace and directory."""
 
-    def __init__(self, spark: SparkSession, meta: ServiceProcess, directory: Path) -> None:
+    def __init__(self, spark: SparkSession, endpoint: str, directory: Path) -> None:
         self.spark = spark
         self.directory = directory
-        self._meta = {"endpoints": [meta.tcp_address]}
+        self._meta = {"endpoints": [endpoint]}
         self._namespace = directory.name
         self.said = StringIO()
 

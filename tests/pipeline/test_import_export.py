@@ -18,8 +18,10 @@ from adapter.pipeline.config import ExportSection
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS
 from adapter.pipeline.transfer import export_job as exports_job
 from adapter.pipeline.transfer import exports
+from adapter.pipeline.transfer import import_job as imports_job
 from adapter.runtime.config import parse as parse_config
 from adapter.testing.processes import ServiceProcess, meta_process
+from tests.pipeline.bulk_meta import BulkMeta, kill_the_caller, no_fault, serving
 from tests.pipeline.import_runs import Jobs
 
 DATA = Path(__file__).parents[1] / "data" / "rocketmq"
@@ -41,7 +43,7 @@ def meta(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
 @pytest.fixture
 def jobs(spark: SparkSession, meta: ServiceProcess, tmp_path: Path) -> Jobs:
     """Jobs in the namespace of this test."""
-    return Jobs(spark, meta, tmp_path)
+    return Jobs(spark, meta.tcp_address, tmp_path)
 
 
 def export_section(**values: Any) -> ExportSection:
@@ -184,3 +186,27 @@ def test_a_place_without_files_stops_the_import(jobs: Jobs, tmp_path: Path) -> N
     """Before anything is read or written."""
     with pytest.raises(ConfigError, match="there is no such file or directory"):
         jobs.import_files(tmp_path / "none.json")
+
+
+def test_an_import_that_was_killed_is_completed_by_the_next(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker is killed while it merges, and Spark gives up. The next run finds what was merged, and adds the rest."""
+    monkeypatch.setattr(imports_job, "BUCKET_ROWS", 2)
+    monkeypatch.setattr(imports_job, "MERGING_TASKS", 40)  # a call for each bucket
+    file = tmp_path / "a.csv"
+    file.write_text("".join(f"g,t,{partition},{partition}\n" for partition in range(40)))
+    meta = BulkMeta()
+    with serving(meta) as address:
+        jobs = Jobs(spark, address, tmp_path)
+        meta.faults.extend([no_fault, no_fault, kill_the_caller])
+        with pytest.raises(Exception, match="Python worker exited unexpectedly"):
+            jobs.import_files(file, format="kafka-csv")
+        merged = len(meta.records)
+        assert 0 < merged < 40
+        assert not (tmp_path / "import" / "applied").exists()
+        assert jobs.import_files(file, format="kafka-csv") == DONE
+    assert {key.shard: record.offset for key, record in meta.records.items()} == {f"t/{number}": number for number in range(40)}
+    assert sum(row["change"] == "unchanged" for row in jobs.table("preview")) == merged
+    assert len(jobs.table("applied")) == 40 - merged
+    assert (tmp_path / "import" / "applied" / "_SUCCESS").exists()

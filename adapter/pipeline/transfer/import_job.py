@@ -31,6 +31,9 @@ from adapter.runtime.wording import counted
 ROW_BYTES = 16  # of a file, at least, for most rows
 BUCKET_ROWS = 250_000  # of the files; one task holds the rows of a bucket in memory
 MAX_TASKS = 1_000
+# A task has three calls of 20,000 offsets in flight, which keep a Meta Service busy; it admits 100,000 at once. The calls of a
+# second task would go to the same one, and be refused.
+MERGING_TASKS = 1
 _MESSAGES = from_arrow_schema(MESSAGES)
 
 
@@ -77,7 +80,7 @@ class _Import:
         with self._switches.step("merging into the Meta Service"):
             if merging:
                 merge = partial(work.merge, buckets=merging, writer=self._writer)
-                self._over(len(merging)).mapInArrow(merge, _MESSAGES).collect()
+                self._over(len(merging), MERGING_TASKS).mapInArrow(merge, _MESSAGES).collect()
         with self._switches.step("reading back"), self._tables(applied=APPLIED):
             if merging:
                 read = self._over(len(work.parts)).mapInArrow(work.read_back, _MESSAGES)
@@ -88,9 +91,9 @@ class _Import:
         self._switches.tell(f"{counted(total, 'offset')} merged, {below:,} of them below what was merged")
         return below
 
-    def _over(self, count: int) -> DataFrame:
-        """The numbers below `count`, distributed to tasks."""
-        return self._spark.range(0, count, 1, min(count, MAX_TASKS))
+    def _over(self, count: int, tasks: int = MAX_TASKS) -> DataFrame:
+        """The numbers below `count`, distributed to at most so many tasks."""
+        return self._spark.range(0, count, 1, min(count, tasks))
 
     def _by_bucket(self, messages: DataFrame) -> DataFrame:
         return messages.repartitionById(self._work.buckets, "bucket")

@@ -33,6 +33,7 @@ MESSAGES = pa.schema([("bucket", pa.int32()), ("kind", pa.string()), ("number", 
 # The kinds of messages. `data` of the first three is a table, of the last one JSON.
 NAMED, STANDING, COUNTS, REJECTS = "named", "standing", "counts", "rejects"
 
+_BATCHES = 2**20  # more than a piece has
 _BLOB_ROWS = 100_000  # stored offsets that are divided into buckets at once
 _COLUMNS = ["namespace", *imports.KEY, "topic", "partition", "offset"]  # those of the data source `offsets` that are merged
 
@@ -58,14 +59,14 @@ class Work:
             if number >= len(self.pieces):
                 yield from self.scan(self.parts[number - len(self.pieces)])
                 continue
-            for entry_batch in entries(self.pieces[number], self.section.format):
-                rows = imports.named(entry_batch, self.section)
-                yield self._blobs(NAMED, number, imports.accepted(rows))
+            for at, found in enumerate(entries(self.pieces[number], self.section.format)):
+                rows = imports.named(found, self.section)
+                yield self._blobs(NAMED, number * _BATCHES + at, imports.accepted(rows))
                 rejected.append(imports.rejects(rows))
-        found = pa.concat_tables([imports.REJECTS.empty_table(), *rejected])
-        if found.num_rows:
-            self._write("rejects", wanted[0], found)
-            told = {"count": found.num_rows, "first": found.slice(0, SHOWN).to_pylist()}
+        refused = pa.concat_tables([imports.REJECTS.empty_table(), *rejected])
+        if refused.num_rows:
+            self._write("rejects", wanted[0], refused)
+            told = {"count": refused.num_rows, "first": refused.slice(0, SHOWN).to_pylist()}
             yield _message(0, REJECTS, wanted[0], json.dumps(told).encode())
 
     def scan(self, part: Any, *, all_buckets: bool = False) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - of the reader
