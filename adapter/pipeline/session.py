@@ -1,4 +1,4 @@
-"""Creates Spark sessions: with a Java, the same Python in the workers, times in UTC, and both data sources registered."""
+"""Creates Spark sessions: with a Java, the same Python in the workers, times in UTC, and the data sources registered."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 
 from adapter.pipeline.java import java_home
-from adapter.pipeline.journal.source import JournalDataSource
+from adapter.pipeline.journal.source import JournalDataSource, SegmentsDataSource
 from adapter.pipeline.offsets.source import OffsetsDataSource
 
 LOCAL = "local[*]"
@@ -48,6 +48,6 @@ def spark_session(name: str, master: str | None = None, settings: Mapping[str, s
     for key, value in {**values, **(settings or {})}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
-    for source in (OffsetsDataSource, JournalDataSource):
+    for source in (OffsetsDataSource, JournalDataSource, SegmentsDataSource):
         session.dataSource.register(source)
     return session
