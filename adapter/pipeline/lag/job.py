@@ -26,6 +26,7 @@ from adapter.pipeline.lag.batch import Steps, process
 from adapter.pipeline.lag.display import LagDisplay, dry_run
 from adapter.pipeline.lag.files import LagFiles
 from adapter.pipeline.lag.journal_rows import PLANNED_AT
+from adapter.pipeline.lag.metrics import LagMetrics
 
 # The size of a batch, so that its rows (some millions, compressed to this size) fit in memory.
 BATCH_BYTES = 64 * 2**20
@@ -45,7 +46,7 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
     """Follow the journals until SIGTERM or Ctrl-C, or with `available_now` until all is read; returns the exit code.
 
     0: done; 1: the stream failed, with an error message; 3: all is read, and there are rejects. Raises ConfigError if the
-    directory cannot be written.
+    directory cannot be written, ListenError if the metrics cannot be served.
     """
     section = config.lag
     files = LagFiles(section.output, section.keep_hours)
@@ -56,8 +57,12 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
         section.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"[lag] output = '{section.output}': cannot be made: {error.strerror}") from error
-    with _stop_asked() as stop, LagDisplay(switches, files) as display:
-        query = _writer(spark, section, files, switches, display).start()
+    with (
+        _stop_asked() as stop,
+        LagMetrics.serving(spark, section.metrics) as metrics,
+        LagDisplay(switches, files) as display,
+    ):
+        query = _writer(spark, section, files, switches, display, metrics).start()
         try:
             _follow(query, stop)
         except StreamingQueryException as error:
@@ -84,7 +89,7 @@ def cause(error: BaseException) -> str:
 
 
 def _writer(
-    spark: SparkSession, section: LagSection, files: LagFiles, switches: Switches, display: LagDisplay
+    spark: SparkSession, section: LagSection, files: LagFiles, switches: Switches, display: LagDisplay, metrics: LagMetrics
 ) -> DataStreamWriter:
     for key, value in SETTINGS.items():
         spark.conf.set(key, value)
@@ -97,7 +102,9 @@ def _writer(
         except Exception as error:
             display.failure = error  # Spark reports its traceback without the last line
             raise
-        display.batch(rows.sparkSession, info, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        display.batch(rows.sparkSession, info, seconds)
+        metrics.on_batch(info, seconds)
 
     writer = stream(spark, section).writeStream.queryName("lag").foreachBatch(batch)
     placed = writer.option("checkpointLocation", str(files.checkpoint))

@@ -27,7 +27,7 @@ _US_OF_SECOND = 1_000_000
 
 
 class LagMetrics(StreamingQueryListener):
-    """The metrics, in a registry of their own. The job tells of batches; Spark, which calls it as a listener, of what is behind them."""
+    """In a registry of their own. The job tells of each batch, and Spark, as to a listener, of what is left to read."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
