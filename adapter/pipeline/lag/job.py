@@ -26,6 +26,7 @@ from adapter.pipeline.lag.batch import process
 from adapter.pipeline.lag.display import LagDisplay, dry_run
 from adapter.pipeline.lag.files import LagFiles
 from adapter.pipeline.lag.lock import FIELD, Check, only_driver
+from adapter.pipeline.lag.metrics import LagMetrics
 from adapter.pipeline.lag.publisher import Publisher
 from adapter.pipeline.lag.stages import PLANNED_US
 from adapter.pipeline.places import unusable
@@ -42,16 +43,21 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
     """Follow the journals until SIGTERM or Ctrl-C, or with `available_now` until all is read; returns the exit code.
 
     0: done; 1: the stream failed, with an error message; 3: all is read, and there are rejects. Raises ConfigError if the
-    directory cannot be written, or another driver writes it.
+    directory cannot be written, or another driver writes it, ListenError if the metrics cannot be served.
     """
     section = config.lag
     files = LagFiles(section.output)
     if switches.dry_run:
         dry_run(spark, section, files, switches)
         return DONE
-    with only_driver(files.output) as check, _stop_asked() as stop, LagDisplay(switches, files) as display:
+    with (
+        only_driver(files.output) as check,
+        _stop_asked() as stop,
+        LagMetrics.serving(spark, section.metrics) as metrics,
+        LagDisplay(switches, files) as display,
+    ):
         publisher = _publisher(files, section, check)
-        query = _writer(spark, section, publisher, switches, display).start()
+        query = _writer(spark, section, publisher, switches, display, metrics).start()
         try:
             _follow(query, stop)
         except StreamingQueryException as error:
@@ -97,7 +103,7 @@ def _publisher(files: LagFiles, section: LagSection, check: Check) -> Publisher:
 
 
 def _writer(
-    spark: SparkSession, section: LagSection, publisher: Publisher, switches: Switches, display: LagDisplay
+    spark: SparkSession, section: LagSection, publisher: Publisher, switches: Switches, display: LagDisplay, metrics: LagMetrics
 ) -> DataStreamWriter:
     files = publisher.files
 
@@ -110,7 +116,9 @@ def _writer(
         except Exception as error:
             display.failure = error  # Spark reports its traceback without the last line
             raise
-        display.batch(info, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        display.batch(info, seconds)
+        metrics.on_batch(info, seconds)
 
     writer = stream(spark, section).writeStream.queryName("lag").foreachBatch(batch)
     placed = writer.option("checkpointLocation", files.checkpoint.url)
