@@ -3,6 +3,7 @@
 A job is a module with `run(spark, config, switches) -> int`. It is imported when it is run.
 """
 
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -75,6 +76,7 @@ class Job(Protocol):
 
 def run_job(name: str, config: JobConfig, switches: Switches, master: str | None) -> int:
     """Start Spark, run a job, stop Spark; returns the exit code. Raises AdapterError, also for errors in workers."""
+    refuse_connect(master or os.environ.get("SPARK_REMOTE", ""))
     module = cast("Job", spark_part(f"adapter.pipeline.{MODULES[name]}"))
     session = spark_part("adapter.pipeline.session")
     settings = {"spark.ui.showConsoleProgress": str(switches.console.is_terminal).lower()}
@@ -87,6 +89,15 @@ def run_job(name: str, config: JobConfig, switches: Switches, master: str | None
             return module.run(spark, config, switches)
     finally:
         spark.stop()
+
+
+def refuse_connect(master: str) -> None:
+    """Raise ConfigError for the address of a Spark Connect server: its sessions lack the SparkContext, which the jobs use."""
+    if master.startswith("sc://"):
+        raise ConfigError(
+            f"{master}: the jobs do not run by Spark Connect: give --master the cluster itself (spark://, yarn, k8s://), or use "
+            "spark-submit, and unset SPARK_REMOTE. The data sources do work in a session of Spark Connect"
+        )
 
 
 @contextmanager
