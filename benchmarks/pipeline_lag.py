@@ -17,6 +17,7 @@ from adapter.pipeline.config import LagSection
 from adapter.pipeline.lag.batch import Steps, process
 from adapter.pipeline.lag.files import LagFiles
 from adapter.pipeline.lag.job import SETTINGS, stream
+from adapter.pipeline.places import Place
 from adapter.pipeline.session import spark_session
 from benchmarks.report import Bar, Result, Table
 from benchmarks.scale import Scale
@@ -74,9 +75,11 @@ def _journals(root: Path, groups: int, shards: int, batches: int) -> None:
 
 
 def _stream(directory: Path, progress: Progress, task: TaskID) -> list[Batch]:
-    section = LagSection(journals=(str(directory / "journal"),), output=directory / "lag", max_files=BROKERS * CYCLES)
+    section = LagSection(
+        journals=(Place.of(directory / "journal"),), output=Place.of(directory / "lag"), max_files=BROKERS * CYCLES
+    )
     spark = spark_session("bench lag", "local[2]", SESSION)
-    files = LagFiles(section.output, section.keep_hours)
+    files = LagFiles(section.output.path, section.keep_hours)
     batches: list[Batch] = []
     last = [time.perf_counter(), _cpu_s()]
 

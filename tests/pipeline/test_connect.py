@@ -90,12 +90,19 @@ def client(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
     )
 
 
-@pytest.mark.parametrize(("master", "environment"), [("sc://spark:15002", {}), (None, {"SPARK_REMOTE": "sc://spark:15002"})])
+@pytest.mark.parametrize(
+    ("master", "conf", "environment"),
+    [
+        ("sc://spark:15002", {}, {}),
+        (None, {"spark.remote": "sc://spark:15002"}, {}),
+        (None, {}, {"SPARK_REMOTE": "sc://spark:15002"}),
+    ],
+)
 def test_a_job_says_that_it_does_not_run_by_spark_connect(
-    master: str | None, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    master: str | None, conf: dict[str, str], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before it starts anything."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match=r"sc://spark:15002: the jobs do not run by Spark Connect"):
-        run_job("lag", JobConfig(), Switches(), master)
+        run_job("lag", JobConfig(), Switches(), master, conf)

@@ -1,7 +1,7 @@
 """The data source `offset-journal` in Spark: a stream and a batch read the same rows, each once, bad files included."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from adapter.pipeline.journal.segment import COLUMNS
+from adapter.pipeline.journal.segment import COLUMNS, read_table
+from adapter.pipeline.journal.source import segments_of
+from tests.pipeline.buckets import is_hidden, running_bucket
 from tests.pipeline.segments import RUN, Row, commits, journal_table, segment_path, write_segment, write_segments
 
 # Names that Spark reads as of another type, or quotes, or that end a path.
@@ -119,3 +121,60 @@ def test_an_empty_directory_gives_no_rows_and_a_wrong_one_an_error(spark: SparkS
         spark.read.format("offset-journal").load(str(tmp_path / "typo")).count()
     with pytest.raises(StreamingQueryException, match="typo: does not exist"):
         run(spark, tmp_path / "typo", count, 5)
+
+
+def test_a_mount_that_is_lost_during_a_batch_loses_no_row(spark: SparkSession, journal: Path) -> None:
+    """The tasks fail, a start without the mount fails, the offset stays, and a start with it has every row."""
+    write_segments(journal, commits(4, 5, 2), 10)
+    elsewhere = journal.with_name("elsewhere")
+    batches: Found = {}
+
+    def work(df: DataFrame, number: int) -> None:
+        if number == 1 and not elsewhere.exists() and 1 not in batches:
+            journal.rename(elsewhere)
+            journal.mkdir()
+        batches[number] = identities(df)
+
+    with pytest.raises(StreamingQueryException, match=r"was listed by the driver, but .* does not find it"):
+        run(spark, journal, work, 2)
+    with pytest.raises(StreamingQueryException, match="is not found, and may be in what cannot be listed"):
+        run(spark, journal, work, 2)
+    assert batches.keys() == {0}
+    journal.rmdir()
+    elsewhere.rename(journal)
+    batches[1] = []
+    run(spark, journal, work, 2)
+    rows = [row for number in sorted(batches) for row in batches[number]]
+    assert [(row[2], row[3]) for row in rows] == [(seq, "flush") for seq in range(40)]
+
+
+def test_segments_behind_a_url_are_read_by_a_job_that_gets_their_names_only(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Credentials are in no row, no plan and no progress; the tasks have them."""
+    with running_bucket() as bucket:
+        for path in write_segments(tmp_path / "j", commits(4, 5, 2), 10):
+            bucket.put(tmp_path / "j", path, "j")
+        root = bucket.url("j")
+        stream = spark.readStream.format("offset-journal-segments").option("maxFilesPerTrigger", 3).load(root)
+        found: list[tuple[int, list[Any], int]] = []
+
+        def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                counts = [read_table(segment, ["seq"])[0].num_rows for segment, _ in segments_of(batch, [root])]
+                yield pa.record_batch({"rows": pa.array(counts, pa.int64())})
+
+        def work(df: DataFrame, number: int) -> None:
+            rows = sum(row.rows for row in df.mapInArrow(read, "rows long").collect())
+            found.append((number, [*df.collect(), df._jdf.queryExecution().toString()], rows))
+
+        query = (
+            stream.writeStream.foreachBatch(work)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+    assert [(number, rows) for number, _, rows in found] == [(0, 30), (1, 10)]
+    stored = [path.read_text() for path in (tmp_path / "checkpoint").rglob("*") if path.is_file() and path.suffix != ".crc"]
+    assert is_hidden(found, stored, [progress.json for progress in query.recentProgress], caplog.text)

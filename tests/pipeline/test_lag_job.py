@@ -17,6 +17,7 @@ from adapter.pipeline.config import JobConfig, LagSection
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
 from adapter.pipeline.lag import job as lag_job
 from adapter.pipeline.lag.files import BatchInfo, LagFiles
+from adapter.pipeline.places import Place
 from tests.pipeline.segments import START, commits, segment_path, write_segment
 
 ROWS = 3 * 4  # of a segment
@@ -35,7 +36,9 @@ def said(given: Switches) -> str:
 
 def config(journal: Path, output: Path, max_files: int = 1_000, trigger_ms: int = 100) -> JobConfig:
     """Settings for a journal."""
-    return JobConfig(lag=LagSection(journals=(str(journal),), output=output, max_files=max_files, trigger_ms=trigger_ms))
+    return JobConfig(
+        lag=LagSection(journals=(Place.of(journal),), output=Place.of(output), max_files=max_files, trigger_ms=trigger_ms)
+    )
 
 
 def fill(journal: Path, segments: int = 4) -> None:

@@ -16,6 +16,7 @@ from adapter.pipeline.jobs import DONE, Switches
 from adapter.pipeline.lag import job as lag_job
 from adapter.pipeline.lag.files import BatchInfo
 from adapter.pipeline.lag.metrics import LagMetrics
+from adapter.pipeline.places import Place
 from adapter.runtime.config import MetricsSection
 from adapter.testing.processes import free_port
 from tests.pipeline.segments import commits, write_segment
@@ -26,7 +27,7 @@ ROWS = 3 * 4  # of a segment
 def config(journal: Path, output: Path, port: int) -> JobConfig:
     """Two batches, of one segment each."""
     metrics = MetricsSection(listen=f"127.0.0.1:{port}")
-    return JobConfig(lag=LagSection(journals=(str(journal),), output=output, max_files=1, metrics=metrics))
+    return JobConfig(lag=LagSection(journals=(Place.of(journal),), output=Place.of(output), max_files=1, metrics=metrics))
 
 
 def test_the_metrics_can_be_scraped_between_two_batches(

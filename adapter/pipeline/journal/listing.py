@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-import pyarrow as pa
 import structlog
 from pyarrow import fs
 
 from adapter.errors import ConfigError
+from adapter.pipeline.places import Place, redacted
 
 log = structlog.get_logger(__name__)
 
@@ -32,13 +32,14 @@ _SETTLED_NS = 60 * 10**9
 _ABSENT = "does not exist (yet): is the path right?"
 _NO_DIRECTORY = "is no directory: name the one that has the date=... directories"
 _EMPTY = "has no segments (yet): is it the [journal] path of an adapter, or where its segments are copied to?"
-
-# Hadoop's URL schemes for S3; pyarrow knows s3 only.
-_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+_VANISHED = "went away while it was listed: was it unmounted?"
+# The adapter deletes directories that became empty. A listing that such a deletion met is repeated; an unmounted disk stays away.
+_ATTEMPTS = 3
+_OF_BROKER = re.compile(r".*/date=[^/]*/broker=([^/]*)")
 
 
 class Segment(NamedTuple):
-    """A segment: one file of a journal. `size` in bytes."""
+    """A segment: one file of a journal. `size` in bytes. `root` may be a URL with credentials: show `path` instead."""
 
     root: str
     date: str
@@ -59,8 +60,12 @@ class Segment(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Its path or URL, as in the column `segment`."""
-        return f"{self.root}/{self.relative}"
+        """Its path or URL without credentials, as in the column `segment`."""
+        return str(Place(self.root) / self.relative)
+
+    def __repr__(self) -> str:
+        """The path and the size."""
+        return f"Segment({self.path!r}, {self.size} bytes)"
 
 
 @lru_cache(maxsize=4096)  # called for each segment
@@ -77,7 +82,7 @@ def parse_run_key(key: str) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Listing:
-    """All segments by run and number, and the problems by path or URL."""
+    """All segments by run and number, and the problems by path or URL, without credentials."""
 
     runs: Mapping[str, Mapping[int, Segment]]
     troubles: Mapping[str, str]
@@ -87,6 +92,15 @@ class Listing:
         """The problems that may hide segments: all except that a directory is still empty."""
         return {path: trouble for path, trouble in self.troubles.items() if trouble not in {_ABSENT, _EMPTY}}
 
+    def hiding(self, broker: str) -> Mapping[str, str]:
+        """The problems that may hide segments of a broker: all except those of other brokers' directories."""
+        mine = quote(broker, safe="")
+        return {
+            path: trouble
+            for path, trouble in self.troubles.items()
+            if not (found := _OF_BROKER.fullmatch(path)) or found[1] == mine
+        }
+
     @property
     def newest_date(self) -> str:
         """The newest date of a segment; empty if there is none."""
@@ -94,20 +108,9 @@ class Listing:
 
 
 def roots_of(paths: Sequence[str]) -> list[str]:
-    """The directories as absolute paths, without duplicates."""
-    return list(dict.fromkeys(path.rstrip("/") if "://" in path else str(Path(path).absolute()) for path in paths))
-
-
-def open_root(root: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a root, and its path in it. Raises ConfigError for a URL that pyarrow cannot open."""
-    scheme, separator, rest = root.partition("://")
-    if not separator:
-        return fs.LocalFileSystem(), root
-    try:
-        opened: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(f"{_SCHEMES.get(scheme, scheme)}://{rest}")
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise ConfigError(f"{root!r}: cannot be opened: {error}") from error
-    return opened
+    """The directories as absolute paths, without duplicates. URLs that differ in their credentials only are one: the first."""
+    roots = (path.rstrip("/") if "://" in path else str(Path(path).absolute()) for path in paths)
+    return list({redacted(root): root for root in reversed(list(roots))}.values())[::-1]
 
 
 class Lister:
@@ -121,7 +124,7 @@ class Lister:
             raise ConfigError(
                 "offset-journal: no path; name a directory of journals by load(path), or several by the option `paths`"
             )
-        self._roots = [(root, *open_root(root)) for root in roots]
+        self._roots = [(root, *Place(root).opened()) for root in roots]
         self._settled: dict[tuple[str, str], tuple[int, list[Segment]]] = {}
         self._logged: Mapping[str, str] = {}
         self._first = True
@@ -131,6 +134,14 @@ class Lister:
 
         Raises ConfigError if none of the roots exists at the first call.
         """
+        for _ in range(_ATTEMPTS):
+            listing = self._listed()
+            if _VANISHED not in listing.troubles.values():
+                break
+        self._check(listing.troubles)
+        return listing
+
+    def _listed(self) -> Listing:
         troubles: dict[str, str] = {}
         runs: dict[str, dict[int, Segment]] = {}
         for root, files, base in self._roots:
@@ -140,12 +151,11 @@ class Lister:
                 # A copy in another root or under another date is the same segment: broker, run and number identify it.
                 runs.setdefault(segment.key, {}).setdefault(segment.number, segment)
             if not found:
-                troubles.setdefault(root, _EMPTY)
-        self._check(troubles)
+                troubles.setdefault(redacted(root), _EMPTY)
         return Listing(runs, troubles)
 
     def _check(self, troubles: Mapping[str, str]) -> None:
-        if self._first and all(troubles.get(root, _EMPTY) != _EMPTY for root, _, _ in self._roots):
+        if self._first and all(troubles.get(redacted(root), _EMPTY) != _EMPTY for root, _, _ in self._roots):
             text = "; ".join(f"{path}: {trouble}" for path, trouble in troubles.items())
             raise ConfigError(f"offset-journal: none of the paths is a directory of journals: {text}")
         self._first = False
@@ -158,10 +168,10 @@ class Lister:
         try:
             kind = files.get_file_info(base).type
         except OSError as error:
-            troubles[root] = _problem_of(error)
+            troubles[redacted(root)] = _problem_of(error)
             return
         if kind != fs.FileType.Directory:
-            troubles[root] = _ABSENT if kind == fs.FileType.NotFound else _NO_DIRECTORY
+            troubles[redacted(root)] = _ABSENT if kind == fs.FileType.NotFound else _NO_DIRECTORY
             return
         for day, date_text in _folders(files, base, _DATE, troubles):
             for folder, quoted in _folders(files, day.path, _BROKER, troubles):
@@ -200,8 +210,10 @@ def _folders(
 
 def _entries(files: fs.FileSystem, path: str, troubles: dict[str, str]) -> Sequence[fs.FileInfo]:
     try:
-        # Gone since its parent was listed: empty, because the adapter removes empty directories only.
-        found: Sequence[fs.FileInfo] = files.get_file_info(fs.FileSelector(path, allow_not_found=True))
+        found: Sequence[fs.FileInfo] = files.get_file_info(fs.FileSelector(path))
+    except FileNotFoundError:
+        troubles[path] = _VANISHED
+        return []
     except OSError as error:
         troubles[path] = _problem_of(error)
         return []

@@ -1,16 +1,21 @@
-"""Reads one segment of a journal as Arrow batches. An unreadable segment, or the rest of one, becomes a row with the reason.
+"""Reads one segment of a journal, as Arrow batches or as a table, and says why it, or the rest of it, is unreadable.
 
-A readable segment is read completely. A file of another kind or version is not read at all.
+A readable segment is read completely. A file of another kind or version is not read at all. A file that is not there is no
+unreadable segment: this machine may lack the mount, so the task fails, and nothing is lost.
 """
 
 import errno
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import fs
 
+from adapter.errors import TransientError
 from adapter.model.schemas import BROKER, JOURNAL, JOURNAL_VERSION, VERSION_OF_JOURNAL
-from adapter.pipeline.journal.listing import Segment, open_root
+from adapter.pipeline.journal.listing import Segment
+from adapter.pipeline.places import Place
 
 # The kind of a row that stands for unreadable data.
 UNREADABLE = "unreadable"
@@ -35,17 +40,24 @@ _AGAIN = "its rows are missing from here on. Once it is whole, a batch read or a
 _COPY = f"copy it again from its broker (rsync without --inplace); {_AGAIN}"
 _MODE = f"may not be read by the user of this job: change its mode; {_AGAIN}"
 
-# Error numbers that concern this file only. Others, such as a lost network, fail the task, which Spark repeats.
+_MISSING = (
+    "{path}: was listed by the driver, but {host} does not find it: is the journals' directory mounted there, at the same path? "
+    "Nothing is lost: start the query again. If the disk bound deleted the segment, that start finds out and says so in a row"
+)
+GONE = (
+    "is gone since it was found: deleted by the disk bound before it was read? Raise disk_max_bytes, or read more often; "
+    + _AGAIN
+)
+# Error numbers that concern this file only, if its directory can be listed. Others, such as a lost network, fail the task.
 _OF_FILE = {
-    errno.ENOENT: (
-        "is gone since it was found: deleted by the disk bound before it was read? Raise disk_max_bytes, or read more often; "
-        + _AGAIN
-    ),
     errno.EACCES: _MODE,
     errno.EPERM: _MODE,
     errno.EIO: f"cannot be read from its disk; {_COPY}",
 }
-GONE = _OF_FILE[errno.ENOENT]
+
+
+class MissingSegmentError(TransientError):
+    """A segment that the driver listed is not found by this task. It counts as gone only if the driver does not find it."""
 
 
 class UnreadableError(Exception):
@@ -53,36 +65,65 @@ class UnreadableError(Exception):
 
 
 def read_segment(segment: Segment, columns: pa.Schema = COLUMNS) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a segment; at the end a row of kind `unreadable` if needed. Raises OSError if the storage is unavailable.
+    """Yield the rows of a segment; at the end a row of kind `unreadable` if needed.
 
-    `columns`: some of COLUMNS, nullable or not.
+    `columns`: some of COLUMNS, nullable or not. Raises MissingSegmentError if the file is not found, OSError if the storage is
+    unavailable.
     """
     rows = 0
     try:
-        for batch in _batches(segment, [name for name in columns.names if name in JOURNAL.names]):
+        for batch in _batches(segment, pa.schema([JOURNAL.field(name) for name in columns.names if name in JOURNAL.names])):
             rows += batch.num_rows
             yield _located(batch, segment, columns)
     except UnreadableError as error:
-        where = f"after {rows} rows: " if rows else ""
-        yield unreadable(segment.broker, segment.run, segment.path, f"segment {where}{error}", columns)
+        yield unreadable(segment, _told(error, rows), columns)
 
 
-def unreadable(broker: str, run: int, path: str, problem: str, columns: pa.Schema = COLUMNS) -> pa.RecordBatch:
+def read_table(segment: Segment, columns: Sequence[str]) -> tuple[pa.Table, str | None]:
+    """The readable rows with these columns of the journal (at least one), and why the rest is unreadable (None: whole).
+
+    Strings are dictionary-encoded. Raises MissingSegmentError if the file is not found, OSError if the storage is unavailable.
+    """
+    schema = _encoded(columns)
+    batches: list[pa.RecordBatch] = []
+    problem = None
+    try:
+        for batch in _batches(segment, schema):
+            batches.append(pa.RecordBatch.from_arrays(batch.columns, schema=schema))  # noqa: PERF401 - kept when a later one fails
+    except UnreadableError as error:
+        problem = _told(error, sum(batch.num_rows for batch in batches))
+    return pa.Table.from_batches(batches, schema), problem
+
+
+def unreadable(segment: Segment, problem: str, columns: pa.Schema = COLUMNS) -> pa.RecordBatch:
     """A batch with the row that stands for unreadable data."""
     empty = {"at": 0, "seq": 0, "kind": UNREADABLE, "partition": 0, "live": False, "problem": problem}
     row = {name: empty.get(name, "") for name in COLUMNS.names if not COLUMNS.field(name).nullable} | empty
-    row |= {"broker": broker, "run": run, "segment": path}
+    row |= {"broker": segment.broker, "run": segment.run, "segment": segment.path}
     return pa.RecordBatch.from_pylist([row], schema=COLUMNS).select(columns.names).cast(columns)
 
 
-def _batches(segment: Segment, names: list[str]) -> Iterator[pa.RecordBatch]:
+def _told(error: UnreadableError, rows: int) -> str:
+    where = f"after {rows} rows: " if rows else ""
+    return f"segment {where}{error}"
+
+
+def _encoded(names: Sequence[str]) -> pa.Schema:
+    fields = (JOURNAL.field(name) for name in names)
+    words = pa.dictionary(pa.int32(), pa.string())
+    return pa.schema([field.with_type(words) if field.type == pa.string() else field for field in fields])
+
+
+def _batches(segment: Segment, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows with the columns of `schema`, some of the journal's; strings may be dictionary-encoded."""
+    words = [field.name for field in schema if pa.types.is_dictionary(field.type)]
     content = _content(segment)
     if not content.size:
         raise UnreadableError(f"is empty, 0 bytes: it was not copied whole; {_COPY}")
     try:
-        file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
-        _check(file, segment)
-        for batch in file.iter_batches(_ROWS_OF_BATCH, columns=names, use_threads=False):
+        _check(pq.ParquetFile(pa.BufferReader(content)), segment)
+        file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True, read_dictionary=words)
+        for batch in file.iter_batches(_ROWS_OF_BATCH, columns=schema.names, use_threads=False):
             yield _complete(batch)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UnreadableError(f"is torn, or no Parquet file ({' '.join(str(error).split())}); {_COPY}") from error
@@ -90,14 +131,23 @@ def _batches(segment: Segment, names: list[str]) -> Iterator[pa.RecordBatch]:
 
 def _content(segment: Segment) -> pa.Buffer:
     """The content of the file. It is read before it is parsed, so that storage errors are not taken for damage."""
-    files, base = open_root(segment.root)
+    files, base = Place(segment.root).opened()
+    path = f"{base}/{segment.relative}"
     try:
-        with files.open_input_file(f"{base}/{segment.relative}") as file:
+        with files.open_input_file(path) as file:
             return file.read_buffer()
+    except FileNotFoundError as error:
+        raise MissingSegmentError(_MISSING.format(path=segment.path, host=socket.gethostname())) from error
     except OSError as error:
-        if error.errno in _OF_FILE:
+        if error.errno in _OF_FILE and _is_listed(files, path):
             raise UnreadableError(_OF_FILE[error.errno]) from error
         raise
+
+
+def _is_listed(files: fs.FileSystem, path: str) -> bool:
+    """Whether its directory has the file. A storage that is away may answer as a bad file does (NFS: EIO). Raises OSError."""
+    folder, _, name = path.rpartition("/")
+    return any(info.base_name == name for info in files.get_file_info(fs.FileSelector(folder)))
 
 
 def _check(file: pq.ParquetFile, segment: Segment) -> None:

@@ -1,13 +1,12 @@
-"""The Spark data source `offset-journal`: the rows of journal segments, as a stream with admission control or as a batch.
+"""The Spark data sources `offset-journal`, the rows of journal segments, and `offset-journal-segments`, their names only.
 
+The first is a stream with admission control, or a batch; the second a stream, for jobs that read segments in their own tasks.
 Every segment is in exactly one batch of a stream. A batch that is read again has the same rows. A bad segment does not stop
-others.
+others. A segment that a task does not find fails the task: nothing is taken for lost on the word of one machine.
 """
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -16,50 +15,22 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from adapter.errors import AdapterError, ConfigError
-from adapter.pipeline.journal.listing import Lister, Listing, Segment, parse_run_key, roots_of
-from adapter.pipeline.journal.offset import Limit, Step, advance, from_json, numbers_of, step, to_json
-from adapter.pipeline.journal.segment import COLUMNS, GONE, read_segment, unreadable
+from adapter.pipeline.journal.listing import Lister, Listing, Segment, roots_of
+from adapter.pipeline.journal.offset import Limit, advance, from_json, step, to_json
+from adapter.pipeline.journal.options import JournalOptions
+from adapter.pipeline.journal.plan import JournalPartition, lacking, planned
+from adapter.pipeline.journal.segment import COLUMNS, read_segment, unreadable
+from adapter.pipeline.places import redacted
 
-_MAX_FILES = 1_000
-_PARTITION_BYTES = 4 * 2**20
-# The cost of opening a file, in bytes of reading: it keeps a partition from having thousands of tiny segments.
-_OPEN_BYTES = 2**14
-
-_NEVER_CAME = (
-    "segments {first} to {last} of this run never arrived, and are not waited for any more: "
-    "the disk bound deleted them before they were read, or they were not copied. Raise disk_max_bytes, or read more often"
+# The columns of `offset-journal-segments`. `root` has no credentials; `size` is in bytes. `problem`: the segment is gone (its
+# date is not known any more: `*`), or the first of several that are not waited for any more; null if it is to be read.
+SEGMENTS: pa.Schema = pa.schema(
+    [
+        *(pa.field(name, pa.string(), nullable=False) for name in ("root", "date", "broker")),
+        *(pa.field(name, pa.int64(), nullable=False) for name in ("run", "number", "size")),
+        pa.field("problem", pa.string()),
+    ]
 )
-_OPTIONS = ("path", "paths", "maxFilesPerTrigger", "maxBytesPerTrigger", "partitionBytes")
-
-
-@dataclass(frozen=True)
-class JournalOptions:
-    """The options of `load`. Sizes are those of the compressed files, in bytes."""
-
-    roots: tuple[str, ...]
-    max_files: int | None
-    max_bytes: int | None
-    partition_bytes: int
-
-    @classmethod
-    def of(cls, options: Mapping[str, str]) -> Self:
-        """Parse the options. Raises ConfigError that names an invalid one."""
-        known = {name.lower() for name in _OPTIONS}
-        if unknown := [name for name in options if name.lower() not in known]:
-            raise ConfigError(f"offset-journal: no such option: {', '.join(unknown)}; there are {', '.join(_OPTIONS)}")
-        max_files, max_bytes = _number(options, "maxFilesPerTrigger"), _number(options, "maxBytesPerTrigger")
-        if max_files is None and max_bytes is None:
-            max_files = _MAX_FILES
-        partition_bytes = _number(options, "partitionBytes") or _PARTITION_BYTES
-        return cls(tuple(roots_of(_paths(options))), max_files, max_bytes, partition_bytes)
-
-
-@dataclass(frozen=True)
-class JournalPartition(InputPartition):
-    """The segments that one task reads, and (broker, run, path, problem) of segments that are gone."""
-
-    segments: tuple[Segment, ...] = ()
-    missing: tuple[tuple[str, int, str, str], ...] = ()
 
 
 class JournalDataSource(DataSource):
@@ -103,7 +74,8 @@ class JournalReader(DataSourceReader):
         if listing.failures:
             text = "; ".join(f"{path} {trouble}" for path, trouble in listing.failures.items())
             raise AdapterError(f"offset-journal: not all segments can be found: {text}")
-        return _planned(step({}, advance({}, listing, Limit())), listing, self._options)
+        options = self._options
+        return planned(step({}, advance({}, listing, Limit())), listing, options.roots, options.partition_bytes)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition, with the selected columns."""
@@ -143,11 +115,14 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if after is before else to_json(after)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Plan the batch between two offsets. The result is the same in each call while the segments exist."""
+        """Plan the batch between two offsets. The result is the same in each call while the segments exist.
+
+        Raises AdapterError if a segment is not found, and may be in what cannot be listed.
+        """
         between = step(from_json(start), from_json(end))
-        if any(_find(self._seen, key, number) is None for key, number in _numbers(between)):
+        if lacking(between, self._seen):
             self._seen = self._list()
-        return _planned(between, self._seen, self._options)
+        return planned(between, self._seen, self._options.roots, self._options.partition_bytes)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition, with the selected columns."""
@@ -164,11 +139,54 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Limit(self._options.max_files, self._options.max_bytes)
 
 
+class SegmentsDataSource(DataSource):
+    """`spark.readStream.format("offset-journal-segments")`: a row for each segment, with the options of `offset-journal`.
+
+    No segment is opened. A job reads them by `segments_of` and `read_table` where the rows are: partitions are cut as those of
+    `offset-journal`.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format`."""
+        return "offset-journal-segments"
+
+    def schema(self) -> StructType:
+        """The columns of SEGMENTS."""
+        return from_arrow_schema(SEGMENTS)
+
+    def streamReader(self, schema: StructType) -> "SegmentsStreamReader":  # noqa: ARG002 - its own columns
+        """The reader of `spark.readStream`. Raises ConfigError for an invalid option."""
+        return SegmentsStreamReader(JournalOptions.of(self.options))
+
+
+class SegmentsStreamReader(JournalStreamReader):
+    """The streaming reader of segments."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the segments of a partition."""
+        if isinstance(partition, JournalPartition):
+            found = [*((segment, None) for segment in partition.segments), *partition.missing]
+            rows = [{**segment._asdict(), "root": redacted(segment.root), "problem": problem} for segment, problem in found]
+            yield pa.RecordBatch.from_pylist(rows, schema=SEGMENTS)
+
+
+def segments_of(batch: pa.RecordBatch, roots: Sequence[str]) -> Iterator[tuple[Segment, str | None]]:
+    """The segments of rows of `offset-journal-segments`, each with its problem.
+
+    `roots`: the paths as they were given to the source, so that URLs have their credentials again.
+    """
+    opened = {redacted(root): root for root in roots_of(roots)}
+    for row in batch.to_pylist():
+        problem = row.pop("problem")
+        yield Segment(**row)._replace(root=opened[row["root"]]), problem
+
+
 def _rows(partition: InputPartition, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, JournalPartition):  # Spark's own placeholder for an empty batch
         return
-    for missing in partition.missing:
-        yield unreadable(*missing, columns)
+    for segment, problem in partition.missing:
+        yield unreadable(segment, problem, columns)
     for segment in partition.segments:
         yield from read_segment(segment, columns)
 
@@ -181,61 +199,3 @@ def _chosen(schema: StructType) -> pa.Schema:
     ]:
         raise ConfigError(f"offset-journal: no such columns, or not of this type: {', '.join(wrong)}; see docs/pipeline.md")
     return columns
-
-
-def _numbers(between: Step) -> Iterator[tuple[str, int]]:
-    return ((key, number) for key, ranges in between.taken.items() for number in numbers_of(ranges))
-
-
-def _find(listing: Listing, key: str, number: int) -> Segment | None:
-    return listing.runs.get(key, {}).get(number)
-
-
-def _planned(between: Step, listing: Listing, options: JournalOptions) -> list[JournalPartition]:
-    """Partitions of about the same size, each with consecutive segments."""
-    segments: list[Segment] = []
-    missing: list[tuple[str, int, str, str]] = []
-    for key, number in sorted(_numbers(between)):
-        if segment := _find(listing, key, number):
-            segments.append(segment)
-        else:
-            missing.append(_missing(options.roots[0], key, number, f"segment {GONE}"))
-    for key, ranges in sorted(between.lost.items()):
-        missing += [_missing(options.roots[0], key, first, _NEVER_CAME.format(first=first, last=last)) for first, last in ranges]
-    parts: dict[int, list[Segment]] = {}
-    costs = [segment.size + _OPEN_BYTES for segment in segments]
-    count = -(-sum(costs) // options.partition_bytes)
-    begin = 0
-    for segment, cost in zip(segments, costs, strict=True):
-        parts.setdefault((begin + cost // 2) * count // sum(costs), []).append(segment)
-        begin += cost
-    planned = [JournalPartition(tuple(part)) for part in parts.values()]
-    return [JournalPartition(missing=tuple(missing)), *planned] if missing else planned
-
-
-def _missing(root: str, key: str, number: int, problem: str) -> tuple[str, int, str, str]:
-    broker, run = parse_run_key(key)
-    # Its date is no longer known.
-    return broker, run, Segment(root, "*", broker, run, number, 0).path, problem
-
-
-def _paths(options: Mapping[str, str]) -> list[str]:
-    several = options.get("paths")
-    if several is None:
-        return [options["path"]] if options.get("path") else []
-    try:
-        paths = json.loads(several)
-    except ValueError as error:
-        raise ConfigError(f"offset-journal: paths = {several!r}: is no JSON: {error}") from error
-    if not isinstance(paths, list) or not all(isinstance(path, str) and path for path in paths):
-        raise ConfigError(f"offset-journal: paths = {several!r}: is no JSON list of directories")
-    return [*([options["path"]] if options.get("path") else []), *paths]
-
-
-def _number(options: Mapping[str, str], name: str) -> int | None:
-    value = options.get(name)
-    if value is None:
-        return None
-    if not value.isdecimal() or int(value) < 1:
-        raise ConfigError(f"offset-journal: {name} = {value!r}: is no number from 1 on")
-    return int(value)

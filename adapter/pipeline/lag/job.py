@@ -49,12 +49,12 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
     directory cannot be written, ListenError if the metrics cannot be served.
     """
     section = config.lag
-    files = LagFiles(section.output, section.keep_hours)
+    files = LagFiles(section.output.path, section.keep_hours)
     if switches.dry_run:
         dry_run(spark, section, files, switches)
         return DONE
     try:
-        section.output.mkdir(parents=True, exist_ok=True)
+        section.output.make()
     except OSError as error:
         raise ConfigError(f"[lag] output = '{section.output}': cannot be made: {error.strerror}") from error
     with (
@@ -75,7 +75,7 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
 
 def stream(spark: SparkSession, section: LagSection) -> DataFrame:
     """The journals as a streaming DataFrame."""
-    source = spark.readStream.format("offset-journal").option("paths", json.dumps(list(section.journals)))
+    source = spark.readStream.format("offset-journal").option("paths", json.dumps([place.url for place in section.journals]))
     limited = source.option("maxFilesPerTrigger", str(section.max_files)).option("maxBytesPerTrigger", str(BATCH_BYTES))
     # The time of the batch. Spark stores it with the offsets, so it is the same if the batch is repeated.
     return limited.load().withColumn(PLANNED_AT, sf.current_timestamp())

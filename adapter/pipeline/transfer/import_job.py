@@ -44,7 +44,7 @@ class _Import:
     def read(self) -> DataFrame:
         """Read and check the rows of the files."""
         section = self._section
-        files = find_files(section.files, section.format)
+        files = find_files([place.path for place in section.files], section.format)
         if section.format == "kafka-csv":
             entries = imports.csv_entries(csv_lines(self._spark, files))
         else:
@@ -75,6 +75,6 @@ class _Import:
     def _table(self, name: str, frame: DataFrame) -> DataFrame:
         if self._switches.dry_run:
             return frame
-        path = str(self._section.output / name)
+        path = str((self._section.output / name).path)
         frame.write.mode("overwrite").parquet(path)
         return self._spark.read.parquet(path)

@@ -1,6 +1,7 @@
 """Finding segments: which names match, what is logged, and which directories are not listed again."""
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -161,6 +162,43 @@ def test_what_cannot_be_listed_does_not_hide_the_rest(tmp_path: Path, monkeypatc
     assert names(listing) == [f"{DAY} open 0"]
     (trouble,) = listing.failures.values()
     assert "Permission denied" in trouble
+
+
+class Vanishing(fs.LocalFileSystem):  # type: ignore[misc] # pyarrow has no types
+    """A file system where the date directory goes away after its parent was listed."""
+
+    def __init__(self, root: Path, *, with_its_parent: bool) -> None:
+        super().__init__()
+        self._root = root
+        self._with_its_parent = with_its_parent
+
+    def get_file_info(self, what: object) -> object:
+        """List, and remove then."""
+        found = super().get_file_info(what)
+        if isinstance(what, fs.FileSelector) and what.base_dir == str(self._root) and (self._root / f"date={DAY}").exists():
+            if self._with_its_parent:
+                self._root.rename(self._root.with_name("unmounted"))
+                self._root.mkdir()
+            else:
+                shutil.rmtree(self._root / f"date={DAY}")
+        return found
+
+
+@pytest.mark.parametrize("unmounted", [False, True])
+def test_a_directory_that_goes_away_while_it_is_listed_is_listed_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    unmounted: bool,
+) -> None:
+    """If the adapter deleted it, nothing is wrong. If the disk was unmounted, its segments do not count as gone."""
+    root = tmp_path / "j"
+    write_segment(root, [{}], 0)
+    write_segment(root, [{}], 1, date="2025-12-02")
+    lister = Lister([str(root)])
+    monkeypatch.setattr(lister, "_roots", [(str(root), Vanishing(root, with_its_parent=unmounted), str(root))])
+    listing = lister.list()
+    assert names(listing) == ([] if unmounted else ["2025-12-02 broker-1 1"])
+    assert list(listing.hiding("broker-1")) == ([str(root)] if unmounted else [])
 
 
 def test_a_directory_that_settled_is_not_read_again_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

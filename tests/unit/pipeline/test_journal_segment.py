@@ -1,6 +1,7 @@
 """Reading one segment: all its rows with the declared columns, or a row that says what is wrong and what to do."""
 
 import errno
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,19 +9,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import fs
 
 from adapter.model.schemas import BROKER, JOURNAL, VERSION_OF_JOURNAL
-from adapter.pipeline.journal import segment as journal_segment
 from adapter.pipeline.journal.listing import Segment
-from adapter.pipeline.journal.segment import COLUMNS, UNREADABLE, read_segment
+from adapter.pipeline.journal.segment import COLUMNS, UNREADABLE, MissingSegmentError, read_segment, read_table
+from adapter.pipeline.places import Place
 from tests.pipeline.segments import RUN, START, commits, journal_table, write_segment
 
 OURS = {VERSION_OF_JOURNAL: b"1", BROKER: b"broker-1"}
 
 
-def segment_of(path: Path, broker: str = "broker-1") -> Segment:
+def segment_of(path: Path, number: int = 0) -> Segment:
     """The segment as the listing describes it."""
-    return Segment(str(path.parents[2]), path.parents[1].name.removeprefix("date="), broker, RUN, 0, path.stat().st_size)
+    date = path.parents[1].name.removeprefix("date=")
+    return Segment(str(path.parents[2]), date, "broker-1", RUN, number, path.stat().st_size)
 
 
 def rows_of(segment: Segment) -> list[dict[str, Any]]:
@@ -84,11 +87,6 @@ def bad_footer(path: Path) -> None:
     path.write_bytes(content)
 
 
-def gone(path: Path) -> None:
-    """The file was deleted after it was listed."""
-    path.unlink()
-
-
 def written(change: Callable[[pa.Table], pa.Table], metadata: dict[bytes, bytes]) -> Callable[[Path], None]:
     """Write another Parquet file in its place."""
 
@@ -120,7 +118,6 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "text": (text, "is torn, or no Parquet file"),
     "flipped": (flipped, "is torn"),
     "footer": (bad_footer, "is torn"),
-    "gone": (gone, "is gone since it was found"),
     "foreign": (written(same, {}), "is no segment of a journal"),
     "version": (written(same, {**OURS, VERSION_OF_JOURNAL: b"2"}), "has version '2' of the journal, this reads '1'"),
     "bytes": (written(same, {**OURS, VERSION_OF_JOURNAL: b"\xff"}), "has version"),
@@ -161,32 +158,87 @@ def test_the_rows_before_a_damage_are_kept(tmp_path: Path) -> None:
     assert f"after {count} rows: is torn" in last["problem"][0].as_py()
     assert 65_536 <= count < table.num_rows
     assert pa.Table.from_batches(whole).select(table.column_names) == table.slice(0, count).replace_schema_metadata()
+    kept, problem = read_table(segment_of(path), JOURNAL.names)
+    assert (kept.num_rows, problem) == (count, last["problem"][0].as_py())
+    assert kept["seq"].to_pylist() == list(range(count))
+
+
+@pytest.mark.parametrize("removed", ["the file", "its directory", "the root"])
+def test_a_segment_that_a_task_does_not_find_fails_the_task(tmp_path: Path, removed: str) -> None:
+    """A machine may lack the mount: no row may say that the segment is lost."""
+    path = write_segment(tmp_path / "j", [{}, {}])
+    segment = segment_of(path)
+    path.unlink()
+    if removed != "the file":
+        shutil.rmtree(path.parent if removed == "its directory" else tmp_path / "j")
+    for read in (lambda: list(read_segment(segment)), lambda: read_table(segment, ["at"])):
+        with pytest.raises(MissingSegmentError, match=r"00000000.parquet: was listed by the driver, but .* does not find it"):
+            read()
 
 
 class Storage:
-    """A storage whose files cannot be opened."""
+    """A storage whose files cannot be opened; it lists them, unless it is away."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, number: int, *, away: bool = False) -> None:
+        self._error = OSError(number, "no")
+        self._away = away
 
-    def open_input_file(self, path: str) -> object:
+    def open_input_file(self, _: str) -> object:
         """Refuses."""
-        raise OSError(self.number, "no", path)
+        raise self._error
+
+    def get_file_info(self, _: object) -> list[fs.FileInfo]:
+        """List the directory of the only segment."""
+        if self._away:
+            raise self._error
+        return [fs.FileInfo(f"/j/{SEGMENT.relative}", type=fs.FileType.File)]
+
+
+SEGMENT = Segment("/j", "2025-12-01", "broker-1", RUN, 0, 1)
 
 
 @pytest.mark.parametrize(("number", "told"), [(errno.EACCES, "change its mode"), (errno.EIO, "cannot be read from its disk")])
 def test_a_file_that_may_not_or_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch, number: int, told: str) -> None:
     """Simulated, because root may read everything."""
-    monkeypatch.setattr(journal_segment, "open_root", lambda _: (Storage(number), "/j"))
-    (row,) = rows_of(Segment("/j", "2025-12-01", "broker-1", RUN, 0, 1))
+    monkeypatch.setattr(Place, "opened", lambda _: (Storage(number), "/j"))
+    (row,) = rows_of(SEGMENT)
     assert told in row["problem"]
 
 
-def test_a_storage_that_is_away_is_not_taken_for_a_bad_segment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The task fails, Spark repeats it, and no row is lost."""
-    monkeypatch.setattr(journal_segment, "open_root", lambda _: (Storage(errno.ETIMEDOUT), "/j"))
+@pytest.mark.parametrize(("number", "lists"), [(errno.ETIMEDOUT, True), (errno.EIO, False), (errno.EACCES, False)])
+def test_a_storage_that_is_away_is_not_taken_for_a_bad_segment(
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    lists: bool,
+) -> None:
+    """The task fails, Spark repeats it, and no row is lost. NFS answers EIO when its server is away."""
+    monkeypatch.setattr(Place, "opened", lambda _: (Storage(number, away=not lists), "/j"))
     with pytest.raises(OSError, match="no"):
-        list(read_segment(Segment("/j", "2025-12-01", "broker-1", RUN, 0, 1)))
+        list(read_segment(SEGMENT))
+    with pytest.raises(OSError, match="no"):
+        read_table(SEGMENT, ["at"])
+
+
+def test_a_table_has_the_rows_of_the_chosen_columns(tmp_path: Path) -> None:
+    """In their order, strings dictionary-encoded; a segment without rows gives an empty table of the same schema."""
+    names = ["offset", "group", "at", "problem"]
+    table, problem = read_table(segment_of(write_segment(tmp_path, commits(3))), names)
+    assert problem is None
+    assert table.to_pylist() == commits(3).select(names).to_pylist()
+    assert [pa.types.is_dictionary(field.type) for field in table.schema] == [False, True, False, True]
+    empty_table, problem = read_table(segment_of(write_segment(tmp_path, [], 1), 1), names)
+    assert (empty_table.num_rows, empty_table.schema, problem) == (0, table.schema, None)
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_table_of_a_bad_segment_is_empty_and_has_the_same_problem(tmp_path: Path, kind: str) -> None:
+    """So whoever reads tables tells the same as whoever reads rows."""
+    path = write_segment(tmp_path, [{}, {}])
+    segment = segment_of(path)
+    BAD[kind][0](path)
+    table, problem = read_table(segment, JOURNAL.names)
+    assert table.num_rows == 0
+    assert problem == rows_of(segment)[0]["problem"]
 
 
 @pytest.mark.parametrize("names", [["offset", "at"], ["segment", "problem"], ["broker"]])
@@ -198,7 +250,7 @@ def test_fewer_columns_have_the_same_rows(tmp_path: Path, names: list[str]) -> N
     assert chosen.schema == columns
     assert chosen.to_pylist() == [{name: row[name] for name in names} for row in rows_of(segment)]
     assert chosen.num_rows == 300
-    Path(segment.path).unlink()
+    Path(segment.path).write_text("torn")
     (bad,) = read_segment(segment, columns)
     assert (bad.schema, bad.num_rows) == (columns, 1)
 

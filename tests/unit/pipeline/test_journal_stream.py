@@ -3,20 +3,22 @@
 import json
 import pickle
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from pyarrow import fs
 from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from adapter.errors import AdapterError, ConfigError
 from adapter.pipeline.journal.listing import Listing
-from adapter.pipeline.journal.segment import UNREADABLE
-from adapter.pipeline.journal.source import JournalDataSource, JournalPartition, JournalStreamReader
+from adapter.pipeline.journal.plan import JournalPartition
+from adapter.pipeline.journal.segment import UNREADABLE, MissingSegmentError
+from adapter.pipeline.journal.source import SEGMENTS, JournalDataSource, JournalStreamReader, SegmentsDataSource, segments_of
 from tests.pipeline.segments import RUN, commits, write_segment, write_segments
 
 Json = dict[str, Any]
@@ -134,6 +136,93 @@ def test_a_segment_that_vanished_before_its_batch_was_run_again_is_told(tmp_path
     assert [row[-1] for row in found[1:]] == [str(second)] * 10
 
 
+def lost_root(root: Path) -> None:
+    """The directory of the mount itself is gone."""
+    root.rename(root.parent / "elsewhere")
+
+
+def empty_root(root: Path) -> None:
+    """What is below a mount that is lost: an empty directory."""
+    root.rename(root.parent / "elsewhere")
+    root.mkdir()
+
+
+def no_directory(root: Path) -> None:
+    """Another thing stands there."""
+    root.rename(root.parent / "elsewhere")
+    root.touch()
+
+
+@pytest.mark.parametrize("lose", [lost_root, empty_root, no_directory])
+@pytest.mark.parametrize("other", [False, True])
+def test_a_lost_mount_of_the_driver_loses_no_row(tmp_path: Path, lose: Callable[[Path], None], other: bool) -> None:
+    """Neither as rows that say so, nor by an offset that advances; once it is back, the batch is as it was.
+
+    Also when another directory is still there.
+    """
+    root = tmp_path / "mount" / "j"
+    roots = [root, tmp_path / "other"][: 1 + other]
+    for number in range(3):
+        write_segment(root, [{}], number)
+    write_segment(tmp_path / "other", [{}], broker="b")
+    reader = stream(*roots)
+    end = reader.latestOffset({}, ReadAllAvailable())
+    before = reader.partitions({}, end)
+    lose(root)
+    with pytest.raises(AdapterError, match=r"mount/j.*"):
+        stream(*roots).partitions({}, end)
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    if root.is_dir():
+        root.rmdir()
+    root.unlink(missing_ok=True)
+    (root.parent / "elsewhere").rename(root)
+    assert stream(*roots).partitions({}, end) == before
+
+
+class Closed(fs.LocalFileSystem):  # type: ignore[misc] # pyarrow has no types
+    """A file system with directories that cannot be listed: root may read everything."""
+
+    def __init__(self, closed: str) -> None:
+        super().__init__()
+        self._closed = closed
+
+    def get_file_info(self, what: object) -> object:
+        """Refuses to list the directory."""
+        if isinstance(what, fs.FileSelector) and what.base_dir.endswith(self._closed):
+            raise PermissionError(13, "Permission denied")
+        return super().get_file_info(what)
+
+
+@pytest.mark.parametrize("closed", ["date=2025-12-01", "broker=broker-1", "broker=other"])
+def test_a_segment_is_gone_only_if_no_directory_may_hide_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: str) -> None:
+    """Root, date and the broker's directory have to be listed; that of another broker does not matter."""
+    paths = [write_segment(tmp_path, [{}], number) for number in range(2)]
+    write_segment(tmp_path, [{}], broker="other")
+    end = stream(tmp_path).latestOffset({}, ReadAllAvailable())
+    write_segment(tmp_path, [{}], 2, date="2025-12-02")
+    paths[0].unlink()
+    monkeypatch.setattr("adapter.pipeline.journal.listing.Place.opened", lambda place: (Closed(closed), place.url))
+    end.pop("other/1764547200000")
+    if closed == "broker=other":
+        missing, found = stream(tmp_path).partitions({}, end)
+        assert [row[3] for row in rows(stream(tmp_path), [missing, found])] == [UNREADABLE, "flush"]
+    else:
+        with pytest.raises(AdapterError, match=rf"segment 0 of run {RUN} of broker 'broker-1'.*{closed} cannot be listed"):
+            stream(tmp_path).partitions({}, end)
+
+
+def test_a_segment_that_is_deleted_after_it_was_planned_fails_its_task_and_is_told_by_the_next_plan(tmp_path: Path) -> None:
+    """The task cannot know why it is not there; the driver that starts again can."""
+    first, _ = write_segments(tmp_path, commits(2, 5, 2), 10)
+    reader = stream(tmp_path)
+    end = reader.latestOffset({}, ReadAllAvailable())
+    planned = reader.partitions({}, end)
+    first.unlink()
+    with pytest.raises(MissingSegmentError):
+        rows(reader, planned)
+    assert [row[3] for row in rows(reader, stream(tmp_path).partitions({}, end))].count(UNREADABLE) == 1
+
+
 def test_segments_that_are_given_up_are_told(tmp_path: Path) -> None:
     """When a run ends, one row reports those that never came."""
     for number in (0, 1, 4):
@@ -147,8 +236,8 @@ def test_segments_that_are_given_up_are_told(tmp_path: Path) -> None:
     told, segment = reader.partitions(start, end)
     assert isinstance(told, JournalPartition)
     assert isinstance(segment, JournalPartition)
-    ((broker, run, _, problem),) = told.missing
-    assert (broker, run) == ("broker-1", RUN)
+    ((first, problem),) = told.missing
+    assert (first.broker, first.run, first.number) == ("broker-1", RUN, 2)
     assert "segments 2 to 3 of this run never arrived" in problem
     assert len(segment.segments) == 1
 
@@ -220,3 +309,24 @@ def test_a_schema_of_fewer_columns_is_read_so(tmp_path: Path) -> None:
     reader = JournalDataSource({"path": str(tmp_path)}).reader(schema)
     (partition,) = reader.partitions()
     assert pa.Table.from_batches(reader.read(partition)).to_pylist() == [{"offset": 0, "group": "g"}, {"offset": 5, "group": "g"}]
+
+
+def test_the_segments_come_as_rows_in_the_same_partitions(tmp_path: Path) -> None:
+    """None is opened; one that is gone has its problem."""
+    written = write_segments(tmp_path, commits(3, 5, 2), 10, broker="a/b")
+    source = SegmentsDataSource({"path": str(tmp_path), "partitionBytes": "40000"})
+    reader = source.streamReader(source.schema())
+    end = reader.latestOffset({}, ReadAllAvailable())
+    assert reader.partitions({}, end) == stream(tmp_path, partitionBytes="40000").partitions({}, end)
+    written[0].unlink()
+    written[1].write_text("torn")
+    again = source.streamReader(source.schema())
+    batches = [batch for partition in again.partitions({}, end) for batch in again.read(partition)]
+    assert all(batch.schema.equals(SEGMENTS) for batch in batches)
+    found = [pair for batch in batches for pair in segments_of(batch, [str(tmp_path)])]
+    assert [(segment.path, problem is None) for segment, problem in found] == [
+        (f"{tmp_path}/date=*/broker=a%2Fb/{RUN}-00000000.parquet", False),
+        (str(written[1]), True),
+        (str(written[2]), True),
+    ]
+    assert list(again.read(InputPartition(None))) == []
