@@ -48,14 +48,14 @@ def snapshot(output: Path, cluster: str, target: Target, *, as_json: bool) -> No
 
 
 async def _take(output: Path, cluster: str, target: Target, as_json: bool) -> None:
-    """Take a snapshot and print its counts. Raises CallError, InvalidInputError for the directory, ConfigError without pyarrow."""
+    """Take a snapshot and print its counts. Raises CallError, InvalidInputError (the directory), ConfigError without pyarrow."""
     kind = _directory_kind()
     try:
         async with open_channel(target.address, target.tls, CHANNEL_OPTIONS) as channel:
             request = meta_pb.SnapshotOffsetDataRequest(cluster_name=cluster)
             replies = aiter(meta_grpc.MetaServiceServiceStub(channel).SnapshotOffsetData(request))
             head = await _next(replies, target)
-            with kind(output.absolute(), cluster, head.taken_at_ms) as directory, progress("records", None) as advance:
+            with kind(output, cluster, head.taken_at_ms) as directory, progress("records", None) as advance:
                 records = await _write(directory, replies, target, advance)
                 if directory.manifest.records != records:
                     found = directory.manifest.records
@@ -109,6 +109,6 @@ def _tell(output: Path, directory: "SnapshotDirectory", *, as_json: bool) -> Non
         print_json({"path": str(output), **manifest._asdict(), "files": len(manifest.files)})
         return
     tell(
-        f"{output}: {counted(manifest.records, 'record')} of the cluster {manifest.cluster}, of which {manifest.tombstones:,} are "
-        f"tombstones, in {counted(len(manifest.files), 'file')}"
+        f"{output}: {counted(manifest.records, 'record')} of the cluster {manifest.cluster}, of which {manifest.tombstones:,} "
+        f"are tombstones, in {counted(len(manifest.files), 'file')}"
     )

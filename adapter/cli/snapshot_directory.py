@@ -30,7 +30,7 @@ class SnapshotDirectory:
 
     def __init__(self, path: Path, cluster: str, taken_at_ms: int) -> None:
         self.manifest = Manifest(cluster, taken_at_ms, 0, 0, ())
-        self._path = path
+        self._path = path = path.absolute()
         self._fresh = path.with_name(f".{path.name}.{os.getpid()}")
         self._writer: pq.ParquetWriter | None = None
         self._file_rows = 0

@@ -1,4 +1,4 @@
-"""The manifest of a snapshot of a cluster's offsets: a directory of Parquet files. Its presence says that the snapshot is whole."""
+"""The manifest of a snapshot of a cluster's offsets, a directory of Parquet files. It is there if the snapshot is whole."""
 
 import json
 from typing import NamedTuple, Self
@@ -29,8 +29,8 @@ class Manifest(NamedTuple):
             found = json.loads(data)
             version = int(found["version"])
             if version == VERSION:
-                numbers = (int(found[name]) for name in ("taken_at_ms", "records", "tombstones"))
-                return cls(str(found["cluster"]), *numbers, tuple(map(str, found["files"])))
+                taken_at_ms, records, tombstones = (int(found[name]) for name in ("taken_at_ms", "records", "tombstones"))
+                return cls(str(found["cluster"]), taken_at_ms, records, tombstones, tuple(map(str, found["files"])))
         except (ValueError, KeyError, TypeError) as error:
             raise StoreDamagedError(f"{where}: is no manifest of a snapshot: {error!r}") from error
         raise StoreVersionError(f"{where}: the snapshot has version {version}; this program reads version {VERSION}: upgrade it")

@@ -196,7 +196,7 @@ class EtcdEngine:
         return await self._packed(rows, token)
 
     async def snapshot(self, cluster: str, names: Sequence[str]) -> AsyncGenerator[RawPage, None]:
-        """Read each Raft group at the revision of its first page. Raises MetaUnavailableError when offsets are moved meanwhile."""
+        """Read each Raft group at the revision of its first page. Raises MetaUnavailableError if offsets are moved meanwhile."""
         base = self._keys.offsets
         prefix = base + pack_names(cluster, *names)
         layout = self.fences.layout

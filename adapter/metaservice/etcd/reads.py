@@ -117,7 +117,8 @@ async def walk(
 ) -> AsyncIterator[list[Row]]:
     """Pages of the rows from `start` up to `end` of all Raft groups, in key order; of duplicate keys the largest value.
 
-    With `revisions` (empty at first) all pages are of one revision of each Raft group. Raises LayoutChangedError, and the client's errors.
+    With `revisions` (empty at first) all pages are of one revision of each Raft group. Raises LayoutChangedError, and the
+    client's errors.
     """
     pages = _Pages(start, end, widths.get(end))
     while pages.start < end:
