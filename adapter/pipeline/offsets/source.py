@@ -13,6 +13,7 @@ from adapter.model.schemas import RECORDS
 from adapter.pipeline.offsets.options import FORMAT, ReadOptions, WriteOptions, parse_options
 from adapter.pipeline.offsets.reader import FilteringReader, OffsetsReader, filters_are_offered
 from adapter.pipeline.offsets.rows import check_columns
+from adapter.pipeline.offsets.snapshot import FilteringSnapshotReader, SnapshotReader
 from adapter.pipeline.offsets.writer import OffsetsWriter
 
 
@@ -33,8 +34,9 @@ class OffsetsDataSource(DataSource):
         if schema.names != RECORDS.names:
             raise ConfigError(f"{FORMAT}: has its own columns; read without .schema(), then select what you need")
         options = parse_options(ReadOptions, self.options)
-        kind = FilteringReader if filters_are_offered() else OffsetsReader
-        return kind(options, schema)
+        if options.snapshot:
+            return (FilteringSnapshotReader if filters_are_offered() else SnapshotReader)(options, schema)
+        return (FilteringReader if filters_are_offered() else OffsetsReader)(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
         """Create a writer.

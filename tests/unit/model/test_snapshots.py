@@ -16,11 +16,11 @@ def test_a_manifest_comes_back_as_it_was() -> None:
 @pytest.mark.parametrize("bad", [b"", b"{}", b"[]", WHOLE.encode()[:-20], WHOLE.encode().replace(b"records", b"record")])
 def test_a_damaged_manifest_is_named(bad: bytes) -> None:
     """By its path."""
-    with pytest.raises(StoreDamagedError, match="^data/x: is no manifest of a snapshot"):
+    with pytest.raises(StoreDamagedError, match=r"^data/x: is no manifest of a snapshot"):
         Manifest.decode(bad, "data/x")
 
 
 def test_a_manifest_of_a_later_version_is_refused() -> None:
     """Its fields may mean something else."""
-    with pytest.raises(StoreVersionError, match="has version 2.*upgrade"):
+    with pytest.raises(StoreVersionError, match=r"has version 2.*upgrade"):
         Manifest.decode(WHOLE.encode().replace(b'"version": 1', b'"version": 2'), "x")
