@@ -132,10 +132,7 @@ class Engine(Protocol):
         """
 
     async def scan_page(self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes) -> RawPage:
-        """As `list_page`, packed, up to and including the token `until` if it is not empty. May end before `size`.
-
-        A page has what stood at one instant.
-        """
+        """As `list_page`, packed, up to and including the token `until` if it is not empty. May end before `size`."""
 
     def snapshot(self, cluster: str, names: Sequence[str]) -> AsyncGenerator[RawPage, None]:
         """All pages of a scan, as the records are at one instant after the call; in etcd, at one instant of each Raft group."""

@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
+import grpc
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,6 +21,7 @@ from adapter.meta.config import MetaSection
 from adapter.model.codec import encode_key, encode_record
 from adapter.model.schemas import RECORDS
 from adapter.model.snapshots import MANIFEST, Manifest
+from adapter.rpc import meta_grpc, meta_pb
 from adapter.testing.processes import ServiceProcess, ended, free_port, meta_process
 from tests.unit.helpers import key, record, tombstone
 
@@ -111,4 +114,35 @@ def test_a_meta_service_that_is_not_there_is_named(tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(CallError, match=f"{address}: UNAVAILABLE.*nothing was written"):
         take(address, tmp_path / "s")
+    assert list(tmp_path.iterdir()) == []
+
+
+class Short(meta_grpc.MetaServiceServiceServicer):
+    """Sends what is not whole: too few records, or no number at the end."""
+
+    def __init__(self, *replies: meta_pb.SnapshotOffsetDataReply) -> None:
+        self._replies = replies
+
+    def SnapshotOffsetData(self, _request: object, _context: object) -> Iterator[meta_pb.SnapshotOffsetDataReply]:
+        """The replies."""
+        yield from self._replies
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ([meta_pb.SnapshotOffsetDataReply(records=2)], "sent 0 of 2 records; nothing was written"),
+        ([], "ended before the snapshot was complete; nothing was written"),
+    ],
+)
+def test_a_stream_that_is_not_whole_leaves_nothing(tmp_path: Path, end: list[meta_pb.SnapshotOffsetDataReply], told: str) -> None:
+    """As when a proxy ends it."""
+    server = grpc.server(ThreadPoolExecutor(1))
+    short = Short(meta_pb.SnapshotOffsetDataReply(taken_at_ms=1), *end)  # type: ignore[abstract] # the other calls are not made
+    meta_grpc.add_MetaServiceServiceServicer_to_server(short, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with pytest.raises(CallError, match=told):
+        take(f"127.0.0.1:{port}", tmp_path / "s")
+    server.stop(None).wait()
     assert list(tmp_path.iterdir()) == []
