@@ -69,7 +69,7 @@ def pushed(frame: DataFrame, capsys: pytest.CaptureFixture[str]) -> set[str]:
     """Columns that Spark no longer filters itself."""
     frame.explain()
     plan = capsys.readouterr().out
-    filtered = "".join(re.findall(r"Filter \(.*", plan))
+    filtered = "".join(re.findall(r"\bFilter .*", plan))
     return {name for name in ("namespace", "group") if f"{name}#" not in filtered}
 
 
