@@ -39,8 +39,8 @@ def spark_session(name: str, master: str | None = None, settings: Mapping[str, s
     `master` None: spark.master of the settings, of spark-submit or of spark-defaults.conf, otherwise `local[*]`. Raises
     ConfigError if there is no Java.
     """
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    # Spark runs data sources in the workers by the Python that it looks them up with on the driver.
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", os.environ.setdefault("PYSPARK_PYTHON", sys.executable))
     given = dict(settings or {})
     if master:
         given["spark.master"] = master
