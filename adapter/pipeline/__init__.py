@@ -2,5 +2,6 @@
 
 - `cli` (the command `offset-adapter-spark`), `config` (job.toml), `jobs` (running a job, its exit code), `session`, `java`.
 - `journal`, `offsets`: the data sources `offset-journal` and `offsets`.
+- `listener` (OffsetCommitListener, for anybody's streaming queries) and `outbox` (their offsets on the way to an adapter).
 - `lag`, `reconcile`, `transfer` (import and export), `report`: the jobs.
 """

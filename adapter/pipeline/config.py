@@ -10,7 +10,7 @@ from adapter.model.lag_rows import LagSettings
 from adapter.model.names import check_name
 from adapter.model.records import DEFAULT_NAMESPACE
 from adapter.pipeline import places
-from adapter.runtime.config import Address, ClientTls, LogSection, Section
+from adapter.runtime.config import Address, ClientTls, LogSection, MetricsSection, Section
 
 OffsetFormat = Literal["rocketmq", "rocketmq-client", "kafka-csv"]
 
@@ -116,6 +116,7 @@ class LagSection(Section):
     allowed_lag: int = Field(default=0, ge=0, le=2**53)
     head_points: int = Field(default=60, ge=2, le=1_000)
     head_distance_ms: int = Field(default=30_000, ge=1, le=3_600_000)
+    metrics: MetricsSection = MetricsSection(listen="")
 
     @model_validator(mode="after")
     def _check_window(self) -> Self:

@@ -3,6 +3,7 @@
 A job is a module with `run(spark, config, switches) -> int`. It is imported when it is run.
 """
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -78,6 +79,7 @@ def run_job(name: str, config: JobConfig, switches: Switches, master: str | None
 
     Raises AdapterError, also for errors in workers.
     """
+    refuse_connect(master or conf.get("spark.remote") or os.environ.get("SPARK_REMOTE", ""))
     module = cast("Job", spark_part(f"adapter.pipeline.{MODULES[name]}"))
     session = spark_part("adapter.pipeline.session")
     quiet = {} if switches.console.is_terminal else {"spark.ui.showConsoleProgress": "false"}
@@ -105,6 +107,15 @@ def _places(name: str, config: JobConfig) -> tuple[dict[str, Place], dict[str, P
             where = f"[{name}] {field_name}" + (f"[{number}]" if len(places) > 1 else "")
             (writes if field_name == "output" else reads)[where] = place
     return reads, writes
+
+
+def refuse_connect(master: str) -> None:
+    """Raise ConfigError for the address of a Spark Connect server: its sessions lack the SparkContext, which the jobs use."""
+    if master.startswith("sc://"):
+        raise ConfigError(
+            f"{master}: the jobs do not run by Spark Connect: give --master the cluster itself (spark://, yarn, k8s://), or use "
+            "spark-submit, and unset SPARK_REMOTE. The data sources do work in a session of Spark Connect"
+        )
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """Sidecars in the process of a test."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,6 +12,7 @@ from adapter.meta.client import MetaClient
 from adapter.runtime.config import GrpcServerKind, parse
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.process import Sidecar
+from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import PATIENCE_S
 
 GRPC_SERVERS: tuple[GrpcServerKind, ...] = get_args(GrpcServerKind)
@@ -49,3 +51,27 @@ async def running_sidecar(config: AdapterConfig, meta: MetaClient, broker_log: B
         ready.cancel()
         sidecar.stop()
         await task
+
+
+@contextmanager
+def sidecar_in_thread(directory: Path, meta: MetaClient | None = None) -> Iterator[str]:
+    """A sidecar in a thread, for tests of blocking calls; yields its Unix socket, which is the same for the same directory."""
+    started: list[str] = []
+    ready, stop = threading.Event(), asyncio.Event()
+
+    async def serve() -> None:
+        async with running_sidecar(adapter_config(directory), meta or FakeMeta()) as sidecar:
+            started.append(sidecar.addresses[-1])
+            ready.set()
+            await stop.wait()
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_until_complete, args=[serve()])
+    thread.start()
+    try:
+        assert ready.wait(PATIENCE_S)
+        yield started[0]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(PATIENCE_S)
+        loop.close()

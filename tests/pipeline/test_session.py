@@ -23,6 +23,8 @@ if __name__ == "__main__":
     conf = dict(spark.sparkContext.getConf().getAll())
     conf["rows"] = spark.read.format("offset-journal").load(sys.argv[1]).count()
     conf["memory"] = spark._jvm.Runtime.getRuntime().maxMemory() >> 20
+    listeners = spark.sparkContext._jsc.sc().listenerBus().listeners()
+    conf["listeners"] = [listeners.get(number).getClass().getSimpleName() for number in range(listeners.size())]
     conf["zone"] = spark.conf.get("spark.sql.session.timeZone")
     print(json.dumps(conf))
 """
@@ -31,6 +33,7 @@ spark.driver.memory              700m
 spark.sql.shuffle.partitions     3
 spark.sql.session.timeZone       Asia/Tokyo
 spark.ui.port                    4242
+spark.extraListeners             org.apache.spark.scheduler.StatsReportListener
 spark.driver.extraJavaOptions    -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 """
 
@@ -63,6 +66,7 @@ def test_settings_of_spark_win_over_our_defaults(tmp_path: Path, environment: di
     }
     assert {name: conf[name] for name in expected} == expected
     assert 600 < conf["memory"] <= 700
+    assert "StatsReportListener" in conf["listeners"]  # as OpenLineage's would be
     assert "incubator" not in answer.stderr
     assert "replaced a statically registered data source" not in answer.stderr
 
@@ -81,5 +85,6 @@ def test_settings_of_spark_submit_win_over_our_defaults(tmp_path: Path, environm
     assert answer.returncode == 0, answer.stderr
     conf = json.loads(answer.stdout.splitlines()[-1])
     assert (conf["spark.app.name"], conf["spark.sql.shuffle.partitions"], conf["rows"]) == ("mine", "5", 0)
+    assert "StatsReportListener" in conf["listeners"]
     assert 600 < conf["memory"] <= 700
     assert "replaced a statically registered data source" not in answer.stderr

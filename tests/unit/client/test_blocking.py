@@ -3,9 +3,7 @@
 import asyncio
 import signal
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,41 +16,17 @@ from adapter.client.blocking import BlockingOffsetClient, _LoopThread
 from adapter.errors import ConfigError
 from adapter.model.records import CommitMode, Member, ReadMode
 from adapter.testing.fake_meta import FakeMeta
-from adapter.testing.sidecars import adapter_config, running_sidecar
+from adapter.testing.sidecars import sidecar_in_thread
 
 THREADS = 16
 COMMITS = 40  # of each
 PATIENCE_S = 60.0
 
 
-@contextmanager
-def adapter(directory: Path, meta: FakeMeta | None = None) -> Iterator[str]:
-    """A sidecar in a thread; yields its Unix socket."""
-    started: list[str] = []
-    ready, stop = threading.Event(), asyncio.Event()
-
-    async def serve() -> None:
-        async with running_sidecar(adapter_config(directory), meta or FakeMeta()) as sidecar:
-            started.append(sidecar.addresses[-1])
-            ready.set()
-            await stop.wait()
-
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_until_complete, args=[serve()])
-    thread.start()
-    try:
-        assert ready.wait(PATIENCE_S)
-        yield started[0]
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(PATIENCE_S)
-        loop.close()
-
-
 def test_every_method_does_what_the_async_one_does(tmp_path: Path) -> None:
     """Same values, errors and rows."""
     meta = FakeMeta()
-    with adapter(tmp_path, meta) as address, BlockingOffsetClient(address, PATIENCE_S) as client:
+    with sidecar_in_thread(tmp_path, meta) as address, BlockingOffsetClient(address, PATIENCE_S) as client:
         assert client.commit("g", {"a": 5, "b": 6}, member=Member(2, "m")) == []
         assert [row.offset for row in client.commit("g", {"a": 4}, epochs={"a": 1})] == [5]
         assert client.commit("g", {"a": 3}, mode=CommitMode.OVERWRITE) == []
@@ -69,7 +43,7 @@ def test_every_method_does_what_the_async_one_does(tmp_path: Path) -> None:
 
 def test_threads_share_one_client(tmp_path: Path) -> None:
     """Each thread sees its own commits acknowledged, and nothing is lost."""
-    with adapter(tmp_path) as address, BlockingOffsetClient(address, PATIENCE_S) as client:
+    with sidecar_in_thread(tmp_path) as address, BlockingOffsetClient(address, PATIENCE_S) as client:
 
         def consume(number: int) -> None:
             for offset in range(1, COMMITS + 1):
@@ -83,7 +57,7 @@ def test_threads_share_one_client(tmp_path: Path) -> None:
 
 def test_a_close_waits_for_the_commits_of_other_threads(tmp_path: Path) -> None:
     """They get their replies; later calls raise RuntimeError. A second close does nothing."""
-    with adapter(tmp_path) as address:
+    with sidecar_in_thread(tmp_path) as address:
         client = BlockingOffsetClient(address, PATIENCE_S)
         done: list[int] = []
         errors: list[Exception] = []
