@@ -97,11 +97,13 @@ def run_job(name: str, config: JobConfig, switches: Switches, master: str | None
 
 
 def _places(name: str, config: JobConfig) -> tuple[dict[str, Place], dict[str, Place]]:
-    """The places that a job reads, and those that it writes, by the names of their settings."""
+    """The places that the workers of a job read, and those that they write, by the names of their settings."""
     section = getattr(config, "import_" if name == "import" else name)
     reads: dict[str, Place] = {}
     writes: dict[str, Place] = {}
     for field_name, value in section:
+        if field_name == "checkpoint":  # the driver alone uses it
+            continue
         places = [place for place in (value if isinstance(value, tuple) else (value,)) if isinstance(place, Place)]
         for number, place in enumerate(places):
             where = f"[{name}] {field_name}" + (f"[{number}]" if len(places) > 1 else "")
