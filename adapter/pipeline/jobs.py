@@ -36,6 +36,9 @@ MODULES: Mapping[str, str] = {
     "report": "report.job",
 }
 
+# The work of these is done in Python, and soon over; `lag` runs on, and `reconcile` joins in Java.
+SHORT = {"import", "export", "report"}
+
 _LOG_LEVEL = "spark.log.level"
 
 
@@ -85,7 +88,7 @@ def run_job(name: str, config: JobConfig, switches: Switches, master: str | None
     quiet = {} if switches.console.is_terminal else {"spark.ui.showConsoleProgress": "false"}
     with own_errors():
         with switches.step("starting Spark"):
-            spark = session.spark_session(f"offset-adapter {name}", master, {**quiet, **conf})
+            spark = session.spark_session(f"offset-adapter {name}", master, {**quiet, **conf}, short=name in SHORT)
         try:
             if not spark.sparkContext.getConf().contains(_LOG_LEVEL):  # spark-submit's default would log every step
                 spark.sparkContext.setLogLevel("ERROR")

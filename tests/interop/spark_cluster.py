@@ -128,6 +128,14 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Shipped:
     return Shipped(tmp_path_factory.mktemp("shipped"))
 
 
+def exporting(meta: ServiceProcess, directory: Path) -> str:
+    """The settings of an export of one offset; their path."""
+    merge(meta.address, {"t/0": live(1, 5)})
+    section = f"[export]\nnamespace = 'n'\nformat = 'kafka-csv'\noutput = '{directory / 'out'}'\n"
+    (directory / "job.toml").write_text(f"[meta]\nendpoints = ['{meta.address}']\n{section}")
+    return str(directory / "job.toml")
+
+
 @pytest.fixture(scope="module")
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two workers without the adapter."""
@@ -143,13 +151,22 @@ def test_a_packed_environment_is_shipped_to_the_workers(
     shipped.pack(archive)
     with tarfile.open(archive) as packed:
         packed.extractall(empty.driver / "environment", filter="tar")
-    (tmp_path / "job.toml").write_text(f"[meta]\nendpoints = ['{meta.address}']\n[export]\noutput = '{tmp_path / 'out'}'\n")
-    merge(meta.address, {"t/0": live(1, 5)})
-    arguments = ["export", "--config", str(tmp_path / "job.toml"), f"--conf=spark.archives={archive}#environment"]
+    arguments = ["export", "--config", exporting(meta, tmp_path), f"--conf=spark.archives={archive}#environment"]
     program = ["environment/bin/python", "-m", "adapter.pipeline"]
     ran = empty.job(*arguments, program=program, PYSPARK_PYTHON="environment/bin/python", PYTHONPATH="")
-    assert ran.returncode == 1, ran.stderr
-    assert "there is nothing to write" in ran.stderr  # the record is in another namespace
+    assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "out/files/offsets.csv").read_text() == "g,t,0,5\n"
+
+
+def test_the_wheel_is_shipped_to_workers_that_have_the_rest(
+    empty: Cluster, shipped: Shipped, meta: ServiceProcess, tmp_path: Path
+) -> None:
+    """By spark.submit.pyFiles; Spark takes no file that ends in .whl."""
+    archive = shutil.copy(shipped.wheel, tmp_path / "offset_adapter.zip")
+    arguments = ["export", "--config", exporting(meta, tmp_path), f"--conf=spark.submit.pyFiles={archive}"]
+    ran = empty.job(*arguments, PYSPARK_PYTHON=str(shipped.bare))
+    assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "out/files/offsets.csv").read_text() == "g,t,0,5\n"
 
 
 def test_workers_without_the_adapter_are_told(empty: Cluster, shipped: Shipped, tmp_path: Path) -> None:
