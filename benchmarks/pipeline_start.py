@@ -1,7 +1,7 @@
 """The start of a short job: Spark, one small task in Python, the end; with both of Java's compilers, and with the first only.
 
-The jobs import, export and report start with the first only. Each is a process of its own, in turns; CPU seconds are of Python, the
-JVM and Spark's Python workers, as far as they were waited for.
+The jobs import, export and report start with the first only. Each is a process of its own, in turns. CPU seconds: Python,
+the JVM, and those of Spark's Python workers that were waited for.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from adapter.pipeline.session import spark_session
 
 if __name__ == "__main__":
     spark = spark_session("start", "local[2]", {"spark.ui.showConsoleProgress": "false"}, short=sys.argv[1] == "short")
-    spark.range(4).repartition(2).mapInArrow(iter, "id long").groupBy("id").count().collect()
+    spark.range(4).repartition(2).mapInArrow(lambda batches: batches, "id long").groupBy("id").count().collect()
     spark.stop()
     gateway = SparkContext._gateway
     gateway.shutdown()
@@ -45,8 +45,8 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
     found: dict[str, list[tuple[float, float]]] = {BOTH: [], FIRST: []}
     task = progress.add_task("short jobs", total=scale.start_rounds * len(found))
     for _ in range(scale.start_rounds):
-        for name in found:
-            found[name].append(await _start(script, "short" if name == FIRST else "long"))
+        for name, runs in found.items():
+            runs.append(await _start(script, "short" if name == FIRST else "long"))
             progress.advance(task)
     middle = {name: [statistics.median(times) for times in zip(*runs, strict=True)] for name, runs in found.items()}
     ratio = middle[FIRST][1] / middle[BOTH][1]
