@@ -12,7 +12,7 @@ from adapter import __version__
 from adapter.errors import InvalidInputError
 from adapter.meta.requests import parse_names
 from adapter.meta.wire import add_result, namespace_of, reply_offset, save_entries
-from adapter.metaservice import group_reads
+from adapter.metaservice import group_reads, scan_replies
 from adapter.metaservice.bulk import TIME
 from adapter.metaservice.bulk_checks import check
 from adapter.metaservice.clock_skew import SkewedClocks, has_future_time, shifted_entries, shifted_records
@@ -168,7 +168,7 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         after = parse_page_token(request.page_token, prefix, fields)
         until = parse_page_token(request.until_token, prefix, fields, "until_token")
         page = await self._engine.scan_page(cluster, names, request.page_size or DEFAULT_SCAN_PAGE, after, until)
-        return meta_pb.ScanOffsetDataReply(keys=page.keys, records=page.records, next_page_token=page.after)
+        return await (scan_replies.packed(page) if request.as_packed else scan_replies.by_row(page, cluster))
 
     @answering
     async def MergeOffsetData(self, request: meta_pb.MergeOffsetDataRequest, context: Context) -> meta_pb.MergeOffsetDataReply:  # noqa: D102

@@ -155,7 +155,7 @@ class MetaServiceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ScanOffsetData(self, request, context):
-        """For bulk readers: a page in packed form (adapter/model/codec.py), tombstones
+        """For bulk readers: a page in the form of adapter/model/codec.py, tombstones
         included. Costs the server a fraction of ListOffsetData.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -69,7 +69,7 @@ class MetaServiceServiceStub:
     the same size.
     """
     ScanOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.ScanOffsetDataRequest, _meta_service_pb2.ScanOffsetDataReply]
-    """For bulk readers: a page in packed form (adapter/model/codec.py), tombstones
+    """For bulk readers: a page in the form of adapter/model/codec.py, tombstones
     included. Costs the server a fraction of ListOffsetData.
     """
     MergeOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.MergeOffsetDataRequest, _meta_service_pb2.MergeOffsetDataReply]
@@ -122,7 +122,7 @@ class MetaServiceServiceAsyncStub(MetaServiceServiceStub):
     the same size.
     """
     ScanOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.ScanOffsetDataRequest, _meta_service_pb2.ScanOffsetDataReply]  # type: ignore[assignment]
-    """For bulk readers: a page in packed form (adapter/model/codec.py), tombstones
+    """For bulk readers: a page in the form of adapter/model/codec.py, tombstones
     included. Costs the server a fraction of ListOffsetData.
     """
     MergeOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.MergeOffsetDataRequest, _meta_service_pb2.MergeOffsetDataReply]  # type: ignore[assignment]
@@ -220,7 +220,7 @@ class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_service_pb2.ScanOffsetDataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_service_pb2.ScanOffsetDataReply, _abc.Awaitable[_meta_service_pb2.ScanOffsetDataReply]]:
-        """For bulk readers: a page in packed form (adapter/model/codec.py), tombstones
+        """For bulk readers: a page in the form of adapter/model/codec.py, tombstones
         included. Costs the server a fraction of ListOffsetData.
         """
 

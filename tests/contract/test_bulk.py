@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from adapter.metaservice.engine import Differing, Engine, MergeCounts, Parts, differing
-from adapter.model.codec import decode_key, decode_record, encode_key, encode_record, pack_names
+from adapter.model.codec import decode_record, encode_key, encode_record, pack_names, unpack_names
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
 from tests.contract.cases import CASES, CLUSTER, REQUESTS, Case, Request, save
 from tests.contract.engines import TRICKY, Opened, everything, standing
@@ -33,7 +33,7 @@ async def scanned(
     while True:
         page = await engine.scan_page(cluster, names, size, after, until)
         assert len(page.keys) == len(page.records) <= size
-        rows += zip(map(decode_key, page.keys), map(decode_record, page.records), strict=True)
+        rows += zip((OffsetKey(*unpack_names(packed)[1:]) for packed in page.keys), map(decode_record, page.records), strict=True)
         after = page.after
         if not after:
             return rows
@@ -188,7 +188,7 @@ async def test_a_scan_ends_with_its_last_key_without_an_empty_page(opened: Opene
         await merge(engine, (A, record(1)), (B, record(2)), (C, record(3)))
         until = pack_names(CLUSTER, *B)
         page = await engine.scan_page(CLUSTER, (), 2, b"", until)
-        assert (page.keys, page.after) == ([encode_key(A), encode_key(B)], b"")
+        assert (page.keys, page.after) == ([pack_names(CLUSTER, *A), until], b"")
         assert await scanned(engine, after=until, until=until) == []
         assert await scanned(engine, after=pack_names(CLUSTER, *C), until=until) == []
 

@@ -19,7 +19,7 @@ from adapter.metaservice.engine import (
     row_bytes,
     tombstones_for,
 )
-from adapter.model.codec import decode_key, decode_record, encode_key, encode_record, pack_names, prefix_end, unpack_names
+from adapter.model.codec import decode_key, decode_record, encode_record, pack_names, prefix_end, unpack_names
 from adapter.model.records import (
     KnownStore,
     OffsetKey,
@@ -126,7 +126,7 @@ class MemoryEngine:
         await self._sync()
         last = pack_names(cluster, *page[-1][0]) if page else b""
         return RawPage(
-            [encode_key(key) for key, _ in page],
+            [pack_names(cluster, *key) for key, _ in page],
             [encode_record(record) for _, record in page],
             last if len(page) == size and last != until else b"",
         )

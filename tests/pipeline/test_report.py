@@ -1,5 +1,6 @@
 """The data of the report, from the lag job's tables, in Spark."""
 
+import shutil
 from io import StringIO
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from adapter.pipeline.places import Place
 from adapter.pipeline.report import job as report_job
 from adapter.pipeline.report.content import HISTORY_MS, Reject, Report, gather, over_time
 from tests.pipeline import lag_tables
-from tests.pipeline.lag_tables import EPOCH, START, at, group, rewind, write, write_batch
+from tests.pipeline.lag_tables import EPOCH, START, at, complete, group, rewind, write, write_batch
 
 START_MS = round(START.timestamp() * 1000)
 BATCHES = 8
@@ -25,14 +26,15 @@ LONG_AGO_S = -HISTORY_MS / 1000 + 7_000  # more than the history before the newe
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fleet's tables, with a batch and a rewind from before the history, and a batch without `shards`."""
+    """A fleet's tables, with a batch and a rewind from before the history, a batch that is not complete, and an unlisted file."""
     path = tmp_path_factory.mktemp("lag")
-    lag_tables.fleet(path, BATCHES)
-    write_batch(path, 1_000, LONG_AGO_S, [group("audit-export", "OK", 1)])
-    (path / "groups" / "batch=1000").rename(path / "groups" / "batch=-1")
-    (path / "shards" / "batch=1000").rename(path / "shards" / "batch=-1")
-    write(path, "rewinds", 0, [rewind(LONG_AGO_S, "mail", 9_000_000, 1, 8_999_999)])
-    write(path, "groups", BATCHES, [{"evaluated_at": at(8_000), **group("half-written", "STOP", 10**9)}])
+    write_batch(path, 0, LONG_AGO_S, [group("audit-export", "OK", 1)])
+    lag_tables.fleet(path, BATCHES, first=1)
+    write(path, "rewinds", 1, [rewind(LONG_AGO_S, "mail", 9_000_000, 1, 8_999_999)])
+    complete(path, 1, 0)
+    write(path, "groups", BATCHES + 1, [{"evaluated_at": at(8_000), **group("half-written", "STOP", 10**9)}])
+    newest = path / "groups" / f"batch={BATCHES}"
+    shutil.copy(newest / "part-00000.parquet", newest / "of-a-repeated-task.parquet")
     return path
 
 
@@ -42,8 +44,8 @@ def report(spark: SparkSession, tables: Path) -> Report:
     return gather(spark, tables, 3)
 
 
-def test_the_newest_batch_that_is_in_both_tables_is_shown(report: Report) -> None:
-    """The lag job may just be writing the next one."""
+def test_the_newest_complete_batch_is_shown(report: Report) -> None:
+    """The lag job may just be writing the next one; what a manifest does not list is not counted."""
     assert report.at_ms == START_MS + 7_200_000
     assert (report.groups, report.shards, report.unknown_lag_shards) == (8, 39, 4)
 
@@ -120,6 +122,7 @@ def test_nothing_evaluated_is_an_empty_report(spark: SparkSession, tmp_path: Pat
     """Tables that are absent or empty; rejects are still shown."""
     write(tmp_path, "groups", 0, [])
     write(tmp_path, "rejects", 0, [{"at": EPOCH, "problem": "is torn"}])
+    complete(tmp_path, 0, 0)
     report = gather(spark, tmp_path, 5)
     assert report == Report(rejects=report.rejects, reject_count=1)
     assert report.rejects[0].problem == "is torn"

@@ -16,9 +16,9 @@ from adapter.pipeline.offsets.reader import (
     FilteringReader,
     OffsetsReader,
     _thinned,
-    filters_are_offered,
 )
 from adapter.pipeline.offsets.source import OffsetsDataSource
+from adapter.pipeline.pushdown import filters_are_offered
 from tests.pipeline.bulk_meta import BulkMeta, serving
 from tests.unit.helpers import key, record
 

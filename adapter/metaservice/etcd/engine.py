@@ -37,12 +37,12 @@ from adapter.metaservice.etcd.broker_stores import EtcdStores
 from adapter.metaservice.etcd.client import EtcdCluster
 from adapter.metaservice.etcd.expiry import Expirer
 from adapter.metaservice.etcd.fences import Fences, LayoutChangedError
-from adapter.metaservice.etcd.keys import Keys, decode_value
+from adapter.metaservice.etcd.keys import Keys, as_record, decode_value
 from adapter.metaservice.etcd.migration import Migration
 from adapter.metaservice.etcd.reads import Row, Widths, batchers_of, read, walk
 from adapter.metaservice.etcd.sharding import Layout
 from adapter.metaservice.etcd.txn_batcher import Item, TxnBatcher
-from adapter.model.codec import decode_key, decode_record, encode_record, pack_names, prefix_end, unpack_names
+from adapter.model.codec import decode_key, decode_record, pack_names, prefix_end, unpack_names
 from adapter.model.records import KnownStore, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, StoreMark, StoreReport
 from adapter.rpc import etcd_pb
 from adapter.runtime.clocks import wall_ms
@@ -194,11 +194,11 @@ class EtcdEngine:
         rows, token = await self._page(cluster, names, size, after, until, PAGE_BYTES)
         keys: list[bytes] = []
         records: list[bytes] = []
-        cut = len(self._keys.offsets) + len(pack_names(cluster))
+        cut = len(self._keys.offsets)
         for at in range(0, len(rows), SLICE):
             found = rows[at : at + SLICE]
             keys += [row.where[cut:] for row in found]
-            records += [encode_record(decode_value(row.value)) for row in found]
+            records += [as_record(row.value) for row in found]
             await others()
         return RawPage(keys, records, token)
 

@@ -1,6 +1,5 @@
 """Reads the Meta Service's records as Arrow batches: split into parts on the driver, read in the tasks."""
 
-import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -20,16 +19,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from adapter.meta.blocking import MetaCalls
-from adapter.model.arrow import decode_records
+from adapter.model.arrow import decode_packed
 from adapter.model.names import name_problem
 from adapter.pipeline.offsets.options import ReadOptions
 from adapter.rpc import meta_pb
 
-# Without the option `partitions`: the records of a part, and the largest number of parts.
-PART_RECORDS = 100_000
+# Without the option `partitions`: the records of a part, and the largest number of parts. A task needs some 50 ms to begin.
+PART_RECORDS = 250_000
 AUTO_PARTS = 64
-
-_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 @dataclass
@@ -69,8 +66,8 @@ class OffsetsReader(DataSourceReader):
                 yield self._rows(page)
 
     def _rows(self, page: meta_pb.ScanOffsetDataReply) -> pa.RecordBatch:
-        # As lists: protobuf's sequences are slow to iterate, and each is iterated twice.
-        batch = decode_records(list(page.keys), list(page.records))
+        rows = page.packed
+        batch = decode_packed(rows.keys, rows.key_sizes, rows.records, rows.record_sizes)
         live = batch.column("live")
         if not self._options.tombstones and live.false_count:
             batch = batch.filter(live)
@@ -112,16 +109,6 @@ def _equalities(filters: list[Filter], column: str) -> list[EqualTo | EqualNullS
         and isinstance(found.value, str)
         and not name_problem(found.value)
     ]
-
-
-def filters_are_offered() -> bool:
-    """Whether this process offers filters to readers.
-
-    Spark has a separate worker for it. In the other workers it refuses a reader with `pushFilters` while
-    spark.sql.python.filterPushdown.enabled is off.
-    """
-    main = getattr(sys.modules["__main__"], "__spec__", None)
-    return _PUSHDOWN_WORKER in sys.modules or (main is not None and main.name == _PUSHDOWN_WORKER)
 
 
 def _thinned(tokens: list[bytes], parts: int) -> list[bytes]:

@@ -11,9 +11,10 @@ from pyspark.sql.types import StructType
 from adapter.errors import ConfigError
 from adapter.model.schemas import RECORDS
 from adapter.pipeline.offsets.options import FORMAT, ReadOptions, WriteOptions, parse_options
-from adapter.pipeline.offsets.reader import FilteringReader, OffsetsReader, filters_are_offered
+from adapter.pipeline.offsets.reader import FilteringReader, OffsetsReader
 from adapter.pipeline.offsets.rows import check_columns
 from adapter.pipeline.offsets.writer import OffsetsWriter
+from adapter.pipeline.pushdown import filters_are_offered
 
 
 class OffsetsDataSource(DataSource):

@@ -18,7 +18,7 @@ from adapter.pipeline.offsets.options import FORMAT
 from adapter.pipeline.places import Place, unusable
 from adapter.pipeline.tables import write_table
 from adapter.pipeline.transfer import exports
-from adapter.pipeline.transfer.summary import show_counts, show_rejects
+from adapter.pipeline.transfer.summary import SHOWN, show_counts, show_rejects
 
 FILES = "files"  # below `output`, beside the table `rejects`
 
@@ -38,8 +38,10 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
             rejected = exports.rejects(rows)
             if not switches.dry_run:
                 rejected = write_table(rejected, section.output / "rejects")
-        show_counts(exports.counts(rows), ("written", "rejects"), switches)
-        refused = show_rejects(rejected, F.concat_ws(" ", "group", "shard"), switches)
+        show_counts(exports.counts(rows).toArrow(), ("written", "rejects"), switches)
+        line = F.concat_ws(": ", F.concat_ws(" ", "group", "shard"), "reason")
+        first = [row[0] for row in rejected.select(line).limit(SHOWN).collect()]
+        refused = show_rejects(rejected.count(), first, switches)
         table = exports.lines(rows, section).toArrow()
         for name, data in contents(table):
             if not switches.dry_run:
