@@ -10,11 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from adapter.errors import AdapterError, ConfigError
+from adapter.pipeline import columns
+from adapter.pipeline.columns import spark_schema
 from adapter.pipeline.journal.listing import Lister, Listing, Segment, roots_of
 from adapter.pipeline.journal.offset import Limit, Offset, advance, from_json, step, to_json
 from adapter.pipeline.journal.options import JournalOptions
@@ -49,7 +51,7 @@ class JournalDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of the journal, plus broker, run and segment."""
-        return from_arrow_schema(COLUMNS)
+        return spark_schema(COLUMNS, columns.JOURNAL)
 
     def reader(self, schema: StructType) -> "JournalReader":
         """The reader of `spark.read`. Raises ConfigError for an invalid option, and for a schema with other columns."""
@@ -172,7 +174,7 @@ class SegmentsDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of SEGMENTS."""
-        return from_arrow_schema(SEGMENTS)
+        return spark_schema(SEGMENTS, columns.SEGMENTS)
 
     def streamReader(self, schema: StructType) -> "SegmentsStreamReader":  # noqa: ARG002 - its own columns
         """The reader of `spark.readStream`. Raises ConfigError for an invalid option."""
@@ -212,9 +214,9 @@ def _rows(partition: InputPartition, columns: pa.Schema) -> Iterator[pa.RecordBa
 
 def _chosen(schema: StructType) -> pa.Schema:
     """The columns to read: all, or those that `schema(...)` names. Raises ConfigError for others."""
-    columns: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+    chosen: pa.Schema = to_arrow_schema(schema, timezone="UTC")
     if wrong := [
-        field.name for field in columns if field.name not in COLUMNS.names or COLUMNS.field(field.name).type != field.type
+        field.name for field in chosen if field.name not in COLUMNS.names or COLUMNS.field(field.name).type != field.type
     ]:
         raise ConfigError(f"offset-journal: no such columns, or not of this type: {', '.join(wrong)}; see docs/pipeline.md")
-    return columns
+    return chosen
