@@ -26,7 +26,7 @@ def rate_positions(source: SourceProgress) -> list[Position]:
 
 
 def run(spark: SparkSession, address: str, directory: Path, batch: Callable[[DataFrame, int], None], last: int) -> StreamingQuery:
-    """Run the query `numbers` with the listener until batch number `last` is done."""
+    """Run the query `numbers` with the listener until batch number `last` is done. Raises StreamingQueryException."""
     done: set[int] = set()
 
     def noted(rows: DataFrame, number: int) -> None:
@@ -42,8 +42,8 @@ def run(spark: SparkSession, address: str, directory: Path, batch: Callable[[Dat
         while last not in done:
             running.awaitTermination(1)
         running.stop()
-        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     finally:
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
         spark.streams.removeListener(listener)
         listener.close()
     return running

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from adapter.client import BlockingOffsetClient
@@ -25,3 +27,16 @@ def test_each_batch_of_a_query_is_committed_when_it_is_done(spark: SparkSession,
             assert committed(client) == (ended.lastProgress.batchId + 1) * ROWS
     assert len(seen) >= 4
     assert all(offset <= number * ROWS for number, offset in seen.items())
+
+
+def test_a_batch_that_fails_is_not_committed(spark: SparkSession, tmp_path: Path) -> None:
+    """Those before it are."""
+
+    def batch(_: DataFrame, number: int) -> None:
+        if number == 2:
+            raise ValueError("this batch fails")
+
+    with sidecar_in_thread(tmp_path) as address, BlockingOffsetClient(address, PATIENCE_S) as client:
+        with pytest.raises(StreamingQueryException):
+            run(spark, address, tmp_path, batch, 3)
+        assert committed(client) == 2 * ROWS
