@@ -3,7 +3,7 @@
 Every implementation passes tests/contract/test_engine.py.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from adapter.errors import RefusedError
@@ -132,10 +132,10 @@ class Engine(Protocol):
         """
 
     async def scan_page(self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes) -> RawPage:
-        """As `list_page`, packed, up to and including the token `until` if it is not empty. May end before `size`.
+        """As `list_page`, packed, up to and including the token `until` if it is not empty. May end before `size`."""
 
-        A page has what stood at one instant.
-        """
+    def snapshot(self, cluster: str, names: Sequence[str]) -> AsyncGenerator[RawPage, None]:
+        """All pages of a scan, as the records are at one instant after the call; in etcd, at one instant of each Raft group."""
 
     async def split(self, cluster: str, names: Sequence[str], parts: int) -> Parts:
         """Divide the records below `names` into parts of about the same size."""

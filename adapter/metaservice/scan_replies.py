@@ -1,4 +1,4 @@
-"""The replies of a scan: a page as four columns, or with a key and a record for each row. Yields to the event loop."""
+"""Pages of bulk reads as they are sent: as four columns, or with a key and a record for each row. Yields to the event loop."""
 
 import struct
 from collections.abc import Sequence
@@ -12,12 +12,11 @@ SLICE = 2_000  # rows packed before the event loop runs other tasks: 0.2 ms
 _NO_SEQ = bytes(8)
 
 
-async def packed(page: RawPage) -> meta_pb.ScanOffsetDataReply:
+async def packed(page: RawPage) -> meta_pb.PackedRows:
     """The page as columns."""
     keys, key_sizes = await _column(page.keys)
     records, record_sizes = await _column(page.records)
-    rows = meta_pb.PackedRows(keys=keys, key_sizes=key_sizes, records=records, record_sizes=record_sizes)
-    return meta_pb.ScanOffsetDataReply(packed=rows, next_page_token=page.after)
+    return meta_pb.PackedRows(keys=keys, key_sizes=key_sizes, records=records, record_sizes=record_sizes)
 
 
 async def _column(values: Sequence[bytes]) -> tuple[bytes, bytes]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 from adapter.errors import AdapterError, ConfigError
 from adapter.runtime import files
@@ -19,6 +19,8 @@ _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 _S3_SCHEMES = {"s3", *_SCHEMES}
 # Schemes whose URLs name a container before the @: abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH.
 _CONTAINER_SCHEMES = {"abfs", "abfss"}
+# What may stand in the path of a URL beside letters and digits.
+_UNQUOTED = "/=,:+-._~"
 # Parameters of a URL that may be shown; others may be credentials.
 _HARMLESS = {"endpoint_override", "region", "scheme"}
 
@@ -55,11 +57,11 @@ class Place:
         return f"Place({str(self)!r})"
 
     def __truediv__(self, name: str) -> "Place":
-        """A place below this one. `name` may have slashes; it is not quoted."""
+        """A place below this one. `name` may have slashes; it is a name as in a file system, not quoted as in a URL."""
         if not self.is_remote:
             return Place(f"{self.url}/{name}" if self.url != "/" else f"/{name}")
         parts = urlsplit(self.url)
-        return Place(urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}")))
+        return Place(urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{quote(name, safe=_UNQUOTED)}")))
 
     @property
     def is_remote(self) -> bool:
@@ -68,8 +70,8 @@ class Place:
 
     @property
     def name(self) -> str:
-        """The last part of the path."""
-        return self.url.rpartition("/")[2]
+        """The last part of the path, as `/` takes it."""
+        return unquote(urlsplit(self.url).path.rpartition("/")[2]) if self.is_remote else self.path.name
 
     @property
     def path(self) -> Path:
@@ -82,7 +84,14 @@ class Place:
         """The file system, and the path in it. Raises ConfigError for a URL that cannot be opened."""
         if not self.is_remote:
             return _fs().LocalFileSystem(), self.url
-        return _opened(self.url)
+        parts = urlsplit(self.url)
+        root = urlunsplit(parts._replace(scheme=_SCHEMES.get(parts.scheme, parts.scheme), path="/"))
+        try:
+            system, base = _opened(root)
+        except (OSError, ValueError, NotImplementedError) as error:  # Arrow's own errors are ValueErrors
+            reason = str(error).partition("\n")[0].replace(root, redacted(root))
+            raise ConfigError(f"{self}: cannot be opened: {reason}") from error
+        return system, f"{base.rstrip('/')}{unquote(parts.path)}"
 
     def read(self) -> bytes:
         """The content of a file. Raises FileNotFoundError, OSError."""
@@ -158,7 +167,7 @@ def _without_user(scheme: str, rest: str) -> str:
     if at:
         return rest if scheme in _CONTAINER_SCHEMES and ":" not in user else f"{host}{slash}{path}"
     if scheme in _S3_SCHEMES and ":" in authority:  # a secret with a slash that is not quoted: such a URL is refused, and shown
-        return rest.rpartition("@")[2]
+        return rest.rpartition("@")[2] if "@" in rest else "***"
     return rest
 
 
@@ -175,14 +184,9 @@ def _fs() -> Any:  # noqa: ANN401 - pyarrow has no types
 
 
 @lru_cache(maxsize=64)
-def _opened(url: str) -> tuple[Any, str]:
-    scheme, _, rest = url.partition("://")
-    opened_as = f"{_SCHEMES.get(scheme, scheme)}://{rest}"
-    try:
-        opened: tuple[Any, str] = _fs().FileSystem.from_uri(opened_as)
-    except (OSError, ValueError, NotImplementedError) as error:  # Arrow's own errors are ValueErrors
-        reason = str(error).partition("\n")[0].replace(url, redacted(url)).replace(opened_as, redacted(opened_as))
-        raise ConfigError(f"{redacted(url)}: cannot be opened: {reason}") from error
+def _opened(root: str) -> tuple[Any, str]:
+    """The file system of a URL with the path /, and what a path in it begins with."""
+    opened: tuple[Any, str] = _fs().FileSystem.from_uri(root)
     return opened
 
 

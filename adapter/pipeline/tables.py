@@ -31,6 +31,7 @@ MANIFEST = "_manifest.json"
 DAMAGED = "is damaged behind its footer"
 _GROUP_ROWS = 131_072
 _BATCH_ROWS = 16_384
+_OURS = re.compile(rf"^adapter\.errors\.AdapterError: (.+: {DAMAGED})$", re.MULTILINE)
 # The message of Spark, which has no exception type for a damaged file. The path in it is a URL.
 _FAILED_READ = re.compile(r"\[FAILED_READ_FILE\.([A-Z_]+)\] Encountered error while reading file (\S+)\.\s")
 _TOLD = pa.schema([pa.field("name", pa.string()), pa.field("size", pa.int64()), pa.field("groups", pa.int64())])
@@ -96,10 +97,13 @@ def read_parquet(spark: SparkSession, files: Sequence[tuple[Place, int]], schema
 
 def damage(error: Exception) -> str | None:
     """The place and the problem of a file that made an action fail; None for other errors."""
-    found = _FAILED_READ.search(str(error))
+    text = str(error)
+    if ours := _OURS.search(text):
+        return ours[1]
+    found = _FAILED_READ.search(text)
     if found is None:
         return None
-    place, text = unquote(found[2].removeprefix("file://")), str(error)
+    place = unquote(found[2].removeprefix("file://"))
     if found[1] == "FILE_NOT_EXIST" or "(No such file or directory)" in text:
         return f"{place}: is not seen by a machine of the cluster, or was deleted meanwhile"
     if "(Permission denied)" in text or "AccessDeniedException" in text:
@@ -149,13 +153,21 @@ def _read_pieces(
     for batch in batches:
         for number in batch.column(0).to_pylist():
             place, group = pieces[number]
-            system, path = place.opened()
-            try:
-                with system.open_input_file(path) as file, pq.ParquetFile(file) as parquet:
-                    table = parquet.read_row_group(group, columns=schema.names)
-            except pa.ArrowException as error:
-                raise AdapterError(f"{place}: {DAMAGED}") from error
+            table = _read_group(place, group, schema.names)
             yield from table.cast(schema).to_batches(max_chunksize=_BATCH_ROWS)
+
+
+def _read_group(place: Place, group: int, columns: Sequence[str]) -> pa.Table:
+    system, path = place.opened()
+    try:
+        with system.open_input_file(path) as file, pq.ParquetFile(file) as parquet:
+            return parquet.read_row_group(group, columns=columns)
+    except (OSError, pa.ArrowException):  # of the file or of the storage: both may be an OSError
+        content = pa.BufferReader(place.read())
+    try:
+        return pq.ParquetFile(content).read_row_group(group, columns=columns)
+    except (OSError, pa.ArrowException) as error:
+        raise AdapterError(f"{place}: {DAMAGED}") from error
 
 
 def _literal(path: str) -> str:

@@ -1072,6 +1072,68 @@ class PackedRows(_message.Message):
 Global___PackedRows: _TypeAlias = PackedRows  # noqa: Y015
 
 @_typing.final
+class SnapshotOffsetDataRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_NAME_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    cluster_name: _builtins.str
+    namespace: _builtins.str
+    """As in ListOffsetDataRequest."""
+    group: _builtins.str
+    def __init__(
+        self,
+        *,
+        cluster_name: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+        group: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_name", b"cluster_name", "group", b"group", "namespace", b"namespace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SnapshotOffsetDataRequest: _TypeAlias = SnapshotOffsetDataRequest  # noqa: Y015
+
+@_typing.final
+class SnapshotOffsetDataReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TAKEN_AT_MS_FIELD_NUMBER: _builtins.int
+    PACKED_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    taken_at_ms: _builtins.int
+    """In the first reply, which has no rows: the instant, by this server's clock.
+    Unix time in milliseconds.
+    """
+    records: _builtins.int
+    """In the last reply, which has no rows: how many there were. A stream without it
+    is not whole.
+    """
+    @_builtins.property
+    def packed(self) -> Global___PackedRows:
+        """The next rows."""
+
+    def __init__(
+        self,
+        *,
+        taken_at_ms: _builtins.int = ...,
+        packed: Global___PackedRows | None = ...,
+        records: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_records", b"_records", "packed", b"packed", "records", b"records"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_records", b"_records", "packed", b"packed", "records", b"records", "taken_at_ms", b"taken_at_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__records: _TypeAlias = _typing.Literal["records"]  # noqa: Y015
+    _WhichOneofArgType__records: _TypeAlias = _typing.Literal["_records", b"_records"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__records) -> _WhichOneofReturnType__records | None: ...
+
+Global___SnapshotOffsetDataReply: _TypeAlias = SnapshotOffsetDataReply  # noqa: Y015
+
+@_typing.final
 class MergeOffsetDataRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -51,7 +51,7 @@ class BulkMeta:
     def ScanOffsetData(self, request: meta_pb.ScanOffsetDataRequest, context: Any) -> meta_pb.ScanOffsetDataReply:
         """Return a page."""
         self._check(context)
-        rows = sorted((pack_names("c", *key), encode_record(record)) for key, record in self.records.items())
+        rows = [(pack_names("c", *key), encode_record(record)) for key, record in self._named(request)]
         rows = [row for row in rows if row[0] > request.page_token and (not request.until_token or row[0] <= request.until_token)]
         page, rest = rows[: request.page_size], rows[request.page_size :]
         keys, records = [key for key, _ in page], [value for _, value in page]
@@ -65,8 +65,14 @@ class BulkMeta:
     def SplitOffsetData(self, request: meta_pb.SplitOffsetDataRequest, context: Any) -> meta_pb.SplitOffsetDataReply:
         """Each key ends a part, up to the number that was asked for."""
         self._check(context)
-        keys = sorted(pack_names("c", *key) for key in self.records)
+        keys = [pack_names("c", *key) for key, _ in self._named(request)]
         return meta_pb.SplitOffsetDataReply(tokens=keys[: request.parts - 1], records=self.claims or len(keys))
+
+    def _named(self, request: Any) -> list[tuple[OffsetKey, OffsetRecord]]:
+        """The records below the names of a request, in key order."""
+        names = [name for name in (request.namespace, request.group) if name]
+        found = [(key, record) for key, record in self.records.items() if list(key[: len(names)]) == names]
+        return sorted(found, key=lambda row: pack_names(*row[0]))
 
     def _check(self, context: Any) -> None:
         if self.down:

@@ -7,7 +7,7 @@ and each batch updates the bookkeeping by which a start detects missing writes.
 import os
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import islice
@@ -67,6 +67,7 @@ WATERMARK_SYNC_S = 1.0
 MAX_SYNC_CALLERS = 1_024
 SLICE = 500  # entries decided before the event loop runs other tasks
 READ_SLICE = 200  # records read before the event loop runs other tasks
+SNAPSHOT_PAGE = 10_000  # records, or PAGE_BYTES
 SCAN_SLICE = 1_000  # rows of a bulk call read before the event loop runs other tasks: 0.3 ms
 PAGE_BYTES = 16 * 2**20  # records of a scanned page; its keys are below 16 MiB, so both fit in a reply
 
@@ -247,6 +248,23 @@ class RocksDbEngine:
         await self.wait_synced()
         full = room <= 0 or len(keys) == size
         return RawPage(keys, records, keys[-1] if full and keys[-1] != until else b"")
+
+    async def snapshot(self, cluster: str, names: Sequence[str]) -> AsyncGenerator[RawPage, None]:
+        """Read pages of up to 10,000 records with one iterator. Yields to the event loop."""
+        prefix = pack_names(cluster, *names)
+        page, room = RawPage([], [], b""), PAGE_BYTES
+        for rows in rocks.scan_slices(self._data, prefix, prefix_end(prefix), SCAN_SLICE):
+            page.keys.extend([key for key, _ in rows])
+            page.records.extend([record for _, record in rows])
+            room -= sum(len(record) for _, record in rows)
+            if room <= 0 or len(page.keys) >= SNAPSHOT_PAGE:
+                await self.wait_synced()
+                yield page
+                page, room = RawPage([], [], b""), PAGE_BYTES
+            await others()
+        await self.wait_synced()
+        if page.keys:
+            yield page
 
     async def split(self, cluster: str, names: Sequence[str], parts: int) -> Parts:
         """Divide a small listing by a walk over its keys, a large one by the sample of the store's keys."""

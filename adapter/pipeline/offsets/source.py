@@ -17,6 +17,7 @@ from adapter.pipeline.columns import spark_schema
 from adapter.pipeline.offsets.options import FORMAT, Connection, ReadOptions, WriteOptions, parse_options
 from adapter.pipeline.offsets.reader import FilteringReader, OffsetsReader
 from adapter.pipeline.offsets.rows import NEEDED, check_columns
+from adapter.pipeline.offsets.snapshot import FilteringSnapshotReader, SnapshotReader
 from adapter.pipeline.offsets.writer import OffsetsStreamWriter, OffsetsWriter
 from adapter.pipeline.pushdown import filters_are_offered
 
@@ -56,8 +57,9 @@ class OffsetsDataSource(DataSource):
         if schema.names != RECORDS.names:
             raise ConfigError(f"{FORMAT}: has its own columns; read without .schema(), then select what you need")
         options = parse_options(ReadOptions, {**_of_table(schema, ReadOptions), **self.options})
-        kind = FilteringReader if filters_are_offered() else OffsetsReader
-        return kind(options, schema)
+        if options.snapshot:
+            return (FilteringSnapshotReader if filters_are_offered() else SnapshotReader)(options, schema)
+        return (FilteringReader if filters_are_offered() else OffsetsReader)(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
         """Create a writer.

@@ -6,6 +6,7 @@ import pytest
 
 from adapter.errors import ConfigError
 from adapter.pipeline.places import Place, data_files, redacted
+from tests.pipeline.object_store import s3_bucket
 
 SECRET = "AKIA:s3cr3t"  # noqa: S105 - an example
 
@@ -21,6 +22,7 @@ SECRET = "AKIA:s3cr3t"  # noqa: S105 - an example
             "s3://bucket/a?region=x&endpoint_override=h:1&access_key=s3cr3t",
             "s3://bucket/a?region=x&endpoint_override=h:1&access_key=***",
         ),
+        ("s3://AKIA:s3cr3t", "s3://***"),
         ("hdfs://user@host:8020/a", "hdfs://host:8020/a"),
         ("abfs://container@account.dfs/a", "abfs://container@account.dfs/a"),
         ("abfs://container:s3cr3t@account.dfs/a", "abfs://account.dfs/a"),
@@ -46,7 +48,8 @@ def test_a_path_is_absolute_and_a_url_is_kept(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.chdir(tmp_path)
     assert Place.of("a/b").path == tmp_path / "a" / "b"
     assert Place.of("file:///a/b/") == Place("/a/b")
-    assert Place.of("s3://b/a/") / "c=%2F/d" == Place("s3://b/a/c=%2F/d")
+    assert Place.of("s3://b/a/") / "c=%2F/d e" == Place("s3://b/a/c=%252F/d%20e")
+    assert (Place.of("s3://b/a?region=x") / "d e").name == "d e"
     with pytest.raises(ConfigError, match="s3://b: is a URL, and this has to be a path"):
         _ = Place.of("s3://b").path
 
@@ -65,3 +68,23 @@ def test_files_are_written_listed_and_deleted(tmp_path: Path) -> None:
         (place / "d/a.txt").delete()
         (place / "d").delete_tree()
     assert place.entries() == []
+
+
+def test_an_object_store_is_read_and_written_as_a_directory_is() -> None:
+    """Names with characters that a URL quotes are kept; directories exist while something is in them."""
+    with s3_bucket() as bucket:
+        place = bucket / "a=1" / "b c%2F"
+        assert not place.is_directory()
+        place.make()
+        (place / "x.parquet").write(b"12")
+        assert bucket.entries() == [("a=1", 0, True)]
+        assert bucket.entries(recursive=True)[1:] == [("a=1/b c%2F", 0, True), ("a=1/b c%2F/x.parquet", 2, False)]
+        assert [(file.name, file.read()) for file in data_files(place)] == [("x.parquet", b"12")]
+        assert (place.is_directory(), (place / "x.parquet").is_file()) == (True, True)
+        for _ in range(2):
+            (place / "x.parquet").delete()
+            place.delete_tree()
+        assert place.entries() == []
+        with pytest.raises(FileNotFoundError) as raised:
+            (place / "x.parquet").read()
+    assert "s3cr3t" not in str(raised.value)
