@@ -237,7 +237,8 @@ def test_offsets_that_are_committed_again_change_nothing_that_waits(tmp_path: Pa
     ("positions", "name", "said"),
     [
         (lambda _: 1 / 0, "etl", "ZeroDivisionError"),
-        (lambda _: [Position("t", 0, -1)], "etl", "ValueError"),
+        (lambda source: [Position("t", 0, -1, len(source.endOffset))], "etl", "ValueError"),
+        (lambda source: int(f"no number: {source.endOffset}"), "etl", "ValueError"),
         (lambda _: [Position("t", 0, 1, -1)], "etl", "ValueError"),
         (lambda _: [Position("t\n", 0, 1)], "etl", "control character"),
         (kafka_positions, None, "queryName"),
@@ -245,12 +246,12 @@ def test_offsets_that_are_committed_again_change_nothing_that_waits(tmp_path: Pa
     ],
 )
 def test_a_batch_that_cannot_be_used_is_counted_and_told_once(positions: Any, name: str | None, said: str) -> None:
-    """The query goes on: nothing is raised into Spark."""
+    """The query goes on: nothing is raised into Spark. Another text of the same error is not told again."""
     before = REGISTRY.get_sample_value("offset_listener_unusable_batches_total") or 0.0
     run = uuid4()
     with capture_logs() as logs, OffsetCommitListener("127.0.0.1:1", positions=positions) as listener:
-        for _ in range(2):
-            listener.onQueryProgress(progress(run, source({"orders": {"0": 1}}), name=name))
+        for batch in range(2):
+            listener.onQueryProgress(progress(run, source({"orders": {"0": batch}}), name=name))
         assert listener.flush(0)
     assert [said in row["problem"] for row in logs if row["event"] == "listener.unusable_batch"] == [True]
     assert REGISTRY.get_sample_value("offset_listener_unusable_batches_total") == before + 2
