@@ -256,8 +256,8 @@ def _counts(groups: pa.ChunkedArray, shards: pa.ChunkedArray) -> tuple[Count, ..
 
 def _totals(rewinds: pa.Table) -> RewindTotals:
     unknown = pc.or_(pc.is_null(rewinds["duplicates"]), pc.is_null(rewinds["skipped"]))
-    sums = (sum(filter(None, rewinds[name].to_pylist())) for name in ("duplicates", "skipped"))
-    return RewindTotals(rewinds.num_rows, *sums, unknown=pc.sum(unknown).as_py() or 0)
+    duplicates, skipped = (sum(filter(None, rewinds[name].to_pylist())) for name in ("duplicates", "skipped"))
+    return RewindTotals(rewinds.num_rows, duplicates, skipped, pc.sum(unknown).as_py() or 0)
 
 
 def _rejects(rejects: pa.Table, worst: int) -> tuple[Reject, ...]:
