@@ -71,7 +71,7 @@ def test_sql_streams_and_python_sources_work_without_java(tmp_path: Path, enviro
 def test_spark_submit_runs_a_job(tmp_path: Path, environment: dict[str, str]) -> None:
     """With the script that --where prints and the Java that --java-home prints; error and exit code are the job's."""
     config = tmp_path / "job.toml"
-    config.write_text(f"[report]\ntables = '{tmp_path / 'none'}'\n")
+    config.write_text(f"[import]\nfiles = ['{tmp_path / 'none'}']\n")
     python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     answer = subprocess.run(
         [Path(sys.executable).with_name("spark-submit"), "--master", "local[1]", ENTRY, "import", "--config", config],
