@@ -36,12 +36,10 @@ MODULES: Mapping[str, str] = {
     "export": "transfer.export_job",
 }
 # Jobs that need no Spark: they read files by pyarrow.
-PLAIN_MODULES: Mapping[str, str] = {
-    "report": "report.job",
-}
+PLAIN_MODULES: Mapping[str, str] = {"report": "report.job"}
 
 # The work of these is done in Python, and soon over; `lag` runs on, and `reconcile` joins in Java.
-SHORT = {"import", "export", "report"}
+SHORT = {"import", "export"}
 
 _LOG_LEVEL = "spark.log.level"
 
