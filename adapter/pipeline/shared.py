@@ -32,7 +32,7 @@ def check_shared(spark: SparkSession, reads: Mapping[str, Place], writes: Mappin
 
     Raises ConfigError that names the setting, the directory and the machine.
     """
-    if str(spark.sparkContext.master).startswith("local"):
+    if on_one_machine(spark):
         return
     read = {field: place.url for field, place in reads.items() if not place.is_remote and Path(place.url).exists()}
     written = {field: place for field, place in writes.items() if not place.is_remote}
@@ -47,6 +47,11 @@ def check_shared(spark: SparkSession, reads: Mapping[str, Place], writes: Mappin
     finally:
         for place in written.values():
             (place / name).delete_tree()
+
+
+def on_one_machine(spark: SparkSession) -> bool:
+    """Whether driver and workers are on the same machine."""
+    return str(spark.sparkContext.master).startswith("local")
 
 
 def _begin(probe: Place, field: str) -> None:

@@ -20,7 +20,7 @@ from adapter.pipeline.reconcile import job as reconcile_job
 from adapter.pipeline.report import job as report_job
 from adapter.pipeline.report.content import Report
 from adapter.pipeline.tables import MANIFEST, read_table, write_table
-from adapter.pipeline.transfer import export_job
+from adapter.pipeline.transfer import export_job, import_job
 from adapter.runtime.config import parse
 from tests.pipeline.bulk_meta import BulkMeta, serving
 from tests.pipeline.object_store import SECRET, s3_bucket
@@ -140,6 +140,20 @@ def test_lag_reads_journals_and_writes_tables_behind_urls(spark: SparkSession, b
         assert there.read(1, name).to_pylist() == here.read(1, name).to_pylist()
     assert SECRET not in said(console)
     assert all(SECRET.encode() not in path.read_bytes() for path in (tmp_path / "checkpoint").rglob("*") if path.is_file())
+
+
+def test_import_writes_its_tables_behind_a_url(spark: SparkSession, bucket: Place, tmp_path: Path) -> None:
+    """And reads them back; the files themselves are local."""
+    (tmp_path / "offsets.csv").write_text("g,t,0,5\ng,t,x,5\n")
+    section = {"files": [str(tmp_path / "offsets.csv")], "format": "kafka-csv", "output": (bucket / "import").url}
+    console = Console(file=StringIO(), width=200)
+    meta = BulkMeta()
+    with serving(meta) as address:
+        assert import_job.run(spark, config(address, **{"import": section}), Switches(apply=True, console=console)) == 3
+    assert {name.shard: record.offset for name, record in meta.records.items()} == {"t/0": 5}
+    for name in ("preview", "rejects", "applied"):
+        assert len(rows_of(bucket / "import" / name)) == 1
+    assert SECRET not in said(console)
 
 
 def test_the_report_is_written_behind_a_url(bucket: Place) -> None:
