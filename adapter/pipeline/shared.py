@@ -39,14 +39,15 @@ def check_shared(spark: SparkSession, reads: Mapping[str, Place], writes: Mappin
     if not read and not written:
         return
     name = f".probe-{uuid.uuid4().hex}"
+    probes: dict[str, Place] = {}
     try:
         for field, place in written.items():
-            _begin(place / name, field)
-        probes = {field: (place / name).url for field, place in written.items()}
-        _check(spark, read, probes)
+            _begin(field, place, name)
+            probes[field] = place / name
+        _check(spark, read, {field: probe.url for field, probe in probes.items()})
     finally:
-        for place in written.values():
-            (place / name).delete_tree()
+        for probe in probes.values():
+            probe.delete_tree()
 
 
 def on_one_machine(spark: SparkSession) -> bool:
@@ -54,11 +55,11 @@ def on_one_machine(spark: SparkSession) -> bool:
     return str(spark.sparkContext.master).startswith("local")
 
 
-def _begin(probe: Place, field: str) -> None:
+def _begin(field: str, place: Place, probe: str) -> None:
     try:
-        (probe / "driver").write(b"")
+        (place / probe / "driver").write(b"")
     except OSError as error:
-        raise unusable(probe, field, error) from error
+        raise unusable(place, field, error) from error
 
 
 def _check(spark: SparkSession, read: Mapping[str, str], probes: Mapping[str, str]) -> None:
