@@ -27,7 +27,7 @@ from adapter.pipeline.lag.batch import process
 from adapter.pipeline.lag.display import LagDisplay, dry_run
 from adapter.pipeline.lag.files import LagFiles
 from adapter.pipeline.lag.lock import FIELD, Check, only_driver
-from adapter.pipeline.lag.metrics import LagMetrics
+from adapter.pipeline.lag.metrics import LagMetrics, observed
 from adapter.pipeline.lag.publisher import Publisher
 from adapter.pipeline.lag.stages import PLANNED_US
 from adapter.pipeline.places import Place, unusable
@@ -76,7 +76,7 @@ def stream(spark: SparkSession, section: LagSection) -> DataFrame:
     )
     limited = source.option("maxFilesPerTrigger", str(section.max_files)).option("maxBytesPerTrigger", str(BATCH_BYTES))
     # The time of the batch. Spark stores it with the offsets, so it is the same if the batch is repeated.
-    return limited.load().withColumn(PLANNED_US, sf.unix_micros(sf.current_timestamp()))
+    return observed(limited.load()).withColumn(PLANNED_US, sf.unix_micros(sf.current_timestamp()))
 
 
 def checkpoint_of(section: LagSection) -> Place:
