@@ -35,12 +35,8 @@ def main(
     console = Console(highlight=False)
     if close is not None:
         _close(path, close, because)
-        return
-    if page:
-        runs = read(path)
-        write(runs)
-        for number in runs.torn:
-            console.print(f"{path}:{number}: is no record (torn by a crash?) and is not counted", style="yellow")
+    if page or close is not None:
+        _draw(path, console)
         return
     chosen = [MACHINES[name] for name in only] or list(MACHINES.values())
     done = _run(chosen, minutes * SECONDS, random.Random(seed), path, console)
@@ -57,6 +53,8 @@ def _run(machines: list[Machine], seconds: float, rng: random.Random, path: Path
             if record:
                 progress.advance(bar, record.seconds)
                 tell(record, console)
+                if path == FILE:
+                    write(read(path))
 
         return spend(machines, seconds, rng, path, told)
 
@@ -68,6 +66,13 @@ def tell(record: Slice, console: Console) -> None:
     for violation in record.violations:
         console.print(violation.output, markup=False, style="red", soft_wrap=True)
         console.print(f"Again: {violation.command}", markup=False, style="red", soft_wrap=True)
+
+
+def _draw(path: Path, console: Console) -> None:
+    runs = read(path)
+    write(runs)
+    for number in runs.torn:
+        console.print(f"{path}:{number}: is no record (torn by a crash?) and is not counted", style="yellow")
 
 
 def _close(path: Path, name: str, because: str | None) -> None:

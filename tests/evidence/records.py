@@ -1,6 +1,6 @@
 """The file of what was run: one JSON object a line, only ever appended to, so that a run that is killed counts for what it did.
 
-A line is either a slice (`Slice`) or the closing of a violation (`Closing`). A line that a crash has torn is skipped and reported.
+A line is a slice (`Slice`) or the closing of a violation (`Closing`). A line that a crash has torn is skipped and reported.
 """
 
 import fcntl
@@ -46,7 +46,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Closing:
-    """A violation that is none any more: the slice's name, and why (the commit that fixed it, or what was wrong with the check)."""
+    """A violation that is closed: the slice's name, and why (the commit that fixed it, or what was wrong with the check)."""
 
     closes: str
     why: str

@@ -14,6 +14,12 @@ WATCHED = [
     "adapter.model.queues",
     "adapter.client.offset_store.local_file",
     "adapter.runtime.http2",
+    "adapter.sidecar.api",
+    "adapter.metaservice.bulk_checks",
+    "adapter.console",
+    "adapter.runtime.config",
+    "adapter.pipeline.journal.segment",
+    "adapter.sidecar.journal.frames",
     "json.decoder",
     "json.scanner",
 ]

@@ -1,6 +1,7 @@
 """`python -m tests.fuzz.mutations`: inputs of all targets, made by changing known ones; a seed always makes the same ones.
 
-It needs no atheris, and knows nothing of coverage: it finds less in an hour, and runs everywhere. Exit code 1: a promise is broken.
+It needs no atheris, so it runs everywhere; it knows nothing of coverage, so it finds less in an hour. Exit code 1: a promise is
+broken.
 """
 
 import json

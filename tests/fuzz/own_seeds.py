@@ -24,15 +24,24 @@ def _requests() -> Iterator[bytes]:
     shards[0].metadata, shards[0].topic, shards[0].committed_at_ms, shards[0].partition = "m", "t", NOW_MS, 7
     shards[1].low_watermark, shards[1].high_watermark = 1, 2**63
     group = offsets_pb.GroupCommits(group="g", shards=shards, generation=3, member_id="m")
-    columns = offsets_pb.GroupCommits(namespace="n", group="h", shard_names=NAMES, offsets=[0, 1, 2, 2**64 - 1], epochs=[0, 1, 1, 2])
+    columns = offsets_pb.GroupCommits(
+        namespace="n", group="h", shard_names=NAMES, offsets=[0, 1, 2, 2**64 - 1], epochs=[0, 1, 1, 2]
+    )
     yield b"\0" + offsets_pb.CommitOffsetsRequest(groups=[group, columns]).SerializeToString()
     yield b"\0" + offsets_pb.CommitOffsetsRequest(groups=[columns], mode=offsets_pb.OVERWRITE).SerializeToString()
-    wanted = [offsets_pb.GroupShards(group="g", shards=NAMES), offsets_pb.GroupShards(group="g"), offsets_pb.GroupShards(group="h")]
+    wanted = [
+        offsets_pb.GroupShards(group="g", shards=NAMES),
+        offsets_pb.GroupShards(group="g"),
+        offsets_pb.GroupShards(group="h"),
+    ]
     yield b"\1" + offsets_pb.ReadOffsetsRequest(groups=wanted).SerializeToString()
     targets = [offsets_pb.ResetOffsetsRequest.Target(shard=name, offset=5) for name in NAMES]
-    yield b"\2" + offsets_pb.ResetOffsetsRequest(
-        group="g", to_targets=offsets_pb.ResetOffsetsRequest.Targets(targets=targets)
-    ).SerializeToString()
+    yield (
+        b"\2"
+        + offsets_pb.ResetOffsetsRequest(
+            group="g", to_targets=offsets_pb.ResetOffsetsRequest.Targets(targets=targets)
+        ).SerializeToString()
+    )
     yield b"\2" + offsets_pb.ResetOffsetsRequest(group="g", shards=NAMES, to_offset=7, create=True).SerializeToString()
     save = meta_pb.SaveOffsetDataRequest(cluster_name="c")
     group_of_save = save.offsets.add(group="g", tenant="n")

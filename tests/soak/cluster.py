@@ -103,7 +103,10 @@ class Cluster:
         """All processes up, under load; killed at the end. `grpc_server` and `wal_sync`: of both adapters."""
         meta = meta_process(directory / "meta-service")
         async with AsyncExitStack() as stack:
-            setups = [setup._replace(grpc_server=grpc_server or setup.grpc_server, wal_sync=wal_sync or setup.wal_sync) for setup in SETUPS]
+            setups = [
+                setup._replace(grpc_server=grpc_server or setup.grpc_server, wal_sync=wal_sync or setup.wal_sync)
+                for setup in SETUPS
+            ]
             nodes = [await _node(stack, directory, setup, meta, history) for setup in setups]
             stack.enter_context(ended(meta, *(node.process for node in nodes)))
             remote = await stack.enter_async_context(
