@@ -75,7 +75,7 @@ def of_pytest(each: Callable[[str], Counts]) -> Callable[[Path], Counts]:
             elif case.find("failure") is None and case.find("error") is None:
                 total["tests passed"] += 1
                 total.update({name: int(count) for name, count in each(case.get("name", "").partition("[")[0]).items()})
-        return total
+        return dict(total)
 
     return counts
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.evidence.machines import MACHINES, _power_cuts_of, of_pytest
 from tests.evidence.page import PAGE, PLOT, page, plot
-from tests.evidence.records import FILE, Closing, Runs, read
+from tests.evidence.records import FILE, Closing, Runs, append, read
 from tests.evidence.test_records import BROKEN, SLICE
 
 RESULTS = """<testsuites><testsuite>
@@ -70,7 +70,10 @@ def test_what_pytest_did_is_counted_by_the_tests_that_passed(tmp_path: Path) -> 
     counts = of_pytest(_power_cuts_of)
     assert counts(results) == {}
     results.write_text(RESULTS)
-    assert counts(results) == {"power cuts": 1, "reboots": 1, "tests passed": 2, "tests skipped": 1}
+    counted = {"power cuts": 1, "reboots": 1, "tests passed": 2, "tests skipped": 1}
+    assert counts(results) == counted
+    append(tmp_path / "runs.jsonl", replace(SLICE, counts=counts(results)))
+    assert read(tmp_path / "runs.jsonl").slices[0].counts == counted
 
 
 @pytest.mark.parametrize("name", MACHINES)

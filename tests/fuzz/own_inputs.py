@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import tempfile
 import tomllib
+import warnings
 from collections.abc import Callable, Coroutine, Sequence
 from functools import cache
 from pathlib import Path
@@ -108,6 +109,13 @@ KINDS: Sequence[tuple[Callable[[], Message], Callable[[Any], None]]] = (
 
 def forms(data: bytes) -> None:
     """A form of the console; its first byte says how it is encoded."""
+    with warnings.catch_warnings():
+        # Starlette leaves the file of a form that is torn to the garbage collector.
+        warnings.simplefilter("ignore", ResourceWarning)
+        _form(data)
+
+
+def _form(data: bytes) -> None:
     encoded = not data or data[0] % 2 == 0
     kind = b"application/x-www-form-urlencoded" if encoded else b"multipart/form-data; boundary=" + BOUNDARY
 
