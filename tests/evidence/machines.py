@@ -81,7 +81,11 @@ def of_pytest(each: Callable[[str], Counts]) -> Callable[[Path], Counts]:
 
 
 def _pytest(seed: int, *arguments: str, **variables: str) -> Command:
-    return Command(("pytest", "-q", "-p", "no:cacheprovider", *arguments), (seed, seed), {"CRASH_SEED": str(seed), **variables})
+    return Command(
+        ("pytest", "-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit1", *arguments),
+        (seed, seed),
+        {"CRASH_SEED": str(seed), **variables},
+    )
 
 
 def _model(seed: int) -> Command:
