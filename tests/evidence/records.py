@@ -68,9 +68,14 @@ class Runs:
 
 
 def append(path: Path, record: Slice | Closing) -> None:
+    """Add a record. Raises OSError."""
+    append_line(path, asdict(record))
+
+
+def append_line(path: Path, values: Mapping[str, Any]) -> None:
     """Add a line and sync it. A torn line before it stays alone. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    line = json.dumps(asdict(record), ensure_ascii=False).encode() + b"\n"
+    line = json.dumps(values, ensure_ascii=False).encode() + b"\n"
     with path.open("a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         if file.seek(0, os.SEEK_END) and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
@@ -85,7 +90,7 @@ def read(path: Path) -> Runs:
     slices: list[Slice] = []
     closings: list[Closing] = []
     torn: list[int] = []
-    for number, line in _lines(path):
+    for number, line in read_lines(path):
         try:
             record = _record(json.loads(line))
         except (ValueError, TypeError, KeyError):
@@ -98,7 +103,8 @@ def read(path: Path) -> Runs:
     return Runs(tuple(slices), tuple(closings), tuple(torn))
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file that are not empty, with their numbers; none without a file."""
     if path.exists():
         for number, line in enumerate(path.read_bytes().splitlines(), 1):
             if line:
