@@ -1,7 +1,7 @@
 """The bugs that checks found: what was wrong, the commit that fixed it, and the check that finds it again.
 
-The most severe come first. The number of a bug is its place from 1 on: add new ones at the end of their severity, and draw the page
-again. `git log` has the rest of each story.
+The most severe come first. The number of a bug is its place, from 1 on. After an addition draw the page again. `git log` has the
+rest of each story.
 """
 
 from enum import Enum
@@ -19,7 +19,7 @@ class Severity(Enum):
 
 
 class Bug(NamedTuple):
-    """`fix`: the commit. `test`: pytest's name of the check at `after` (empty: `fix`); empty if `command` finds it by other means.
+    """`fix`: the commit. `test`: pytest's name of the check at `after` (empty: `fix`); empty if only `command` finds it.
 
     On the commit before `fix`, with the tests of `after`, it fails; on `after` it passes. `found_by`: where the history says so.
     """
@@ -287,5 +287,11 @@ WRONG = (
         command="python -m tests.mutants (the fleet's), make console and SIGSTOP to an adapter",
     ),
 )
-BY_SEVERITY = {Severity.LOSS: LOSS, Severity.REFUSED: REFUSED, Severity.HELD_UP: HELD_UP, Severity.OPEN: OPEN, Severity.WRONG: WRONG}
+BY_SEVERITY = {
+    Severity.LOSS: LOSS,
+    Severity.REFUSED: REFUSED,
+    Severity.HELD_UP: HELD_UP,
+    Severity.OPEN: OPEN,
+    Severity.WRONG: WRONG,
+}
 BUGS = tuple((severity, bug) for severity, bugs in BY_SEVERITY.items() for bug in bugs)

@@ -71,7 +71,19 @@ def replays(path: Path = FILE) -> Mapping[tuple[str, str], Replay]:
 def _checked(tree: Path, test: str) -> tuple[int, str]:
     """Pytest's exit code and output, by the code of the worktree."""
     # Without the options of then, of which some need plugins that are no longer installed.
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-o", "addopts=", "-p", "no:cacheprovider", f"--timeout={LIMIT_S:g}", test]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-o",
+        "addopts=",
+        "-p",
+        "no:cacheprovider",
+        f"--timeout={LIMIT_S:g}",
+        test,
+    ]
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
