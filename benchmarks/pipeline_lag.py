@@ -110,7 +110,7 @@ class _Job:
         """Read all that there is."""
         self._last = time.perf_counter(), _cpu_s()
         self._start(available_now=True).awaitTermination()
-        return self._batches
+        return list(self._batches)
 
     def small(self, cycle: int) -> list[float]:
         """The seconds of small batches, each of a segment that comes while the stream waits for one."""
