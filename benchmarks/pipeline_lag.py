@@ -100,7 +100,9 @@ class _Job:
 
     def __init__(self, spark: SparkSession, directory: Path, advance: Callable[[], None]) -> None:
         self._spark, self._advance, self._journal = spark, advance, directory / "journal"
-        self._section = LagSection(journals=(str(self._journal),), output=directory / "lag", max_files=BROKERS * CYCLES)
+        self._section = LagSection(
+            journals=(Place.of(self._journal),), output=Place.of(directory / "lag"), max_files=BROKERS * CYCLES
+        )
         self._files = LagFiles(Place.of(self._section.output))
         self._publisher = Publisher(self._files, self._section.keep_hours)
         self._batches: list[Batch] = []

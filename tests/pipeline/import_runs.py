@@ -1,4 +1,4 @@
-"""Shared by the tests of import and export: the jobs with their settings, and valid and invalid lines of CSV."""
+"""Shared by the tests of import and export: the jobs with their settings."""
 
 from io import StringIO
 from pathlib import Path
@@ -9,63 +9,23 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from adapter.formats.kafka_csv import LINE_MAX_BYTES
 from adapter.model.codec import encode_key, encode_record
-from adapter.model.queues import QUEUE_MAX
-from adapter.model.records import LONG_MAX, OffsetKey, OffsetRecord
+from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.pipeline.config import JobConfig
 from adapter.pipeline.jobs import Switches
 from adapter.pipeline.transfer import export_job as exports_job
 from adapter.pipeline.transfer import import_job as imports_job
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.runtime.config import parse as parse_config
-from adapter.testing.processes import ServiceProcess
-
-CSV_LINES = [
-    "g,t,0,5",
-    'g,"t",1,6\r',
-    '"a ""b"", c",d,2,7',
-    "g,,0,5",
-    ",t,0,5",
-    "t,0,5",
-    "g,t,0",
-    "g,t,0,5,6",
-    "g,t,-1,5",
-    "g,t,0,-5",
-    "g,t,x,5",
-    "g,t,0,5.0",
-    "g,t,0, 5",
-    "g,t,\u0663,5",
-    "g,t,007,08",
-    f"g,t,{QUEUE_MAX},{LONG_MAX}",
-    f"g,t,{QUEUE_MAX + 1},5",
-    f"g,t,0,{LONG_MAX + 1}",
-    f"g,t,0,{'9' * 30}",
-    'g,"t,0,5',
-    'g,"t"x,0,5',
-    'g,t"x,0,5',
-    '"g","t","0","5"',
-    "group,topic,partition,offset",
-    f"{'g' * LINE_MAX_BYTES},t,0,5",
-    f"{'g' * 256},t,0,5",
-    f"g,{'t' * 256},0,5",
-    "g," + "\u00e4" * 127 + ",0,5",
-    "g," + "\u00e4" * 128 + ",0,5",
-    f"g,{'t' * 254},0,5",
-    "a\tb,t,0,5",
-    "g,a\x85b,0,5",
-    "\u6d88\u8d39,\u8bdd\u9898,3,4",
-    "x" * 200,
-]
 
 
 class Jobs:
-    """Runs import and export against the Meta Service, in one namespace and directory."""
+    """Runs import and export against a Meta Service, in one namespace and directory."""
 
-    def __init__(self, spark: SparkSession, meta: ServiceProcess, directory: Path) -> None:
+    def __init__(self, spark: SparkSession, endpoint: str, directory: Path) -> None:
         self.spark = spark
         self.directory = directory
-        self._meta = {"endpoints": [meta.tcp_address]}
+        self._meta = {"endpoints": [endpoint]}
         self._namespace = directory.name
         self.said = StringIO()
 

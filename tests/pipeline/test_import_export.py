@@ -11,27 +11,22 @@ from pyspark.sql import DataFrame, SparkSession
 
 from adapter.errors import ConfigError
 from adapter.formats import kafka_csv
-from adapter.formats.rocketmq_json import Queues, broker_file, client_file
+from adapter.formats.rocketmq_json import Queues, broker_file
 from adapter.formats.rows import Naming, OffsetRow, Reject
-from adapter.model.queues import QUEUE_MAX
 from adapter.model.records import LONG_MAX
-from adapter.pipeline.config import ExportSection, ImportSection
+from adapter.pipeline.config import ExportSection
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS
 from adapter.pipeline.transfer import export_job as exports_job
-from adapter.pipeline.transfer import exports, imports
-from adapter.pipeline.transfer.import_files import find_files, json_entries
+from adapter.pipeline.transfer import exports
+from adapter.pipeline.transfer import import_job as imports_job
 from adapter.runtime.config import parse as parse_config
 from adapter.testing.processes import ServiceProcess, meta_process
-from tests.pipeline.import_runs import CSV_LINES, Jobs
+from tests.pipeline.bulk_meta import BulkMeta, kill_the_caller, no_fault, serving
+from tests.pipeline.import_runs import Jobs
 
 DATA = Path(__file__).parents[1] / "data" / "rocketmq"
 REAL = ("broker-4x.json", "broker-4x-two-groups.json")
 
-LINES_SCHEMA = "file string, line bigint, value string, reason string"
-ENTRIES_SCHEMA = (
-    "file string, place string, client string, group string, topic string, broker string, queue bigint, offset bigint, "
-    "text string, reason string"
-)
 KEYED = "namespace string, group string, shard string"
 RECORDS_SCHEMA = f"{KEYED}, topic string, partition bigint, offset bigint, epoch bigint, live boolean, problem string"
 
@@ -48,12 +43,7 @@ def meta(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
 @pytest.fixture
 def jobs(spark: SparkSession, meta: ServiceProcess, tmp_path: Path) -> Jobs:
     """Jobs in the namespace of this test."""
-    return Jobs(spark, meta, tmp_path)
-
-
-def import_section(**values: Any) -> ImportSection:
-    """Settings of an import."""
-    return parse_config(values, ImportSection, source="test")
+    return Jobs(spark, meta.tcp_address, tmp_path)
 
 
 def export_section(**values: Any) -> ExportSection:
@@ -64,12 +54,6 @@ def export_section(**values: Any) -> ExportSection:
 def rows_of(frame: DataFrame, *names: str) -> list[tuple[Any, ...]]:
     """Some columns of the rows."""
     return [tuple(row) for row in frame.select(*names).collect()]
-
-
-def read_by_the_cli(line: str) -> tuple[str, str, int] | None:
-    """The row that the command `import` makes of a line with a group; None if it refuses the line."""
-    (row,) = kafka_csv.read(BytesIO(line.encode()), Naming())
-    return None if isinstance(row, Reject) else (row.group, row.shard, row.offset)
 
 
 def written_by_the_cli(rows: list[OffsetRow], naming: Naming) -> bytes:
@@ -83,71 +67,6 @@ def entries(parse: Callable[[IO[bytes]], Iterable[Queues | Reject]], data: bytes
     """(group, topic, broker, queue, offset) of the entries in a file of RocketMQ, sorted."""
     found = (entry for entry in parse(BytesIO(data)) if isinstance(entry, Queues))
     return sorted((entry.group, entry.topic, entry.broker, *offset) for entry in found for offset in entry.offsets)
-
-
-def test_a_csv_line_is_read_as_the_cli_reads_it(spark: SparkSession) -> None:
-    """The same lines are accepted, with the same values, and the same are refused."""
-    lines = spark.createDataFrame([("f", number, line, None) for number, line in enumerate(CSV_LINES)], LINES_SCHEMA)
-    found = imports.named(imports.csv_entries(lines), import_section(format="kafka-csv"))
-    taken = [
-        (group, shard, offset) if reason is None else None
-        for group, shard, offset, reason in rows_of(found, "group", "shard", "offset", "reason")
-    ]
-    assert taken == [read_by_the_cli(line) for line in CSV_LINES]
-    reasons = dict(zip(CSV_LINES, (row[0] for row in rows_of(found, "reason")), strict=True))
-    assert reasons["g,t,x,5"] == f"partition: 'x' is not a whole number from 0 to {QUEUE_MAX}"
-    assert reasons["g,t,0,5,6"] == "is not group,topic,partition,offset, nor topic,partition,offset"
-    assert reasons["t,0,5"] == "group is missing; [import] group = 'NAME' names it for all files"
-    assert reasons["g,,0,5"] == "topic is empty"
-    assert reasons[f"g,{'t' * 256},0,5"] == "topic is 256 bytes long; at most 255 are allowed"
-    assert reasons["a\tb,t,0,5"] == "group has a control character"
-
-
-def test_names_are_made_by_the_patterns(spark: SparkSession) -> None:
-    """The broker in a file precedes that of the settings; a pattern that is only a group needs no other field."""
-    entries = spark.createDataFrame(
-        [("f", "p", "c1", "g", "t", broker, 3, 5, "", None) for broker in ("b1", "")]
-        + [("f", "p", "c1", "", "t", "", 3, 5, "", None), ("f", "p", "", "g", "t", "", None, None, "x", "bad")],
-        ENTRIES_SCHEMA,
-    )
-    section = import_section(
-        format="rocketmq-client", shard="{broker}:{topic}-{partition}", group="{group}@{client}", broker="b0"
-    )
-    assert rows_of(imports.named(entries, section), "group", "shard", "reason") == [
-        ("g@c1", "b1:t-3", None),
-        ("g@c1", "b0:t-3", None),
-        ("@c1", "b0:t-3", "group is missing; [import] group = 'NAME' names it for all files"),
-        ("g@", None, "bad"),
-    ]
-    assert rows_of(imports.named(entries, import_section(format="kafka-csv", group="only")), "group", "reason") == [
-        ("only", "group: 'g' is not 'only', as [import] says"),
-        ("only", "group: 'g' is not 'only', as [import] says"),
-        ("only", None),
-        ("only", "bad"),
-    ]
-
-
-def test_what_is_below_after_a_merge_is_told_but_for_resets_since(spark: SparkSession) -> None:
-    """Missing or smaller in the same epoch; a reset since then, or a value above Spark's integers, is no error."""
-    shards = ("same", "larger", "less", "gone", "reset", "huge", "first", "first-reset")
-    wanted = spark.createDataFrame(
-        [("n", "g", shard, None if shard.startswith("first") else 7, "raised", 10) for shard in shards],
-        f"{KEYED}, standing_epoch bigint, change string, offset bigint",
-    )
-    now = {
-        "same": (7, 10),
-        "larger": (7, 11),
-        "less": (7, 9),
-        "reset": (8, 1),
-        "huge": (7, None),
-        "first": (1, 9),
-        "first-reset": (2, 9),
-    }
-    standing = spark.createDataFrame(
-        [("n", "g", shard, *there) for shard, there in now.items()], f"{KEYED}, epoch bigint, offset bigint"
-    )
-    below = {shard for shard, bad in rows_of(imports.applied(wanted, standing), "shard", "below") if bad}
-    assert below == {"less", "gone", "first"}
 
 
 def test_real_files_come_back_as_they_were(jobs: Jobs) -> None:
@@ -194,31 +113,6 @@ def test_a_dry_run_writes_nothing(jobs: Jobs, tmp_path: Path) -> None:
     assert jobs.import_files(DATA / REAL[0], apply=False, dry_run=True) == DONE
     assert jobs.export(dry_run=True) == NOT_AS_ASKED
     assert list(tmp_path.iterdir()) == []
-
-
-def test_files_of_clients_come_back_as_they_were(spark: SparkSession, tmp_path: Path) -> None:
-    """Group and client from the path, broker from the queue; a torn file with a backup, and one without."""
-    good = '{"offsetTable":{{"brokerName":"b-1","queueId":0,"topic":"T"}:5,{"brokerName":"b-1","queueId":1,"topic":"\u8bdd"}:6}}'
-    files = {"c1/g/offsets.json": good, "c2/g/offsets.json": "{", "c2/g/offsets.json.bak": good, "c3/h/offsets.json": good[:-9]}
-    for name, text in files.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    names: dict[str, Any] = {"format": "rocketmq-client", "shard": "{broker}/{topic}/{partition}", "group": "{group}@{client}"}
-    found = json_entries(spark, find_files([tmp_path], "rocketmq-client"), "rocketmq-client")
-    rows = imports.named(found, import_section(**names)).persist()
-    assert set(rows_of(imports.rejects(rows), "file", "place")) == {
-        (str(tmp_path / name), "") for name in ("c2/g/offsets.json", "c3/h/offsets.json")
-    }
-    wanted = imports.candidates(rows)
-    records = wanted.selectExpr(
-        *imports.KEY, "topic", "partition", "offset", "1 AS epoch", "true AS live", "string(null) AS problem"
-    )
-    section = export_section(**names)
-    written = dict(exports_job.contents(exports.lines(exports.named(records, section), section).toArrow()))
-    assert set(written) == {"c1/g/offsets.json", "c2/g/offsets.json"}
-    for data in written.values():
-        assert entries(client_file, data) == entries(client_file, good.encode())
 
 
 def test_an_export_names_what_the_format_cannot_hold(spark: SparkSession) -> None:
@@ -292,3 +186,27 @@ def test_a_place_without_files_stops_the_import(jobs: Jobs, tmp_path: Path) -> N
     """Before anything is read or written."""
     with pytest.raises(ConfigError, match="there is no such file or directory"):
         jobs.import_files(tmp_path / "none.json")
+
+
+def test_an_import_that_was_killed_is_completed_by_the_next(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker is killed while it merges, and Spark gives up. The next run finds what was merged, and adds the rest."""
+    monkeypatch.setattr(imports_job, "BUCKET_ROWS", 2)
+    monkeypatch.setattr(imports_job, "MERGING_TASKS", 40)  # a call for each bucket
+    file = tmp_path / "a.csv"
+    file.write_text("".join(f"g,t,{partition},{partition}\n" for partition in range(40)))
+    meta = BulkMeta()
+    with serving(meta) as address:
+        jobs = Jobs(spark, address, tmp_path)
+        meta.faults.extend([no_fault, no_fault, kill_the_caller])
+        with pytest.raises(Exception, match="Python worker exited unexpectedly"):
+            jobs.import_files(file, format="kafka-csv")
+        merged = len(meta.records)
+        assert 0 < merged < 40
+        assert not (tmp_path / "import" / "applied").exists()
+        assert jobs.import_files(file, format="kafka-csv") == DONE
+    assert {key.shard: record.offset for key, record in meta.records.items()} == {f"t/{number}": number for number in range(40)}
+    assert sum(row["change"] == "unchanged" for row in jobs.table("preview")) == merged
+    assert len(jobs.table("applied")) == 40 - merged
+    assert (tmp_path / "import" / "applied" / "_SUCCESS").exists()

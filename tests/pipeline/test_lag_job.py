@@ -37,7 +37,9 @@ def said(given: Switches) -> str:
 
 def config(journal: Path, output: Path, max_files: int = 1_000, trigger_ms: int = 100) -> JobConfig:
     """Settings for a journal."""
-    return JobConfig(lag=LagSection(journals=(str(journal),), output=output, max_files=max_files, trigger_ms=trigger_ms))
+    return JobConfig(
+        lag=LagSection(journals=(Place.of(journal),), output=Place.of(output), max_files=max_files, trigger_ms=trigger_ms)
+    )
 
 
 def fill(journal: Path, segments: int = 4) -> None:

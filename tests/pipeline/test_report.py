@@ -13,9 +13,9 @@ from rich.console import Console
 from adapter.errors import ConfigError
 from adapter.pipeline.config import JobConfig, ReportSection
 from adapter.pipeline.jobs import Switches
+from adapter.pipeline.places import Place
 from adapter.pipeline.report import job as report_job
 from adapter.pipeline.report.content import HISTORY_MS, Reject, Report, gather, over_time
-from adapter.runtime import files
 from tests.pipeline import lag_tables
 from tests.pipeline.lag_tables import EPOCH, START, at, complete, group, rewind, write, write_batch
 
@@ -133,18 +133,19 @@ def test_the_job_writes_the_page_last_and_takes_old_pictures_away(
 ) -> None:
     """No temporary file is left."""
     output = tmp_path / "made" / "report"
-    config = JobConfig(report=ReportSection(tables=tables, output=output, worst=2))
+    config = JobConfig(report=ReportSection(tables=Place.of(tables), output=Place.of(output), worst=2))
     written: list[str] = []
 
-    def noted(path: str, data: bytes) -> None:
-        written.append(Path(path).name)
-        files.write(path, data)
+    def noted(place: Place, data: bytes) -> None:
+        written.append(place.path.name)
+        whole(place, data)
 
-    monkeypatch.setattr(report_job, "write_file", noted)
+    whole = Place.write
+    monkeypatch.setattr(Place, "write", noted)
     assert report_job.run(spark, config, Switches()) == 0
     assert written == [*report_job.PICTURES, report_job.PAGE]
     assert sorted(path.name for path in output.iterdir()) == sorted(written)
-    report_job.write(Report(), tables, output, START_MS)
+    report_job.write(Report(), Place.of(tables), Place.of(output), START_MS)
     assert [path.name for path in output.iterdir()] == [report_job.PAGE]
 
 
@@ -154,7 +155,7 @@ def test_a_dry_run_writes_nothing(
     """It prints how much there is to show."""
     monkeypatch.setattr(report_job, "gather", lambda *_: report)
     told = Console(file=StringIO())
-    config = JobConfig(report=ReportSection(tables=tables, output=tmp_path / "report"))
+    config = JobConfig(report=ReportSection(tables=Place.of(tables), output=Place.of(tmp_path / "report")))
     with told.capture() as captured:
         assert report_job.run(spark, config, Switches(dry_run=True, console=told)) == 0
     assert "8 groups, 39 shards; nothing was written" in captured.get()
@@ -163,7 +164,7 @@ def test_a_dry_run_writes_nothing(
 
 def test_tables_that_are_not_there_are_told(spark: SparkSession, tmp_path: Path) -> None:
     """The error names the setting and says what to do."""
-    config = JobConfig(report=ReportSection(tables=tmp_path / "typo", output=tmp_path / "out"))
+    config = JobConfig(report=ReportSection(tables=Place.of(tmp_path / "typo"), output=Place.of(tmp_path / "out")))
     with pytest.raises(ConfigError, match=r"\[report\] tables = .*typo.*run the job `lag` first"):
         report_job.run(spark, config, Switches())
 
@@ -171,5 +172,5 @@ def test_tables_that_are_not_there_are_told(spark: SparkSession, tmp_path: Path)
 def test_an_output_that_cannot_be_made_is_told(tables: Path, tmp_path: Path) -> None:
     """A file is at the path of the directory."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"\[report\] output = .*cannot be made: Not a directory"):
-        report_job.write(Report(), tables, tmp_path / "file" / "report", START_MS)
+    with pytest.raises(ConfigError, match=r"\[report\] output = .*file/report': Not a directory"):
+        report_job.write(Report(), Place.of(tables), Place.of(tmp_path / "file" / "report"), START_MS)

@@ -15,7 +15,6 @@ from adapter.pipeline.lag.clock import clock_of
 from adapter.pipeline.lag.files import STATE, BatchInfo
 from adapter.pipeline.lag.publisher import Publisher
 from adapter.pipeline.lag.stages import COMBINED, EVALUATED, GATHERED, Bucket, Told, Work
-from adapter.pipeline.places import Place
 
 FIRST_BUCKETS = 4
 # A bucket with more keys is split: a key takes some 700 bytes in the task that evaluates it.
@@ -55,7 +54,8 @@ def _work(batch: int, before: BatchInfo | None, section: LagSection) -> Work:
     buckets = buckets_after(before)
     known = (before.brokers, tuple(before.files[STATE])) if before else ({}, ())
     pieces = max(1, buckets // _DRIVERS_BUCKETS)
-    return Work(Place.of(section.output), batch, section.journals, section.rules, buckets, pieces, *known)
+    journals = tuple(place.url for place in section.journals)
+    return Work(section.output, batch, journals, section.rules, buckets, pieces, *known)
 
 
 def _run(rows: DataFrame, work: Work, *, gathered: bool = False) -> tuple[list[str], list[str]]:

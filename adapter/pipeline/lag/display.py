@@ -84,7 +84,7 @@ def worst(groups: pa.Table, count: int) -> list[dict[str, object]]:
 
 def dry_run(spark: SparkSession, section: LagSection, files: LagFiles, switches: Switches) -> None:
     """Count the rows of all journals, and print where tables would be written. Writes nothing."""
-    rows = spark.read.format("offset-journal").option("paths", json.dumps(list(section.journals))).load()
+    rows = spark.read.format("offset-journal").option("paths", json.dumps([place.url for place in section.journals])).load()
     counts = rows.groupBy("broker").agg(
         sf.count_distinct("segment").alias("segments"),
         sf.count(sf.lit(1)).alias("rows"),
@@ -100,7 +100,8 @@ def dry_run(spark: SparkSession, section: LagSection, files: LagFiles, switches:
     switches.console.print(table)
     done = files.complete()
     switches.tell(
-        f"read: {', '.join(section.journals)}" + (f"; what is in batches up to {done[-1]} is not read again" if done else "")
+        f"read: {', '.join(map(str, section.journals))}"
+        + (f"; what is in batches up to {done[-1]} is not read again" if done else "")
     )
     switches.tell(f"written: {', '.join(f'{files.output}/{name}' for name in TABLES)} and the state beside them")
 

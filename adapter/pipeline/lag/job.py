@@ -26,9 +26,10 @@ from adapter.pipeline.lag.batch import process
 from adapter.pipeline.lag.display import LagDisplay, dry_run
 from adapter.pipeline.lag.files import LagFiles
 from adapter.pipeline.lag.lock import FIELD, Check, only_driver
+from adapter.pipeline.lag.metrics import LagMetrics
 from adapter.pipeline.lag.publisher import Publisher
 from adapter.pipeline.lag.stages import PLANNED_US
-from adapter.pipeline.places import Place, unusable
+from adapter.pipeline.places import unusable
 
 # The size of a batch, compressed: some millions of rows, so that nothing that a batch shuffles is large.
 BATCH_BYTES = 64 * 2**20
@@ -42,16 +43,21 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
     """Follow the journals until SIGTERM or Ctrl-C, or with `available_now` until all is read; returns the exit code.
 
     0: done; 1: the stream failed, with an error message; 3: all is read, and there are rejects. Raises ConfigError if the
-    directory cannot be written, or another driver writes it.
+    directory cannot be written, or another driver writes it, ListenError if the metrics cannot be served.
     """
     section = config.lag
-    files = LagFiles(Place.of(section.output))
+    files = LagFiles(section.output)
     if switches.dry_run:
         dry_run(spark, section, files, switches)
         return DONE
-    with only_driver(files.output) as check, _stop_asked() as stop, LagDisplay(switches, files) as display:
+    with (
+        only_driver(files.output) as check,
+        _stop_asked() as stop,
+        LagMetrics.serving(spark, section.metrics) as metrics,
+        LagDisplay(switches, files) as display,
+    ):
         publisher = _publisher(files, section, check)
-        query = _writer(spark, section, publisher, switches, display).start()
+        query = _writer(spark, section, publisher, switches, display, metrics).start()
         try:
             _follow(query, stop)
         except StreamingQueryException as error:
@@ -64,7 +70,9 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
 
 def stream(spark: SparkSession, section: LagSection) -> DataFrame:
     """The segments of the journals as a streaming DataFrame."""
-    source = spark.readStream.format("offset-journal-segments").option("paths", json.dumps(list(section.journals)))
+    source = spark.readStream.format("offset-journal-segments").option(
+        "paths", json.dumps([place.url for place in section.journals])
+    )
     limited = source.option("maxFilesPerTrigger", str(section.max_files)).option("maxBytesPerTrigger", str(BATCH_BYTES))
     # The time of the batch. Spark stores it with the offsets, so it is the same if the batch is repeated.
     return limited.load().withColumn(PLANNED_US, sf.unix_micros(sf.current_timestamp()))
@@ -95,7 +103,7 @@ def _publisher(files: LagFiles, section: LagSection, check: Check) -> Publisher:
 
 
 def _writer(
-    spark: SparkSession, section: LagSection, publisher: Publisher, switches: Switches, display: LagDisplay
+    spark: SparkSession, section: LagSection, publisher: Publisher, switches: Switches, display: LagDisplay, metrics: LagMetrics
 ) -> DataStreamWriter:
     files = publisher.files
 
@@ -108,7 +116,9 @@ def _writer(
         except Exception as error:
             display.failure = error  # Spark reports its traceback without the last line
             raise
-        display.batch(info, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        display.batch(info, seconds)
+        metrics.on_batch(info, seconds)
 
     writer = stream(spark, section).writeStream.queryName("lag").foreachBatch(batch)
     placed = writer.option("checkpointLocation", files.checkpoint.url)

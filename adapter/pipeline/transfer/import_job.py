@@ -1,35 +1,49 @@
 """The job `import`: reads files of offsets, and writes the tables `preview` and `rejects`.
 
 With --apply it merges the rows of `preview`, reads them back, and writes the table `applied`. Only rows of the table `preview`
-are merged. An unreadable row goes to `rejects`, and does not stop the others.
+are merged. An unreadable row goes to `rejects`, and does not stop the others. A run that is killed has merged a part at most, and
+its last table has no file `_SUCCESS`; the next run merges the rest.
 """
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 
-from adapter.pipeline.config import JobConfig
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from adapter.model.schemas import RECORDS
+from adapter.pipeline.config import ImportSection, JobConfig, MetaSection, fields_of
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
-from adapter.pipeline.offsets.options import FORMAT
+from adapter.pipeline.offsets.options import ReadOptions, WriteOptions, parse_options
+from adapter.pipeline.offsets.reader import OffsetsReader
+from adapter.pipeline.offsets.writer import OffsetsWriter
+from adapter.pipeline.places import data_files, unusable
 from adapter.pipeline.transfer import imports
-from adapter.pipeline.transfer.import_files import csv_lines, find_files, json_entries
+from adapter.pipeline.transfer.import_files import find_files, pieces
+from adapter.pipeline.transfer.import_tasks import COUNTS, MESSAGES, REJECTS, Work, unpacked, write_part
+from adapter.pipeline.transfer.imports import APPLIED, PREVIEW
 from adapter.pipeline.transfer.summary import show_counts, show_rejects
 from adapter.runtime.wording import counted
+
+ROW_BYTES = 16  # of a file, at least, for most rows
+BUCKET_ROWS = 250_000  # of the files; one task holds the rows of a bucket in memory
+MAX_TASKS = 1_000
+# A task has three calls of 20,000 offsets in flight, which keep a Meta Service busy; it admits 100,000 at once. The calls of a
+# second task would go to the same one, and be refused.
+MERGING_TASKS = 1
+_MESSAGES = from_arrow_schema(MESSAGES)
 
 
 def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
     """Run the import; returns the exit code. Raises ConfigError if a file is missing, MetaUnavailableError."""
     job = _Import(spark, config, switches)
-    rows = job.read().persist()
-    try:
-        previewed, rejected = job.look(rows)
-        show_counts(imports.counts(previewed), imports.COUNTS, switches)
-        where = F.concat_ws(": ", "file", F.when(F.col("place") != "", F.col("place")))
-        refused = show_rejects(rejected, where, switches)
-        if switches.apply and job.apply(previewed):
-            return NOT_AS_ASKED
-        return WITH_REJECTS if refused else DONE
-    finally:
-        rows.unpersist()
+    refused = job.look()
+    if switches.apply and job.apply():
+        return NOT_AS_ASKED
+    return WITH_REJECTS if refused else DONE
 
 
 class _Import:
@@ -37,44 +51,85 @@ class _Import:
 
     def __init__(self, spark: SparkSession, config: JobConfig, switches: Switches) -> None:
         self._spark = spark
-        self._options = config.meta.options()
-        self._section = config.import_
         self._switches = switches
+        # Made once: it has the commit time of the rows, which a repeated task must not change.
+        self._writer = OffsetsWriter(parse_options(WriteOptions, config.meta.options()))
+        self._work = _work(config.import_, config.meta, dry_run=switches.dry_run)
+        self._merging: list[int] = []  # the buckets that have something to merge
 
-    def read(self) -> DataFrame:
-        """Read and check the rows of the files."""
-        section = self._section
-        files = find_files(section.files, section.format)
-        if section.format == "kafka-csv":
-            entries = imports.csv_entries(csv_lines(self._spark, files))
-        else:
-            entries = json_entries(self._spark, files, section.format)
-        return imports.named(entries, section)
+    def look(self) -> int:
+        """Write the tables `preview` and `rejects`, and show their summary; returns the number of rejects."""
+        work = self._work
+        with (
+            self._switches.step("reading the files and the Meta Service"),
+            self._tables(preview=PREVIEW, rejects=imports.REJECTS),
+        ):
+            read = self._over(len(work.pieces) + len(work.parts)).mapInArrow(work.read, _MESSAGES)
+            told = self._by_bucket(read).mapInArrow(work.compare, _MESSAGES).collect()
+        found = {row.bucket: unpacked(row.data) for row in told if row.kind == COUNTS}
+        self._merging = sorted(bucket for bucket, counts in found.items() if imports.changes(counts))
+        show_counts(imports.summed(list(found.values())), imports.COUNTS, self._switches)
+        rejected = [json.loads(row.data) for row in sorted(told, key=lambda row: row.number) if row.kind == REJECTS]
+        first = [_line(**row) for some in rejected for row in some["first"]]
+        return show_rejects(sum(some["count"] for some in rejected), first, self._switches)
 
-    def look(self, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
-        """The tables `preview` and `rejects`; a dry run computes but does not write them."""
-        with self._switches.step("reading the files and the Meta Service"):
-            previewed = self._table("preview", imports.preview(imports.candidates(rows), self._standing()))
-            return previewed, self._table("rejects", imports.rejects(rows))
-
-    def apply(self, previewed: DataFrame) -> int:
+    def apply(self) -> int:
         """Merge and read back; returns how many offsets are smaller than planned."""
+        work, merging = self._work, self._merging
+        told = []
         with self._switches.step("merging into the Meta Service"):
-            writer = imports.planned(previewed).write.format(FORMAT).mode("append")
-            writer.options(**self._options).save()
-        with self._switches.step("reading back"):
-            done = self._table("applied", imports.applied(previewed, self._standing()))
-            total, below = done.agg(F.count("*"), F.count_if("below")).collect()[0]
+            if merging:
+                merge = partial(work.merge, buckets=merging, writer=self._writer)
+                self._over(len(merging), MERGING_TASKS).mapInArrow(merge, _MESSAGES).collect()
+        with self._switches.step("reading back"), self._tables(applied=APPLIED):
+            if merging:
+                read = self._over(len(work.parts)).mapInArrow(work.read_back, _MESSAGES)
+                verify = partial(work.verify, merged=frozenset(merging))
+                told = self._by_bucket(read).mapInArrow(verify, _MESSAGES).collect()
+        found = [json.loads(row.data) for row in told]
+        total, below = sum(row["merged"] for row in found), sum(int(row["below"]) for row in found)
         self._switches.tell(f"{counted(total, 'offset')} merged, {below:,} of them below what was merged")
-        return int(below)
+        return below
 
-    def _standing(self) -> DataFrame:
-        reader = self._spark.read.format(FORMAT).options(**self._options)
-        return reader.option("namespace", self._section.namespace).load()
+    def _over(self, count: int, tasks: int = MAX_TASKS) -> DataFrame:
+        """The numbers below `count`, distributed to at most so many tasks."""
+        return self._spark.range(0, count, 1, min(count, tasks))
 
-    def _table(self, name: str, frame: DataFrame) -> DataFrame:
-        if self._switches.dry_run:
-            return frame
-        path = str(self._section.output / name)
-        frame.write.mode("overwrite").parquet(path)
-        return self._spark.read.parquet(path)
+    def _by_bucket(self, messages: DataFrame) -> DataFrame:
+        return messages.repartitionById(self._work.buckets, "bucket")
+
+    @contextmanager
+    def _tables(self, **schemas: pa.Schema) -> Iterator[None]:
+        """Empty these tables, and mark them as complete at the end, as Spark does. A table without rows has one empty file."""
+        if not self._work.output:
+            yield
+            return
+        places = {name: self._work.output / name for name in schemas}
+        try:
+            for place in places.values():
+                place.delete_tree()
+            yield
+            for name, place in places.items():
+                if not any(data_files(place)):
+                    write_part(place / "part-00000.parquet", schemas[name].empty_table())
+                (place / "_SUCCESS").write(b"")
+        except OSError as error:
+            raise unusable(self._work.output, "[import] output", error) from error
+
+
+def _work(section: ImportSection, meta: MetaSection, *, dry_run: bool) -> Work:
+    """List the files and the parts of the Meta Service. Raises ConfigError, MetaUnavailableError."""
+    found = pieces(find_files([place.path for place in section.files], section.format), section.format)
+    options = {**meta.options(), "namespace": section.namespace}
+    if not fields_of(section.group):
+        options["group"] = section.group
+    reader = OffsetsReader(parse_options(ReadOptions, options), from_arrow_schema(RECORDS))
+    parts = reader.partitions()
+    rows = sum(piece.end - piece.start for piece in found) // ROW_BYTES
+    buckets = max(-(-rows // BUCKET_ROWS), len(parts))
+    output = None if dry_run else section.output
+    return Work(section, output, found, reader, parts, buckets)
+
+
+def _line(file: str, place: str, reason: str, **_: str) -> str:
+    return f"{file}: {place}: {reason}" if place else f"{file}: {reason}"

@@ -1,7 +1,6 @@
-"""Formats names by patterns such as `{topic}/{partition}`, and parses them again. As Spark columns."""
+"""Parses names by patterns such as `{topic}/{partition}`, as Spark columns. `imports.filled` makes such names."""
 
 import re
-from collections.abc import Mapping
 from string import Formatter
 
 from pyspark.sql import Column
@@ -10,15 +9,6 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 # A partition in the form that we write: no sign, no leading zero. The text before the last separator belongs to the topic.
 _PARTS = {"partition": "(0|[1-9][0-9]{0,9})", "broker": "(.+?)"}
 _PART = "(.+)"
-
-
-def filled(pattern: str, fields: Mapping[str, Column]) -> Column:
-    """The name that a pattern gives for these fields; null if a field of the pattern is null."""
-    parts = []
-    for text, name, _, _ in Formatter().parse(pattern):
-        parts += [F.lit(text)] if text else []
-        parts += [fields[name].cast("string")] if name else []
-    return F.concat(*parts)
 
 
 def taken_apart(name: Column, pattern: str) -> dict[str, Column]:

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+import pyarrow as pa
+import pyarrow.compute as pc
 from rich.table import Table
 
 from adapter.model.names import NAME_MAX_BYTES
@@ -11,33 +11,31 @@ from adapter.pipeline.jobs import Switches
 from adapter.runtime.logs import harmless
 from adapter.runtime.wording import counted
 
-_SHOWN = 20
+SHOWN = 20
 _WIDTH = 1_000  # characters of a reject that are printed
 
 
-def show_counts(groups: DataFrame, names: Sequence[str], switches: Switches) -> None:
-    """Print a line for each group, those with the most changes first, and the total."""
-    sums = [F.coalesce(F.sum(name), F.lit(0)) for name in names]
-    number, *totals = groups.agg(F.count("*"), *sums).collect()[0]
+def show_counts(groups: pa.Table, names: Sequence[str], switches: Switches) -> None:
+    """Print a line for each group, those with the most changes first, and the total. `groups`: a row for each group."""
+    number = groups.num_rows
     table = Table(show_footer=True)
     table.add_column("group", footer=counted(number, "group"), overflow="fold")
-    for name, total in zip(names, totals, strict=True):
-        table.add_column(name, justify="right", footer=f"{total:,}")
-    first = [F.desc(name) for name in names]
-    for row in groups.orderBy(*first, "group").limit(_SHOWN).collect():
+    for name in names:
+        table.add_column(name, justify="right", footer=f"{pc.sum(groups[name]).as_py() or 0:,}")
+    order = [*((name, "descending") for name in names), ("group", "ascending")]
+    for row in groups.sort_by(order).slice(0, SHOWN).to_pylist():
         table.add_row(harmless(row["group"], NAME_MAX_BYTES), *(f"{row[name]:,}" for name in names))
-    if number > _SHOWN:
-        table.add_row(f"... and {number - _SHOWN:,} more")
+    if number > SHOWN:
+        table.add_row(f"... and {number - SHOWN:,} more")
     switches.console.print(table, markup=False)
 
 
-def show_rejects(rejects: DataFrame, where: Column, switches: Switches) -> int:
-    """Print the first rejects with their place (`where`) and reason; returns how many there are."""
-    total = rejects.count()
-    for row in rejects.select(F.concat_ws(": ", where, "reason")).limit(_SHOWN).collect():
-        switches.tell(harmless(row[0], _WIDTH))
-    if total > _SHOWN:
-        switches.tell(f"... and {total - _SHOWN:,} more")
+def show_rejects(total: int, first: Sequence[str], switches: Switches) -> int:
+    """Print the first rejects, a line with place and reason for each; returns how many there are in all."""
+    for line in first[:SHOWN]:
+        switches.tell(harmless(line, _WIDTH))
+    if total > SHOWN:
+        switches.tell(f"... and {total - SHOWN:,} more")
     if total:
         switches.tell(f"{total:,} rejects, see the table `rejects`")
     return total

@@ -2,13 +2,16 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter.errors import ConfigError
-from adapter.pipeline.transfer.import_files import Piece, cut, find_files, lines, rows_of
+from adapter.pipeline.config import OffsetFormat
+from adapter.pipeline.transfer.import_entries import csv_entries, entries, json_entries
+from adapter.pipeline.transfer.import_files import Piece, cut, find_files
 
 GOOD = b'{"offsetTable":{"T@g":{0:5}}}'
 
@@ -21,12 +24,19 @@ def made(path: Path, data: bytes = GOOD) -> Path:
 
 
 def texts(path: Path, size: int) -> list[tuple[int, str, str | None]]:
-    """The lines of a file that was divided: number, text, reason."""
+    """The lines of a file that was divided: number, text, reason if the text is not UTF-8."""
     found = []
     for piece in cut(path, size):
         data = path.read_bytes()[piece.start : piece.end]
-        found += [(row["line"], row["value"], row["reason"]) for row in lines(piece, data).to_pylist()]
+        for row in csv_entries(piece, data).to_pylist():
+            reason = row["reason"] if "UTF-8" in (row["reason"] or "") else None
+            found.append((int(row["place"].removeprefix("line ")), row["text"], reason))
     return found
+
+
+def read(path: Path, kind: OffsetFormat) -> list[dict[str, Any]]:
+    """The entries of a JSON file."""
+    return [row for batch in json_entries(path, kind) for row in batch.to_pylist()]
 
 
 def test_a_directory_is_searched_for_the_files_of_the_format(tmp_path: Path) -> None:
@@ -87,24 +97,26 @@ def test_the_backup_is_taken_for_a_file_that_is_torn(tmp_path: Path, torn: bytes
     made(tmp_path / "consumerOffset.json.bak")
     if torn is not None:
         made(path, torn)
-    said, row = rows_of(path, "rocketmq")
-    assert said.place == ""
-    assert said.reason is not None
-    assert said.reason.endswith("; consumerOffset.json.bak is taken instead")
-    assert (row.group, row.offset) == ("g", 5)
+    said, row = read(path, "rocketmq")
+    assert said["place"] == ""
+    assert said["reason"].endswith("; consumerOffset.json.bak is taken instead")
+    assert (row["group"], row["offset"]) == ("g", 5)
 
 
 def test_a_torn_file_without_a_good_backup_is_a_reject(tmp_path: Path) -> None:
     """With the problem of the file itself, not of the backup."""
     path = made(tmp_path / "offsets.json", b"")
-    assert [row.reason for row in rows_of(path, "rocketmq-client")] == ["is empty"]
+    assert [row["reason"] for row in read(path, "rocketmq-client")] == ["is empty"]
     made(tmp_path / "offsets.json.bak", b"{")
-    assert [row.reason for row in rows_of(path, "rocketmq-client")] == ["is empty"]
+    assert [row["reason"] for row in read(path, "rocketmq-client")] == ["is empty"]
 
 
 def test_a_file_that_cannot_be_opened_is_a_reject(tmp_path: Path) -> None:
     """It was there when the driver listed the files."""
-    assert [row.reason for row in rows_of(tmp_path / "gone", "rocketmq")] == ["cannot be read: No such file or directory"]
+    gone = "cannot be read: No such file or directory"
+    assert [row["reason"] for row in read(tmp_path / "gone", "rocketmq")] == [gone]
+    (batch,) = entries(Piece(str(tmp_path / "gone"), 1, 0, 9), "kafka-csv")
+    assert batch["reason"].to_pylist() == [gone]
     with pytest.raises(ConfigError, match=r"gone: cannot be read: No such file or directory"):
         cut(tmp_path / "gone")
 
@@ -129,8 +141,9 @@ def test_a_line_that_is_not_utf8_is_a_reject_and_the_others_are_not(tmp_path: Pa
 def test_marks_at_the_beginning_of_a_file_are_known() -> None:
     """A byte order mark is not part of a name; UTF-16 is reported as such."""
     whole = Piece("f", 1, 0, 9)
-    assert lines(whole, b"\xef\xbb\xbfa\n").to_pylist() == [{"file": "f", "line": 1, "value": "a", "reason": None}]
-    (row,) = lines(whole, b"\xff\xfea\0").to_pylist()
-    assert row["reason"] == "is UTF-16; save it as UTF-8"
-    later = Piece("f", 5, 100, 109)
-    assert lines(later, b"\xef\xbb\xbfa\n").to_pylist()[0]["value"] == "\ufeffa"
+    (row,) = csv_entries(whole, b"\xef\xbb\xbfg,t,0,1\n").to_pylist()
+    assert (row["file"], row["place"], row["group"], row["reason"]) == ("f", "line 1", "g", None)
+    (row,) = csv_entries(whole, b"\xff\xfea\0").to_pylist()
+    assert (row["place"], row["reason"]) == ("", "is UTF-16; save it as UTF-8")
+    (row,) = csv_entries(Piece("f", 5, 100, 109), b"\xef\xbb\xbfg,t,0,1\n").to_pylist()
+    assert (row["place"], row["group"]) == ("line 5", "\ufeffg")

@@ -43,8 +43,8 @@ class Job:
     """The lag job's output, and its batches."""
 
     def __init__(self, output: Path, journal: Path, **settings: Any) -> None:
-        self.section = LagSection(journals=(str(journal),), output=output, **settings)
-        self.files = LagFiles(Place.of(output))
+        self.section = LagSection(journals=(Place.of(journal),), output=Place.of(output), **settings)
+        self.files = LagFiles(self.section.output)
         self.publisher = Publisher(self.files, 48)
 
     def batch(self, number: int, rows: DataFrame) -> BatchInfo:
