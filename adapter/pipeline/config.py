@@ -107,6 +107,8 @@ class LagSection(Section):
 
     journals: Places = (places.Place.of("data/journal"),)
     output: Place = places.Place.of("data/lag")
+    # None: a directory below the output.
+    checkpoint: Place | None = None
     keep_hours: int = Field(default=48, ge=1, le=876_000)
     trigger_ms: int = Field(default=10_000, ge=100, le=3_600_000)
     max_files: int = Field(default=1_000, ge=1, le=1_000_000)
@@ -122,6 +124,8 @@ class LagSection(Section):
     def _check_window(self) -> Self:
         if self.minimum_points > self.window_points:
             raise ValueError(f"minimum_points = {self.minimum_points} is more than window_points = {self.window_points}")
+        if self.output.is_remote and self.checkpoint is None:
+            raise ValueError("output is a URL: give checkpoint as well, a place that Spark's own file systems can write")
         return self
 
     @property

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from adapter.pipeline.lag.files import STATE, TABLES, LagFiles
+from adapter.pipeline.places import Place
 from tests.interop.spark_standalone import Cluster, spark_cluster
+from tests.pipeline import faults
 from tests.pipeline.segments import commits, write_segment
 
 pytestmark = pytest.mark.timeout(1_200)
@@ -35,6 +38,27 @@ def test_lag_on_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
     ran = cluster.job("lag", "--available-now", "--config", str(config))
     assert ran.returncode == 0, ran.stderr
     assert "36 rows" in ran.stderr
+
+
+def test_executors_of_the_lag_job_that_are_killed_are_replaced(cluster: Cluster, tmp_path: Path) -> None:
+    """With kill -9, while they read and with half of their files written: all bytes are those of an undisturbed run."""
+    for number in range(4):
+        write_segment(tmp_path / "journal", commits(2, 3, 4, first_cycle=2 * number), number)
+    done = tmp_path / "done"
+    wanted = faults.environment(done, ("in stage 1", "executor"), ("files written", "executor"))
+    conf = [f"--conf=spark.executorEnv.{name}={value}" for name, value in wanted.items() if name != "SPARK_CONF_DIR"]
+    killing = [*conf, "--conf=spark.python.daemon.module=tests.pipeline.faulty_daemon"]
+    for name, options in (("calm", []), ("killed", killing)):
+        section = f"journals = ['{tmp_path / 'journal'}']\noutput = '{tmp_path / name}'\nmax_files = 2\n"
+        config = settings(tmp_path, f"[lag]\n{section}")
+        ran = cluster.job("lag", "--available-now", "--config", str(config), *options)
+        assert ran.returncode == 0, ran.stderr
+    assert faults.happened(done) == ["files written", "in stage 1"]
+    calm, killed = (LagFiles(Place.of(tmp_path / name)) for name in ("calm", "killed"))
+    assert calm.complete() == killed.complete() == [0, 1]
+    for table in (*TABLES, STATE):
+        contents = [[place.read() for place in files.table_files(1, table)] for files in (calm, killed)]
+        assert contents[0] == contents[1], table
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a file system of its own needs root")

@@ -3,7 +3,7 @@
     <output>/shards/batch=N/BUCKET-UNIQUE.parquet    the tables: shards, groups, rewinds, rejects
     <output>/state/batch=N/BUCKET-UNIQUE.part        the state with which batch N + 1 begins, by bucket
     <output>/complete/N.json                         the manifest of batch N: its facts, and the list of its files
-    <output>/checkpoint/                             Spark's checkpoint: which segments are in which batch
+    <output>/checkpoint/                             Spark's checkpoint, unless it is elsewhere: which segments are in which batch
     <output>/lock, lease.json                        the driver that writes here, see `lock.py`
 
 A batch exists once its manifest does, and consists of the files that the manifest lists. No file is renamed or changed after
@@ -71,11 +71,6 @@ class LagFiles:
     """The paths in the directory, and its complete batches. It changes nothing."""
 
     output: Place
-
-    @property
-    def checkpoint(self) -> Place:
-        """The directory of Spark's checkpoint."""
-        return self.output / "checkpoint"
 
     def directory(self, name: str, batch: int) -> Place:
         """The directory of a table, or of the state, of a batch."""
