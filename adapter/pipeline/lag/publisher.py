@@ -6,8 +6,8 @@ The manifest is the commit: before it is written, a batch does not exist; then a
 - After the manifest, before Spark has noted the batch: Spark repeats it, and it is found to be done already.
 - While old batches are deleted: the rest is deleted at the next start.
 
-Local files are synced before the manifest that lists them. Spark's checkpoint is not: if a power cut has damaged it, Spark says
-so at the start, and the directory has to be removed.
+Neither the files nor Spark's checkpoint are synced. After a power cut they may be torn: the state has checksums, so the next
+batch says so, and the directory has to be removed.
 
 Of the state and the shards, which are as large as the fleet, two batches are kept. Shards stay READERS_S longer, for those who
 are still reading them. Batches with a higher number than the one that begins are of a stream whose checkpoint is gone; they are

@@ -279,7 +279,7 @@ def _write_table(work: Work, name: str, bucket: int, table: pa.Table) -> str:
 def _write(work: Work, name: str, bucket: int, suffix: str, content: bytes) -> str:
     """Write a file under a name that no other task uses; returns its path below the output."""
     path = f"{relative(name, work.batch)}/{bucket:05}-{secrets.token_hex(8)}{suffix}"
-    (work.output / path).write(content)
+    (work.output / path).write_unsynced(content)
     return path
 
 
