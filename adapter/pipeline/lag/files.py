@@ -28,7 +28,6 @@ STATE = "state"
 NEWEST = 2
 LARGE = ("shards", STATE)
 _BATCH = "batch="
-AGAIN = "to read all journals again, remove the directory"
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class LagFiles:
         try:
             return BatchInfo.from_json(place.read())
         except ValueError as error:
-            raise AdapterError(f"{place}: is damaged, or of another release ({error}); {AGAIN} {self.output}") from error
+            raise AdapterError(f"{place}: is damaged, or of another release ({error}); {start_again(self.output)}") from error
 
     def history(self, us: int) -> list[BatchInfo]:
         """The manifests of the newest complete batch, and of those up to so many microseconds before it, ascending."""
@@ -129,6 +128,11 @@ class LagFiles:
     def read(self, batch: int, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """A table of a complete batch, or some of its columns. Raises FileNotFoundError, OSError, AdapterError."""
         return pa.concat_tables(_read(place, columns) for place in self.table_files(batch, name))
+
+
+def start_again(output: Place) -> str:
+    """What to do when the state cannot be used."""
+    return f"to read all journals again, remove the directory {output}, and that of [lag] checkpoint if it is elsewhere"
 
 
 def relative(name: str, batch: int) -> str:

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 
 from adapter.errors import AdapterError
-from adapter.pipeline.lag.files import AGAIN, LARGE, NEWEST, STATE, TABLES, BatchInfo, LagFiles, relative
+from adapter.pipeline.lag.files import LARGE, NEWEST, STATE, TABLES, BatchInfo, LagFiles, relative, start_again
 
 # The shards of a batch stay readable for at least so many seconds after a newer batch is complete.
 READERS_S = 60.0
@@ -102,7 +102,7 @@ class Publisher:
             return None
         found = self._info(earlier[-1]) if earlier else None
         if found is None or not (found is self._newest or self._has_state(found)):
-            raise AdapterError(f"{self.files.output}: has no state of a batch before {batch}; {AGAIN}")
+            raise AdapterError(f"there is no state of a batch before {batch}; {start_again(self.files.output)}")
         return found
 
     def _has_state(self, info: BatchInfo) -> bool:
