@@ -21,7 +21,7 @@ from rich.progress import Progress
 from adapter.pipeline.config import LagSection
 from adapter.pipeline.lag.batch import process
 from adapter.pipeline.lag.files import LagFiles
-from adapter.pipeline.lag.job import checkpoint_of, stream
+from adapter.pipeline.lag.job import stream
 from adapter.pipeline.lag.publisher import Publisher
 from adapter.pipeline.places import Place
 from adapter.pipeline.session import spark_session
@@ -131,7 +131,7 @@ class _Job:
 
     def _start(self, *, available_now: bool) -> StreamingQuery:
         writer = stream(self._spark, self._section).writeStream.foreachBatch(self._batch)
-        placed = writer.option("checkpointLocation", checkpoint_of(self._section).url)
+        placed = writer.option("checkpointLocation", self._section.checkpoints.url)
         return (placed.trigger(availableNow=True) if available_now else placed.trigger(processingTime="100 milliseconds")).start()
 
     def _batch(self, segments: DataFrame, number: int) -> None:

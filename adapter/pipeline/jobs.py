@@ -36,6 +36,9 @@ MODULES: Mapping[str, str] = {
     "report": "report.job",
 }
 
+# The work of these is done in Python, and soon over; `lag` runs on, and `reconcile` joins in Java.
+SHORT = {"import", "export", "report"}
+
 _LOG_LEVEL = "spark.log.level"
 
 
@@ -85,7 +88,7 @@ def run_job(name: str, config: JobConfig, switches: Switches, master: str | None
     quiet = {} if switches.console.is_terminal else {"spark.ui.showConsoleProgress": "false"}
     with own_errors():
         with switches.step("starting Spark"):
-            spark = session.spark_session(f"offset-adapter {name}", master, {**quiet, **conf})
+            spark = session.spark_session(f"offset-adapter {name}", master, {**quiet, **conf}, short=name in SHORT)
         try:
             if not spark.sparkContext.getConf().contains(_LOG_LEVEL):  # spark-submit's default would log every step
                 spark.sparkContext.setLogLevel("ERROR")
@@ -97,12 +100,12 @@ def run_job(name: str, config: JobConfig, switches: Switches, master: str | None
 
 
 def _places(name: str, config: JobConfig) -> tuple[dict[str, Place], dict[str, Place]]:
-    """The places that a job reads, and those that it writes, by the names of their settings."""
+    """The places that the workers of a job read, and those that they write, by the names of their settings."""
     section = getattr(config, "import_" if name == "import" else name)
     reads: dict[str, Place] = {}
     writes: dict[str, Place] = {}
     for field_name, value in section:
-        if field_name == "checkpoint":  # only the driver sees it
+        if field_name == "checkpoint":  # the driver alone uses it
             continue
         places = [place for place in (value if isinstance(value, tuple) else (value,)) if isinstance(place, Place)]
         for number, place in enumerate(places):

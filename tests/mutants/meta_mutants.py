@@ -137,7 +137,7 @@ META_MUTANTS = (
     Mutant(
         "merge-keeps-the-write-counter",
         "metaservice/bulk_checks.py",
-        "    if _are_zero(joined, _SEQ) and 0 not in",
+        "    if _are_zero(joined, _SEQ, _SIZE) and 0 not in",
         "    if 0 not in",
         "a record of a snapshot wins over everything that is committed after it",
         ("unit/metaservice/test_bulk_checks.py::test_a_good_entry_is_taken_as_it_is",),

@@ -3,7 +3,7 @@
     <output>/shards/batch=N/BUCKET-UNIQUE.parquet    the tables: shards, groups, rewinds, rejects
     <output>/state/batch=N/BUCKET-UNIQUE.part        the state with which batch N + 1 begins, by bucket
     <output>/complete/N.json                         the manifest of batch N: its facts, and the list of its files
-    <output>/checkpoint/                             Spark's checkpoint, unless it is elsewhere: which segments are in which batch
+    <output>/checkpoint/                             Spark's checkpoint, unless [lag] checkpoint names another place
     <output>/lock, lease.json                        the driver that writes here, see `lock.py`
 
 A batch exists once its manifest does, and consists of the files that the manifest lists. No file is renamed or changed after

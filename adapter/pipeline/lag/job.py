@@ -27,7 +27,7 @@ from adapter.pipeline.lag.batch import process
 from adapter.pipeline.lag.display import LagDisplay, dry_run
 from adapter.pipeline.lag.files import LagFiles
 from adapter.pipeline.lag.lock import FIELD, Check, only_driver
-from adapter.pipeline.lag.metrics import LagMetrics
+from adapter.pipeline.lag.metrics import LagMetrics, observed
 from adapter.pipeline.lag.publisher import Publisher
 from adapter.pipeline.lag.stages import PLANNED_US
 from adapter.pipeline.places import Place, unusable
@@ -76,12 +76,7 @@ def stream(spark: SparkSession, section: LagSection) -> DataFrame:
     )
     limited = source.option("maxFilesPerTrigger", str(section.max_files)).option("maxBytesPerTrigger", str(BATCH_BYTES))
     # The time of the batch. Spark stores it with the offsets, so it is the same if the batch is repeated.
-    return limited.load().withColumn(PLANNED_US, sf.unix_micros(sf.current_timestamp()))
-
-
-def checkpoint_of(section: LagSection) -> Place:
-    """The directory of Spark's checkpoint."""
-    return section.checkpoint or section.output / "checkpoint"
+    return observed(limited.load()).withColumn(PLANNED_US, sf.unix_micros(sf.current_timestamp()))
 
 
 def plan_of(checkpoint: Place, batch: int) -> str:
@@ -111,12 +106,10 @@ def _publisher(files: LagFiles, section: LagSection, check: Check) -> Publisher:
 def _writer(
     spark: SparkSession, section: LagSection, publisher: Publisher, switches: Switches, display: LagDisplay, metrics: LagMetrics
 ) -> DataStreamWriter:
-    checkpoint = checkpoint_of(section)
-
     def batch(segments: DataFrame, number: int) -> None:
         began = time.perf_counter()
         try:
-            plan = plan_of(checkpoint, number)
+            plan = plan_of(section.checkpoints, number)
             # It may be done already: then the job crashed before Spark knew it.
             info = publisher.done(number, plan) or process(segments, number, plan, section, publisher)
         except Exception as error:
@@ -127,7 +120,7 @@ def _writer(
         metrics.on_batch(info, seconds)
 
     writer = stream(spark, section).writeStream.queryName("lag").foreachBatch(batch)
-    placed = writer.option("checkpointLocation", checkpoint.url)
+    placed = writer.option("checkpointLocation", section.checkpoints.url)
     if switches.available_now:
         return placed.trigger(availableNow=True)
     return placed.trigger(processingTime=f"{section.trigger_ms} milliseconds")
