@@ -1,6 +1,7 @@
-"""Runs a job by its name: starts Spark, runs the job, translates errors of workers, returns the exit code.
+"""Runs a job by its name: starts Spark if it needs it, runs the job, translates errors of workers, returns the exit code.
 
-A job is a module with `run(spark, config, switches) -> int`. It is imported when it is run.
+A job is a module with `run(spark, config, switches) -> int`, a plain one, for which no Spark is started, with
+`run(config, switches) -> int`. It is imported when it is run.
 """
 
 import os
@@ -33,11 +34,12 @@ MODULES: Mapping[str, str] = {
     "reconcile": "reconcile.job",
     "import": "transfer.import_job",
     "export": "transfer.export_job",
-    "report": "report.job",
 }
+# Jobs that need no Spark: they read files by pyarrow.
+PLAIN_MODULES: Mapping[str, str] = {"report": "report.job"}
 
 # The work of these is done in Python, and soon over; `lag` runs on, and `reconcile` joins in Java.
-SHORT = {"import", "export", "report"}
+SHORT = {"import", "export"}
 
 _LOG_LEVEL = "spark.log.level"
 
@@ -75,6 +77,24 @@ class Job(Protocol):
     def run(self, spark: "SparkSession", config: JobConfig, switches: Switches) -> int:
         """Run the job; returns the exit code. Raises AdapterError."""
         ...
+
+
+class PlainJob(Protocol):
+    """The interface of a plain job's module."""
+
+    def run(self, config: JobConfig, switches: Switches) -> int:
+        """Run the job; returns the exit code. Raises AdapterError."""
+        ...
+
+
+def run_plain_job(name: str, config: JobConfig, switches: Switches) -> int:
+    """Run a job that needs no Spark; returns the exit code. Raises AdapterError, also for errors of files."""
+    module = cast("PlainJob", spark_part(f"adapter.pipeline.{PLAIN_MODULES[name]}"))
+    try:
+        return module.run(config, switches)
+    except OSError as error:
+        log.debug("job.failed", exc_info=True)
+        raise JobError(f"{error.strerror}: {error.filename}" if error.filename else str(error)) from error
 
 
 def run_job(name: str, config: JobConfig, switches: Switches, master: str | None, conf: Mapping[str, str]) -> int:

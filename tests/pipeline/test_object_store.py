@@ -158,6 +158,6 @@ def test_the_lag_job_reads_journals_and_writes_tables_behind_urls(spark: SparkSe
 
 def test_the_report_is_written_behind_a_url(bucket: Place) -> None:
     """The page does not show credentials either."""
-    page = report_job.write(Report(), bucket / "lag", bucket / "report", 1)
+    page = report_job.write(Report(), bucket / "lag", bucket / "report", made_ms=1)
     assert SECRET.encode() not in page.read()
     assert SECRET not in str(page)

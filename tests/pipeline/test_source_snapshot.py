@@ -11,8 +11,7 @@ from pyspark.sql.datasource import EqualTo, Filter, In, StringStartsWith
 from adapter.cli import snapshot_directory
 from adapter.cli.snapshot_directory import SnapshotDirectory
 from adapter.errors import ConfigError, StoreDamagedError
-from adapter.metaservice.engine import RawPage
-from adapter.metaservice.scan_replies import packed
+from adapter.metaservice.engine import Columns
 from adapter.model.codec import encode_record, pack_names
 from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.model.schemas import RECORDS
@@ -32,7 +31,7 @@ GONE = OffsetKey("tenant", "\u00e4", "z")
 
 
 @pytest.fixture
-async def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A snapshot of STORED and a tombstone, in files of ten records and row groups of about five."""
     monkeypatch.setattr(snapshot_directory, "FILE_ROWS", 10)
     monkeypatch.setattr(snapshot_directory, "ROW_GROUP", 5)
@@ -40,8 +39,9 @@ async def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     entries.append((pack_names("c", *GONE), encode_record(tombstone(5))))
     with SnapshotDirectory(tmp_path / "s", "c", 1_700_000_000_000) as directory:
         for at in range(0, len(entries), 3):
-            some = entries[at : at + 3]
-            directory.add(await packed(RawPage([key for key, _ in some], [record for _, record in some], b"")))
+            columns = Columns()
+            columns.add(*zip(*entries[at : at + 3], strict=True))
+            directory.add(columns.page().packed)
     return tmp_path / "s"
 
 
@@ -96,6 +96,15 @@ def test_filters_leave_out_row_groups(taken: Path, filters: list[Filter], wanted
     assert reader.pushFilters(filters) == []
     assert rows_of(reader) == sorted(filter(wanted, STORED), key=lambda key: pack_names(*key))
     assert groups_of(reader) < everything
+
+
+def test_an_empty_snapshot_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """Neither has one in which no row group can have the names."""
+    with SnapshotDirectory(tmp_path / "s", "c", 1):
+        pass
+    assert rows_of(reader_of(tmp_path / "s")) == []
+    assert spark.read.format("offsets").option("snapshot", str(tmp_path / "s")).load().isEmpty()
+    assert spark.read.parquet(str(tmp_path / "s")).isEmpty()
 
 
 def test_what_is_no_whole_snapshot_is_refused(taken: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ reads it, and `publisher.py` deletes it.
 
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
@@ -28,7 +29,10 @@ STATE = "state"
 NEWEST = 2
 LARGE = ("shards", STATE)
 _BATCH = "batch="
-AGAIN = "to read all journals again, remove the directory"
+# Files that are read at a time: from an object store each takes some 20 ms.
+AT_ONCE = 16
+# Manifests that are read before their time is looked at.
+_BLOCK = 256
 
 
 @dataclass(frozen=True)
@@ -103,19 +107,18 @@ class LagFiles:
         try:
             return BatchInfo.from_json(place.read())
         except ValueError as error:
-            raise AdapterError(f"{place}: is damaged, or of another release ({error}); {AGAIN} {self.output}") from error
+            raise AdapterError(f"{place}: is damaged, or of another release ({error}); {start_again(self.output)}") from error
 
     def history(self, us: int) -> list[BatchInfo]:
         """The manifests of the newest complete batch, and of those up to so many microseconds before it, ascending."""
         found: list[BatchInfo] = []
-        for batch in reversed(self.complete()):
-            try:
-                info = self.info(batch)
-            except FileNotFoundError:
-                break  # deleted since, as all before it
-            if found and info.now < found[0].now - us:
-                break
-            found.append(info)
+        batches = self.complete()[::-1]
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            for start in range(0, len(batches), _BLOCK):
+                for info in threads.map(self._info_if_there, batches[start : start + _BLOCK]):
+                    if info is None or (found and info.now < found[0].now - us):
+                        return found[::-1]  # deleted since, as all before it; or too old
+                    found.append(info)
         return found[::-1]
 
     def table_files(self, batch: int, name: str) -> list[Place]:
@@ -128,7 +131,22 @@ class LagFiles:
 
     def read(self, batch: int, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """A table of a complete batch, or some of its columns. Raises FileNotFoundError, OSError, AdapterError."""
-        return pa.concat_tables(_read(place, columns) for place in self.table_files(batch, name))
+        return self.read_of(self.info(batch), name, columns)
+
+    def read_of(self, info: BatchInfo, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """The same of a batch whose manifest is known."""
+        return pa.concat_tables(_read(place, columns) for place in self.places(info, name))
+
+    def _info_if_there(self, batch: int) -> BatchInfo | None:
+        try:
+            return self.info(batch)
+        except FileNotFoundError:
+            return None
+
+
+def start_again(output: Place) -> str:
+    """What to do when the state cannot be used."""
+    return f"to read all journals again, remove the directory {output}, and that of [lag] checkpoint if it is elsewhere"
 
 
 def relative(name: str, batch: int) -> str:
@@ -138,6 +156,9 @@ def relative(name: str, batch: int) -> str:
 
 def _read(place: Place, columns: Sequence[str] | None) -> pa.Table:
     system, path = place.opened()
-    with system.open_input_file(path) as file:
-        table: Any = pq.ParquetFile(file).read(columns=columns)
+    try:
+        with system.open_input_file(path) as file:
+            table: Any = pq.ParquetFile(file).read(columns=columns)
+    except pa.ArrowInvalid as error:
+        raise AdapterError(f"{place}: is damaged: {error}") from error
     return table

@@ -60,7 +60,7 @@ class OffsetsDataSource(DataSource):
         stored = _of_table(schema, ReadOptions)
         if any(name in self.options for name in _WHENCE):
             stored = {name: value for name, value in stored.items() if name not in _WHENCE}
-        options = parse_options(ReadOptions, {**stored, **self.options})
+        options = parse_options(ReadOptions, _some({**stored, **self.options}))
         if options.snapshot:
             return (FilteringSnapshotReader if filters_are_offered() else SnapshotReader)(options, schema)
         return (FilteringReader if filters_are_offered() else OffsetsReader)(options, schema)
@@ -97,7 +97,16 @@ class OffsetsDataSource(DataSource):
         # Rows that were read from a table bring that table's options with them: who names another Meta Service means that one.
         of_table = {} if "endpoints" in self.options else _of_table(schema, WriteOptions)
         given = {name: value for name, value in self.options.items() if name.lower() not in _OF_SPARK}
-        return parse_options(WriteOptions, {**of_table, **given})
+        return parse_options(WriteOptions, _some({**of_table, **given}))
+
+
+def _some(options: dict[str, str]) -> dict[str, str]:
+    if not options:
+        raise ConfigError(
+            f"{FORMAT}: option endpoints: is missing; give host:port of the Meta Service. "
+            "A table in SQL keeps its options only if CREATE TABLE has OPTIONS, no list of columns, and no AS SELECT"
+        )
+    return options
 
 
 def _check_table(options: Mapping[str, str]) -> None:
