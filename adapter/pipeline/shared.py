@@ -22,7 +22,7 @@ from adapter.pipeline.places import Place, unusable
 _FOUND = pa.schema([(name, pa.string()) for name in ("machine", "field", "problem", "left")])
 _TASKS_FOR_CORE = 2
 _HOLD_S = 0.05  # a task keeps its core for so long, so that all executors get one
-_PATIENCE_S = 3.0  # a network file system may show another machine's file late
+_PATIENCE_S = 3.0
 _POLL_S = 0.1
 _ADVICE = "name a directory that every machine shares, or a URL"
 
@@ -71,7 +71,7 @@ def _check(spark: SparkSession, read: Mapping[str, str], probes: Mapping[str, st
         path = read.get(field) or str(Path(probes[field]).parent)
         if problem:
             raise ConfigError(f"{field} = {path!r}: on the machine {machine}, {problem}: {_ADVICE}")
-        if left and not _in_time(Path(probes[field], left).exists):
+        if left and not in_time(Path(probes[field], left).exists):
             raise ConfigError(
                 f"{field} = {path!r}: what the machine {machine} writes there is not seen by {here}, where the job was started: "
                 f"{_ADVICE}"
@@ -89,14 +89,14 @@ def _look(read: Mapping[str, str], probes: Mapping[str, str], batches: Iterable[
 
 
 def _unread(path: Path) -> str | None:
-    if not _in_time(path.exists):
+    if not in_time(path.exists):
         return "there is no such file or directory"
     return None if os.access(path, os.R_OK) else f"the user {os.getuid()} may not read it"
 
 
 def _leave(probe: Path) -> dict[str, str | None]:
     """The name of the file that is left for the driver, or the problem, such as that the driver's is not there."""
-    if not _in_time((probe / "driver").exists):
+    if not in_time((probe / "driver").exists):
         return {"problem": "what the driver writes there is not seen"}
     name = uuid.uuid4().hex
     try:
@@ -106,7 +106,8 @@ def _leave(probe: Path) -> dict[str, str | None]:
     return {"left": name}
 
 
-def _in_time(seen: Callable[[], bool]) -> bool:
+def in_time(seen: Callable[[], bool]) -> bool:
+    """Whether something is seen within some seconds: network file systems show what another machine wrote with a delay."""
     until = time.monotonic() + _PATIENCE_S
     while not seen():
         if time.monotonic() > until:

@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 
 from adapter.errors import AdapterError
 from adapter.pipeline.places import Place
+from adapter.pipeline.shared import in_time
 
 MANIFEST = "_manifest.json"
 DAMAGED = "is damaged behind its footer"
@@ -57,17 +58,18 @@ def write_table(frame: DataFrame, place: Place) -> DataFrame:
     place.make()
     files = [File(*row) for row in frame.mapInArrow(write, from_arrow_schema(_TOLD)).collect()]
     files = files or [_write(place, f"{run}.parquet", schema, ())]  # a reader of the directory finds the columns
-    seen = {entry.path: entry.size for entry in place.entries()}
-    missing = [file.name for file in files if seen.get(file.name) != file.size]
-    if missing:
-        raise AdapterError(
-            f"{place}: {len(missing)} of {len(files)} files that workers wrote are not seen here, such as {missing[0]}: "
-            "name a directory that every machine shares, or a URL"
-        )
+    listed = {entry.path: entry.size for entry in place.entries()}
+    for file in files:
+        if listed.get(file.name) != file.size and not in_time(partial(_is_there, place, file)):
+            raise AdapterError(
+                f"{place}: the file {file.name}, which a worker wrote, is not seen here: name a directory that every machine "
+                "shares, or a URL"
+            )
     (place / MANIFEST).write(json.dumps({"files": [asdict(file) for file in files]}).encode())
     kept = {MANIFEST, *(file.name for file in files)}
-    for name in seen.keys() - kept:
-        (place / name).delete()
+    for entry in place.entries():
+        if not entry.is_directory and entry.path not in kept:
+            (place / entry.path).delete()
     return read_table(frame.sparkSession, place, frame.schema)
 
 
@@ -109,6 +111,11 @@ def damage(error: Exception) -> str | None:
     if "(Permission denied)" in text or "AccessDeniedException" in text:
         return f"{place}: may not be read by the user of Spark's workers"
     return f"{place}: {DAMAGED}"
+
+
+def _is_there(place: Place, file: File) -> bool:
+    system, path = (place / file.name).opened()
+    return bool(system.get_file_info(path).size == file.size)
 
 
 def _write_part(place: Place, run: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

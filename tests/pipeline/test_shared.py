@@ -38,7 +38,7 @@ def test_what_a_worker_does_not_see_is_told(spark: SparkSession, tmp_path: Path,
 
 def test_what_the_driver_does_not_see_is_told(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when each machine has a directory of its own with the same path. The patience is that of the driver."""
-    monkeypatch.setattr(shared, "_in_time", lambda _: False)
+    monkeypatch.setattr(shared, "in_time", lambda _: False)
     with pytest.raises(
         ConfigError, match=r"what the machine .* writes there is not seen by .*, where the job was started: name a"
     ):
