@@ -21,7 +21,7 @@ class Severity(Enum):
 class Bug(NamedTuple):
     """`fix`: the commit. `test`: pytest's name of the check at `after` (empty: `fix`); empty if only `command` finds it.
 
-    A `command` stands where the check needs an interface that the fix brought, or is none of pytest's. On the commit before `fix`,
+    A `command` stands where the check needs an interface that the fix brought, or is none of pytest's. On the commit before `fix`
     with the tests of `after`, `test` fails; on `after` it passes. `found_by`: where the history says so.
     """
 
