@@ -18,8 +18,9 @@ from adapter.pipeline.offsets.options import ReadOptions
 from adapter.pipeline.offsets.selection import Selection, intersection, prefix_ranges
 from adapter.rpc import meta_pb
 
-# Without the option `partitions`: the records of a part, and the largest number of parts. A task needs some 50 ms to begin.
-PART_RECORDS = 250_000
+# Without the option `partitions`: the records of a part, and the largest number of parts. A task needs some 100 ms to begin,
+# in which it would read 100,000 records.
+PART_RECORDS = 500_000
 AUTO_PARTS = 64
 # With more ranges of keys than this none of them is split, and a part has so many of them.
 SPLIT_RANGES, PART_RANGES = 16, 50
