@@ -162,6 +162,9 @@ def test_a_line_has_a_gap_where_nothing_was_evaluated() -> None:
     times = [*range(0, 600_000, 60_000), 6_000_000, 6_060_000]
     shown, (line,) = with_gaps(times, [1] * len(times))
     assert [at for at, value in zip(shown, line, strict=True) if value is None] == [540_001]
+    history = tuple(Point(at, 1.0, 0) for at in times)
+    total = re.findall(r'<path class="offset" d="([^"]*)"', page(report_of(group("g"), history=history)))[0]
+    assert total.count("M") == 2
     assert with_gaps([], []) == ([], [[]])
     assert with_gaps([5], [1]) == ([5], [[1]])
 
