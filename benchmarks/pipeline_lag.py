@@ -149,7 +149,7 @@ def _seconds_of(query: StreamingQuery, count: int, done: Callable[[], int]) -> f
         progress = query.lastProgress
         if done() >= count and progress and progress["numInputRows"] and progress["batchId"] == count - 1:
             return float(progress["durationMs"]["triggerExecution"]) / 1_000
-        time.sleep(0.01)
+        time.sleep(0.1)
     raise RuntimeError(f"batch {count - 1} did not end: {query.exception()}")
 
 
