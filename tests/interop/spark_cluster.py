@@ -68,7 +68,7 @@ def test_lag_and_report_on_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
     code, said = run(cluster, tmp_path, lag, "lag", "--available-now")
     assert (code, "36 rows" in said) == (0, True), said
     (tmp_path / "report.toml").write_text(report)
-    command = [sys.executable, ENTRY, "report", "--config", tmp_path / "report.toml"]
+    command: list[str | Path] = [sys.executable, ENTRY, "report", "--config", tmp_path / "report.toml"]
     subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=cluster.driver, check=True)  # without Spark
     page = (tmp_path / "report" / "index.html").read_text()
     assert all(f"group-{number}" in page for number in range(3))
