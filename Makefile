@@ -172,7 +172,8 @@ bench: $(BENCH_STAMP) ## Measure; tables, JSON and a plot (BENCH=short or full, 
 	@sh benchmarks/install-peers.sh
 	$(BIN)/python -m benchmarks $(NAMES)
 
-LOCK_FLAGS := --universal --python-version 3.11 --generate-hashes --no-header --quiet
+# With extras: Debian 12's pip (23.0) else takes the newest `coverage[toml]` for another package than the locked `coverage`.
+LOCK_FLAGS := --universal --no-strip-extras --python-version 3.11 --generate-hashes --no-header --quiet
 lock: ## Resolve the dependencies again (needs uv); UPGRADE=1 takes newer versions
 	uv pip compile pyproject.toml $(LOCK_FLAGS) $(if $(UPGRADE),--upgrade) -o requirements/runtime.lock
 	uv pip compile pyproject.toml --group dev --extra console $(LOCK_FLAGS) -c requirements/runtime.lock -o requirements/dev.lock

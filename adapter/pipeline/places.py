@@ -100,14 +100,17 @@ class Place:
             content: bytes = file.read()
         return content
 
-    def write(self, content: bytes) -> None:
-        """Write a file, whole or not at all, and the directories above it; an existing one is replaced. Raises OSError."""
+    def write(self, content: bytes, content_type: str = "application/octet-stream") -> None:
+        """Write a file, whole or not at all, and the directories above it; an existing one is replaced. Raises OSError.
+
+        `content_type`: what an object store tells a browser of it.
+        """
         if not self.is_remote:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             files.write(self.url, content)
             return
         system, path = self.opened()
-        with system.open_output_stream(path) as stream:
+        with system.open_output_stream(path, metadata={"Content-Type": content_type}) as stream:
             stream.write(content)
 
     def write_unsynced(self, content: bytes) -> None:

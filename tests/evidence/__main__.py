@@ -69,8 +69,10 @@ def tell(record: Slice, console: Console) -> None:
 
 
 def _draw(path: Path, console: Console) -> None:
+    """The page, of the file in the repository alone."""
     runs = read(path)
-    write(runs)
+    if path == FILE:
+        write(runs)
     for number in runs.torn:
         console.print(f"{path}:{number}: is no record (torn by a crash?) and is not counted", style="yellow")
 

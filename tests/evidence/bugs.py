@@ -21,7 +21,8 @@ class Severity(Enum):
 class Bug(NamedTuple):
     """`fix`: the commit. `test`: pytest's name of the check at `after` (empty: `fix`); empty if only `command` finds it.
 
-    On the commit before `fix`, with the tests of `after`, it fails; on `after` it passes. `found_by`: where the history says so.
+    A `command` stands where the check needs an interface that the fix brought, or is none of pytest's. On the commit before `fix`
+    with the tests of `after`, `test` fails; on `after` it passes. `found_by`: where the history says so.
     """
 
     text: str
@@ -36,10 +37,9 @@ UNIT, INTEGRATION, DURABILITY = "tests/unit", "tests/integration", "tests/durabi
 
 LOSS = (
     Bug(
-        "The journal's source took segments on a mount that one worker lacks for unreadable, and went on past their rows",
+        "The journal's source took a lost mount for segments that are gone, and went on past their rows",
         "a3f9fab",
-        f"{UNIT}/pipeline/test_journal_segment.py::test_a_segment_that_a_task_does_not_find_fails_the_task",
-        "b9cddb4",
+        command="python -m pytest tests/unit/pipeline/test_journal_stream.py -k lost_mount",
     ),
     Bug(
         "A Meta Service that had lost offsets went unnoticed when the answer to an adapter's report of its store got lost",
@@ -49,7 +49,7 @@ LOSS = (
     Bug(
         "An older copy of the Meta Service's store that was put back went unnoticed once others had written to it",
         "eea184b",
-        f"{UNIT}/test_meta_told.py::test_a_copy_that_was_put_back_is_found_by_its_starts",
+        f"{DURABILITY}/test_meta_restored.py::test_a_copy_that_others_have_written_to_since_is_noticed",
     ),
     Bug(
         "A store that was moved to the path of one that had just gone was damaged when that one was closed",
@@ -79,8 +79,7 @@ LOSS = (
     Bug(
         "A shard that was handed over during a recovery's comparison came back with an old value",
         "72e6fe8",
-        f"{UNIT}/test_recovery.py::test_what_is_removed_during_a_comparison_does_not_come_back",
-        "5b901e0",
+        command="python -m pytest tests/unit/sidecar/engine/test_recovery.py -k removed_during_a_comparison",
     ),
     Bug(
         "Behind a failed sync a later one was taken as proof that everything before it is on the disk",
@@ -134,7 +133,7 @@ REFUSED = (
     Bug(
         "A rewind from the largest epoch was acknowledged and refused for ever after",
         "90ed958",
-        f"{UNIT}/test_bulk.py::test_any_epochs_are_decided_alike",
+        command="python -m pytest tests/unit/metaservice/test_bulk.py -k any_epochs_are_decided_alike",
     ),
     Bug(
         "A sync that found no space was taken for a broken disk: the adapter stopped instead of waiting for space",
@@ -202,7 +201,7 @@ HELD_UP = (
     Bug(
         "Suggestions for a mistyped shard held up all commits while they were computed",
         "ae78796",
-        f"{UNIT}/test_reset_names.py::test_suggestions_do_not_hold_up_commits",
+        command="python -m pytest tests/unit/sidecar/engine/test_reset_names.py -k suggestions_do_not_hold_up",
     ),
     Bug(
         "A hand-over waited for the end of a flush of minutes",
@@ -249,8 +248,7 @@ OPEN = (
     Bug(
         "Credentials in a journal's URL were shown in the column segment, in logs and in errors",
         "a3f9fab",
-        f"{UNIT}/pipeline/test_journal_credentials.py::test_tasks_read_the_segments_and_the_column_names_them_without_credentials",
-        "b9cddb4",
+        command="python -m pytest tests/unit/pipeline/test_journal_credentials.py",
     ),
     Bug(
         "Headers of any size were kept for a request to the console, if its packets were small",
@@ -279,12 +277,12 @@ WRONG = (
     Bug(
         "A reset of a mistyped shard created it",
         "065c5c1",
-        f"{UNIT}/test_reset_names.py::test_a_shard_without_an_offset_refuses_the_whole_reset",
+        command="python -m pytest tests/unit/sidecar/engine/test_reset_names.py -k refuses_the_whole_reset",
     ),
     Bug(
         "A page of the console hung with an adapter that does not answer: grpc.aio's cancellation was taken for the page's own",
         "26999f1",
-        command="python -m tests.mutants (the fleet's), make console and SIGSTOP to an adapter",
+        command="make console, and SIGSTOP to an adapter",
     ),
 )
 BY_SEVERITY = {

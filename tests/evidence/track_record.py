@@ -19,7 +19,8 @@ check that finds it. Sources: the messages of commits, the closing lines of the 
 
 A replay checks out the commit before the fix in a temporary worktree, brings over the tests of the commit that has the check, and
 expects the check to fail; then it expects it to pass with the fix. The last column has the last replay: its day if the check told
-both commits apart, else what happened. Empty: not replayed so far. Some need root, etcd or loop devices.
+both commits apart, else what happened. Empty: not replayed so far. Some need root, etcd, Spark or loop devices.
+Where the check needs an interface that came with the fix, it cannot run on the commit before; the command runs it as it is today.
 """
 
 

@@ -237,3 +237,23 @@ def test_a_table_is_read_from_the_files_of_its_manifest(output: Output) -> None:
     output.files.manifest(0).write(BatchInfo(0, 2, 0, 0, files={"groups": paths[:2]}).to_json())
     assert output.files.read(0, "groups").to_pylist() == [{"group": "0", "lag": 0}, {"group": "1", "lag": 1}]
     assert output.files.read(0, "groups", ["lag"]).column_names == ["lag"]
+
+
+def test_the_history_ends_at_its_age_or_where_batches_are_deleted(tmp_path: Path) -> None:
+    """Ascending, however many there are; the newest one always belongs to it."""
+    files = LagFiles(Place.of(tmp_path))
+    assert files.history(HOUR_US) == []
+    for batch in range(600):
+        files.manifest(batch).write(BatchInfo(batch, rows=0, now=10 * batch, settled=0).to_json())
+    assert [info.batch for info in files.history(1_000)] == [*range(499, 600)]
+    assert [info.batch for info in files.history(HOUR_US)] == [*range(600)]
+    assert [info.batch for info in files.history(0)] == [599]
+
+
+def test_a_manifest_that_is_deleted_while_the_history_is_read_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All before it are deleted, too."""
+    files = LagFiles(Place.of(tmp_path))
+    for batch in (5, 6):
+        files.manifest(batch).write(BatchInfo(batch, rows=0, now=batch, settled=0).to_json())
+    monkeypatch.setattr(LagFiles, "complete", lambda _: [3, 4, 5, 6])
+    assert [info.batch for info in files.history(HOUR_US)] == [5, 6]

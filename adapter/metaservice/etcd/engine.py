@@ -6,6 +6,7 @@ with an outdated layout is refused by the fences, reloads the layout and repeats
 
 import asyncio
 import contextlib
+import math
 import socket
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
@@ -18,9 +19,10 @@ import anyio.abc
 import structlog
 
 from adapter.errors import AdapterError, MetaUnavailableError
-from adapter.metaservice.bulk import Cuts
+from adapter.metaservice.bulk import Cuts, KeySample
 from adapter.metaservice.config import EtcdSection
 from adapter.metaservice.engine import (
+    EXACT,
     Columns,
     Differing,
     Expiry,
@@ -59,6 +61,8 @@ GROUP_ROWS = 2_000  # rows of a group in one range read; 8 MB with the longest m
 SNAPSHOT_PAGE = 2_000  # rows of each Raft group in a page; 8 MB with the longest metadata
 LAYOUT_CHANGES = 5  # a call fails after so many changes of the layout
 REPORT_S = 1.0  # minimum interval of reports from the saves of one store
+SAMPLE_S = 600.0  # a sample of keys is used for so long
+MAX_SAMPLES = 16  # of listings
 MAX_REPORT_TIMES = 10_000  # stores whose last report time is kept
 PAGE_BYTES = 16 * 2**20  # records of a page; it fits into a reply
 LAYOUT_KEEPS_CHANGING = "the layout of the offsets keeps changing"
@@ -85,6 +89,8 @@ class EtcdEngine:
         self._widths = Widths()
         self._stores = EtcdStores({group.name: group for group in offsets}, self._keys)
         self._reported_at: dict[bytes, float] = {}  # last report of each store by a save, in the event loop's time
+        # Of large listings, with the time at which they were read. Any key is a place to cut: an old sample cuts less evenly.
+        self._samples: dict[bytes, tuple[float, KeySample]] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
 
     async def open(self) -> None:
@@ -213,14 +219,24 @@ class EtcdEngine:
             raise MetaUnavailableError("offsets were moved to other Raft groups meanwhile: take the snapshot again") from error
 
     async def split(self, cluster: str, names: Sequence[str], parts: int) -> Parts:
-        """Divide a listing by reading all its keys."""
-        prefix = self._keys.offsets + pack_names(cluster, *names)
+        """Divide a listing by reading all its keys. A large one is divided by a sample of them for the next ten minutes."""
+        packed = pack_names(cluster, *names)
+        taken_at, sample = self._samples.get(packed, (-math.inf, KeySample()))
+        if anyio.current_time() < taken_at + SAMPLE_S:
+            return sample.parts(packed, parts)
+        prefix = self._keys.offsets + packed
 
         async def split(layout: Layout) -> Parts:
-            cuts = Cuts(parts)
+            cuts, sample = Cuts(parts), KeySample()
             batchers = batchers_of(self._batchers, layout)
             async for rows in walk(batchers, layout, self.fences, prefix, prefix_end(prefix), self._widths, keys_only=True):
-                cuts.add([row.where[len(self._keys.offsets) :] for row in rows])
+                keys = [row.where[len(self._keys.offsets) :] for row in rows]
+                cuts.add(keys)
+                sample.add(keys)
+            if cuts.count > EXACT:
+                if len(self._samples) >= MAX_SAMPLES:
+                    self._samples.clear()
+                self._samples[packed] = anyio.current_time(), sample
             return cuts.parts()
 
         return await self._with_layout(split)

@@ -41,7 +41,7 @@ def write(report: Report, tables: Place, output: Place, console: str = "", made_
     page = output / PAGE
     html = render(report, str(tables), console, wall_ms() if made_ms is None else made_ms)
     try:
-        page.write(html.encode())
+        page.write(html.encode(), "text/html; charset=utf-8")
     except OSError as error:
         raise unusable(output, "[report] output", error) from error
     return page

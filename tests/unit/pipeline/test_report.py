@@ -18,6 +18,7 @@ from adapter.pipeline.places import Place
 from adapter.pipeline.report import job as report_job
 from adapter.pipeline.report.content import STEPS, Bar, Reject, Report, duplicates_over_time, gather, thinned
 from tests.pipeline import lag_tables
+from tests.pipeline.buckets import is_hidden, running_bucket
 from tests.pipeline.lag_tables import EPOCH, START, at, complete, group, rewind, write, write_batch
 
 START_MS = round(START.timestamp() * 1000)
@@ -195,6 +196,23 @@ def test_the_job_writes_one_file(tables: Path, tmp_path: Path) -> None:
     assert report_job.run(config, Switches()) == 0
     assert [path.name for path in output.iterdir()] == [report_job.PAGE]
     assert "audit-export" in (output / report_job.PAGE).read_text()
+
+
+def test_tables_and_page_may_be_in_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A browser shows the page from there. Credentials of the URL are in no text."""
+    lag_tables.fleet(tmp_path, 3)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    told = Console(file=StringIO())
+    with running_bucket() as bucket, told.capture() as captured:
+        for path in tmp_path.rglob("*.*"):
+            bucket.put(tmp_path, path, "lag")
+        section = ReportSection(tables=Place.of(bucket.url("lag")), output=Place.of(bucket.url("pages")))
+        assert run_plain_job("report", JobConfig(report=section), Switches(console=told)) == 0
+        page = bucket.client.get_object(Bucket="journals", Key="pages/index.html")
+        html = page["Body"].read().decode()
+    assert page["ContentType"] == "text/html; charset=utf-8"
+    assert "audit-export" in html
+    assert is_hidden(html, captured.get())
 
 
 def test_a_dry_run_writes_nothing(tables: Path, tmp_path: Path) -> None:

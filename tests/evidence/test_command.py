@@ -1,0 +1,49 @@
+"""`python -m tests.evidence`: exit codes, what is told of a violation, and how one is closed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.evidence import __main__ as command
+from tests.evidence.records import Slice, append, read
+from tests.evidence.test_records import BROKEN, SLICE
+
+
+def _invoke(path: Path, *arguments: str) -> Any:
+    return CliRunner().invoke(command.main, ["--file", str(path), *arguments])
+
+
+@pytest.mark.parametrize(("record", "code"), [(SLICE, 0), (BROKEN, 1)])
+def test_the_exit_code_is_1_after_a_violation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Slice, code: int) -> None:
+    """With the command that finds it again, and the end of what it wrote."""
+
+    def spend(machines: Any, seconds: float, _: object, path: Path, told: Any) -> list[Slice]:
+        assert ([machine.name for machine in machines], seconds) == (["model"], 120)
+        append(path, record)
+        told(machines[0], record)
+        return [record]
+
+    monkeypatch.setattr(command, "spend", spend)
+    found = _invoke(tmp_path / "runs.jsonl", "--minutes", "2", "--only", "model")
+    assert found.exit_code == code
+    assert ("Again: python -m x" in found.output) == (code == 1)
+
+
+def test_a_violation_is_closed_by_its_name_and_a_reason(tmp_path: Path) -> None:
+    """Neither may be missing; a name that is not open is told with those that are."""
+    path = tmp_path / "runs.jsonl"
+    append(path, BROKEN)
+    assert "--because" in _invoke(path, "--close", BROKEN.name).output
+    assert BROKEN.name in _invoke(path, "--close", "x", "--because", "y").output
+    assert read(path).open == [BROKEN]
+    assert _invoke(path, "--close", BROKEN.name, "--because", "fixed in abc").exit_code == 0
+    assert read(path).open == []
+
+
+def test_torn_lines_are_told_with_the_page(tmp_path: Path) -> None:
+    """By file and line."""
+    path = tmp_path / "runs.jsonl"
+    path.write_text('{"at": ')
+    assert "runs.jsonl:1: is no record" in _invoke(path, "--page").output.replace("\n", "")

@@ -1,0 +1,50 @@
+"""Bulk reads over etcd: a snapshot while offsets move to other Raft groups, and splits that do not read all keys again."""
+
+from pathlib import Path
+
+import pytest
+
+from adapter.errors import MetaUnavailableError
+from adapter.metaservice.etcd import engine as etcd_engine
+from adapter.metaservice.etcd.engine import EtcdEngine
+from adapter.model.codec import encode_key, encode_record
+from tests.contract.engines import etcd
+from tests.unit.helpers import key, record
+
+COUNT = 6_000
+
+
+async def test_a_snapshot_ends_with_an_error_when_the_layout_changes(tmp_path: Path) -> None:
+    """Its Raft groups are no longer all that there are; while offsets are moved, a new one has each of them once."""
+    async with etcd(tmp_path) as engine:
+        assert isinstance(engine, EtcdEngine)
+        keys = [encode_key(key(f"{at:05}", f"g{at % 7}")) for at in range(COUNT)]
+        await engine.merge("c", keys, [encode_record(record(1))] * COUNT)
+        pages = engine.snapshot("c", ())
+        assert (await anext(pages)).rows < COUNT
+        await engine.fences.change(engine.fences.layout, engine.fences.layout.move_to(["contract"]))
+        with pytest.raises(MetaUnavailableError, match="take the snapshot again"):
+            async for _ in pages:
+                pass
+        assert sum([page.rows async for page in engine.snapshot("c", ())]) == COUNT
+
+
+async def test_a_large_listing_is_divided_again_without_reading_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the keys of the last time, which are good places to cut for a while; a small one is read each time."""
+    monkeypatch.setattr(etcd_engine, "EXACT", 1_000)
+    async with etcd(tmp_path) as engine:
+
+        async def add(start: int, end: int) -> None:
+            keys = [encode_key(key(f"{at:05}")) for at in range(start, end)]
+            await engine.merge("c", keys, [encode_record(record(1))] * len(keys))
+
+        await add(0, 500)
+        assert (await engine.split("c", (), 4)).records == 500
+        await add(500, 2_000)
+        assert (await engine.split("c", (), 4)).records == 2_000
+        await add(2_000, 2_500)
+        known = await engine.split("c", (), 4)
+        assert (known.records, len(known.tokens)) == (2_000, 3)
+        assert len((await engine.split("c", (), 10)).tokens) == 9
+        monkeypatch.setattr(etcd_engine, "SAMPLE_S", -1.0)
+        assert (await engine.split("c", (), 4)).records == 2_500
