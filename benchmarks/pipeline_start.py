@@ -1,6 +1,6 @@
 """The start of a short job: Spark, one small task in Python, the end; with both of Java's compilers, and with the first only.
 
-The jobs import, export and report start with the first only. Each is a process of its own, in turns. CPU seconds: Python,
+The jobs import and export start with the first only. Each is a process of its own, in turns. CPU seconds: Python,
 the JVM, and those of Spark's Python workers that were waited for.
 """
 
