@@ -110,7 +110,7 @@ mutants: $(SPARK_STAMP) ## Plant bugs in copies of the code; each has to be caug
 soak: $(STAMP) ## Crash real processes 200 times under load; nothing acknowledged may be lost (CYCLES=... SEED=...)
 	$(BIN)/python -m tests.soak $(if $(CYCLES),--cycles $(CYCLES)) $(if $(SEED),--seed $(SEED))
 
-interop: $(STAMP) ## Others' software: RobustMQ's Meta Service (ROBUSTMQ_META=PATH of its binary); RocketMQ's own classes on offset files; its brokers beside the bridge and with the plugin; h2spec and gRPC clients in five languages on both gRPC servers; KEDA's external scaler (Java, Node, Go, Cargo)
+interop: $(SPARK_STAMP) ## Others' software: RobustMQ's Meta Service (ROBUSTMQ_META=PATH of its binary); RocketMQ's own classes on offset files; its brokers beside the bridge and with the plugin; h2spec and gRPC clients in five languages on both gRPC servers; KEDA's external scaler; a Spark cluster, an S3 server (Java, Node, Go, Cargo)
 	@sh tests/interop/install-rocketmq.sh 5.3.3 5.2.0 5.4.0 4.9.7
 	@$(MAKE) --no-print-directory plugin
 	@sh tests/interop/install-java-node.sh
@@ -118,6 +118,7 @@ interop: $(STAMP) ## Others' software: RobustMQ's Meta Service (ROBUSTMQ_META=PA
 	@sh tests/interop/install-keda.sh
 	$(BIN)/python -m pytest tests/interop/keda.py
 	$(BIN)/python -m pytest tests/interop/exchange.py tests/interop/h2spec.py
+	$(BIN)/python -m pytest tests/interop/spark_cluster.py
 	$(BIN)/python -m pytest --timeout=1200 tests/interop/rocketmq_bridge.py
 	$(BIN)/python -m pytest tests/interop/grpc_clients.py --numprocesses=2
 	$(BIN)/python -m pytest -rs tests/interop/robustmq.py

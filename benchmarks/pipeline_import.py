@@ -131,9 +131,15 @@ async def _sample(pid: int, used: dict[int, float]) -> None:
 
 
 def _check(meta: ServiceProcess, cluster: str, rows: int) -> None:
-    with grpc.insecure_channel(meta.address) as channel:
-        reply = meta_grpc.MetaServiceServiceStub(channel).SplitOffsetData(
-            meta_pb.SplitOffsetDataRequest(cluster_name=cluster, namespace="default", parts=1)
-        )
-    if reply.records != rows:
-        raise RuntimeError(f"the Meta Service holds {reply.records:,} offsets in {cluster}, not {rows:,}")
+    found, token = 0, b""
+    with grpc.insecure_channel(meta.address, [("grpc.max_receive_message_length", -1)]) as channel:
+        stub = meta_grpc.MetaServiceServiceStub(channel)
+        while True:
+            request = meta_pb.ScanOffsetDataRequest(cluster_name=cluster, page_token=token, as_packed=True)
+            page = stub.ScanOffsetData(request)
+            found += len(page.packed.key_sizes) // 2
+            token = page.next_page_token
+            if not token:
+                break
+    if found != rows:
+        raise RuntimeError(f"the Meta Service holds {found:,} offsets in {cluster}, not {rows:,}")

@@ -1,34 +1,45 @@
-"""The lag job over a fleet's journals, as a stream with two cores: journal rows per second, and the time of each step.
+"""The lag job over a fleet's journals, as a stream with two cores: journal rows per second, and the time of a small batch.
 
-All keys commit in each batch, so that every state is read, merged, evaluated and written. The first batch has no previous state
-and includes compilation: it is shown, but not counted.
+All keys commit in each large batch, so that every state is read, merged, evaluated and written. The first batch has no state
+before it and starts Python workers: it is shown, but not counted. The same rows are then read and reduced by Spark alone, in the
+same session: the newest commit of each key from Parquet, written nowhere. A small batch has 100 rows, on the state of all keys,
+while the stream goes on: it counts from its trigger to its entry in Spark's log, with the listing of segments.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import psutil
-from pyspark.sql import DataFrame
-from rich.progress import Progress, TaskID
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming.query import StreamingQuery
+from rich.progress import Progress
 
 from adapter.pipeline.config import LagSection
-from adapter.pipeline.lag.batch import Steps, process
+from adapter.pipeline.lag.batch import process
 from adapter.pipeline.lag.files import LagFiles
-from adapter.pipeline.lag.job import SETTINGS, stream
+from adapter.pipeline.lag.job import stream
+from adapter.pipeline.lag.publisher import Publisher
+from adapter.pipeline.places import Place
 from adapter.pipeline.session import spark_session
 from benchmarks.report import Bar, Result, Table
 from benchmarks.scale import Scale
 from tests.pipeline.segments import commits, write_segment
 
 TITLE = "the lag job"
-LEAST_ROWS_S = 250_000
+LEAST_ROWS_S = 600_000
+MOST_SMALL_S = 1.0
 BROKERS = 4
 SHARDS = 1_000  # shards of a group
 CYCLES = 10  # commits of each key in a batch, as in 20 s of such a fleet
 INTERVAL_S = 2.0
-SESSION = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR", **SETTINGS}
+SMALL_ROWS = 100
+SMALL_BATCHES = 6  # the first one is not counted
+PATIENCE_S = 120.0
+SESSION = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
 
 
 @dataclass(frozen=True)
@@ -38,28 +49,39 @@ class Batch:
     rows: int
     wall: float
     cpu: float
-    steps: dict[str, float]
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """Measure batches of two million rows over 200,000 keys."""
+    """Measure batches of two million rows over 200,000 keys, and small ones."""
     groups = 1 if scale.short else 50
     count = 2 if scale.short else 8 if scale.full else 5
     shards = 100 if scale.short else SHARDS
-    task = progress.add_task(f"lag of {BROKERS * groups * shards:,} keys", total=count)
-    _journals(directory / "journal", groups, shards, count)
-    batches = _stream(directory, progress, task)
-    counted = batches[1:]
-    rate = median(batch.rows / batch.wall for batch in counted)
-    result = Result("pipeline_lag", TITLE, [_rates(batches), _shares(counted)])
-    result.bars.append(Bar("lag job, journal rows/s on two cores", rate, LEAST_ROWS_S, least=True))
     keys = BROKERS * groups * shards
-    result.notes.append(
-        f"{keys:,} keys, {BROKERS * shards:,} shards, {BROKERS} brokers; every key commits {CYCLES} times in a batch."
-    )
-    result.notes.append(
-        "A batch counts from the end of the one before: with the listing of segments and Spark's own log of the stream."
-    )
+    task = progress.add_task(f"lag of {keys:,} keys", total=count + SMALL_BATCHES)
+    _journals(directory / "journal", groups, shards, count)
+    spark = spark_session("bench lag", "local[2]", SESSION)
+    try:
+        job = _Job(spark, directory, lambda: progress.advance(task))
+        batches = job.large()
+        plain = [_plain_s(spark, directory / "journal", batch) for batch in range(count)]
+        small = job.small(count * CYCLES)
+    finally:
+        spark.stop()
+    result = Result("pipeline_lag", TITLE, [_rates(batches, plain), _small(small)])
+    counted, counted_plain = batches[1:], plain[1:]
+    rate = median(batch.rows / batch.wall for batch in counted)
+    plain_rate = median(batch.rows / took for batch, took in zip(counted, counted_plain, strict=True))
+    result.bars += [
+        Bar("lag job, journal rows/s on two cores", rate, LEAST_ROWS_S, least=True),
+        Bar(f"lag job, seconds of a batch of {SMALL_ROWS} rows", median(small[1:]), MOST_SMALL_S),
+    ]
+    cpu_us = median(1e6 * one.cpu / one.rows for one in counted)
+    alone = f"Spark alone, the newest commit of each key from the same segments: {plain_rate:,.0f} rows/s"
+    result.notes += [
+        f"{keys:,} keys, {BROKERS * shards:,} shards, {BROKERS} brokers; every key commits {CYCLES} times in a large batch.",
+        "A large batch counts from the end of the one before: with the listing of segments and Spark's own log of the stream.",
+        f"{alone}; the lag job has {rate / plain_rate:.2f} of that. CPU of the job: {cpu_us:.1f} us a row.",
+    ]
     return result
 
 
@@ -73,42 +95,87 @@ def _journals(root: Path, groups: int, shards: int, batches: int) -> None:
             write_segment(root, table, cycle, broker=f"broker-{broker}")
 
 
-def _stream(directory: Path, progress: Progress, task: TaskID) -> list[Batch]:
-    section = LagSection(journals=(str(directory / "journal"),), output=directory / "lag", max_files=BROKERS * CYCLES)
-    spark = spark_session("bench lag", "local[2]", SESSION)
-    files = LagFiles(section.output, section.keep_hours)
-    batches: list[Batch] = []
-    last = [time.perf_counter(), _cpu_s()]
+class _Job:
+    """The stream of the lag job."""
 
-    def batch(rows: DataFrame, number: int) -> None:
-        steps = Steps()
-        told = process(rows, number, section, files, steps)
-        now = [time.perf_counter(), _cpu_s()]
-        batches.append(Batch(told.rows, now[0] - last[0], now[1] - last[1], steps.seconds))
-        last[:] = now
-        progress.advance(task)
+    def __init__(self, spark: SparkSession, directory: Path, advance: Callable[[], None]) -> None:
+        self._spark, self._advance, self._journal = spark, advance, directory / "journal"
+        self._section = LagSection(
+            journals=(Place.of(self._journal),), output=Place.of(directory / "lag"), max_files=BROKERS * CYCLES
+        )
+        self._files = LagFiles(Place.of(self._section.output))
+        self._publisher = Publisher(self._files, self._section.keep_hours)
+        self._batches: list[Batch] = []
+        self._last = 0.0, 0.0
 
-    try:
-        writer = stream(spark, section).writeStream.foreachBatch(batch).trigger(availableNow=True)
-        writer.option("checkpointLocation", str(files.checkpoint)).start().awaitTermination()
-    finally:
-        spark.stop()
-    return batches
+    def large(self) -> list[Batch]:
+        """Read all that there is."""
+        self._last = time.perf_counter(), _cpu_s()
+        self._start(available_now=True).awaitTermination()
+        return self._batches
+
+    def small(self, cycle: int) -> list[float]:
+        """The seconds of small batches, each of a segment that comes while the stream waits for one."""
+        query = self._start(available_now=False)
+        found = []
+        try:
+            for number in range(SMALL_BATCHES):
+                rows = commits(1, 1, SMALL_ROWS, interval_s=INTERVAL_S, namespace="team-0", first_cycle=cycle + number)
+                write_segment(self._journal, rows, cycle + number, broker="broker-0")
+                found.append(_seconds_of(query, len(self._batches) + 1, lambda: len(self._batches)))
+        finally:
+            query.stop()
+        return found
+
+    def _start(self, *, available_now: bool) -> StreamingQuery:
+        writer = stream(self._spark, self._section).writeStream.foreachBatch(self._batch)
+        placed = writer.option("checkpointLocation", self._files.checkpoint.url)
+        return (placed.trigger(availableNow=True) if available_now else placed.trigger(processingTime="100 milliseconds")).start()
+
+    def _batch(self, segments: DataFrame, number: int) -> None:
+        told = process(segments, number, "", self._section, self._publisher)
+        now = time.perf_counter(), _cpu_s()
+        self._batches.append(Batch(told.rows, now[0] - self._last[0], now[1] - self._last[1]))
+        self._last = now
+        self._advance()
 
 
-def _rates(batches: list[Batch]) -> Table:
-    cells = [(at, batch.rows, batch.wall, batch.rows / batch.wall, batch.cpu) for at, batch in enumerate(batches)]
-    return Table("Batches", ["batch", "journal rows", "seconds", "rows/s", "CPU s"], cells)
+def _seconds_of(query: StreamingQuery, count: int, done: Callable[[], int]) -> float:
+    """The seconds of the next batch, as Spark tells them."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline and query.isActive:
+        progress = query.lastProgress
+        if done() >= count and progress and progress["numInputRows"] and progress["batchId"] == count - 1:
+            return float(progress["durationMs"]["triggerExecution"]) / 1_000
+        time.sleep(0.01)
+    raise RuntimeError(f"batch {count - 1} did not end: {query.exception()}")
 
 
-def _shares(batches: list[Batch]) -> Table:
-    """The median of each step, and the rest."""
-    names = batches[0].steps
-    seconds = {name: median(batch.steps[name] for batch in batches) for name in names}
-    whole = median(batch.wall for batch in batches)
-    seconds["Spark's stream, plans"] = whole - sum(seconds.values())
-    cells = [(name, took, f"{took / whole:.0%}") for name, took in seconds.items()]
-    return Table("Steps of a batch", ["step", "seconds", "share"], cells)
+def _plain_s(spark: SparkSession, journal: Path, batch: int) -> float:
+    """The seconds in which Spark finds the newest commit of each key in the segments of a batch."""
+    paths = [
+        str(path)
+        for cycle in range(batch * CYCLES, (batch + 1) * CYCLES)
+        for path in sorted(journal.glob(f"date=*/broker=*/*-{cycle:08}.parquet"))
+    ]
+    began = time.perf_counter()
+    rows = spark.read.parquet(*paths).groupBy("namespace", "group", "shard")
+    newest = rows.agg(sf.max("epoch"), sf.max("offset"), sf.max("at"), sf.max("high_watermark"), sf.max("low_watermark"))
+    newest.write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - began
+
+
+def _rates(batches: list[Batch], plain: list[float]) -> Table:
+    cells = [
+        (at, batch.rows, batch.wall, batch.rows / batch.wall, batch.cpu, took, took / batch.wall)
+        for at, (batch, took) in enumerate(zip(batches, plain, strict=True))
+    ]
+    columns = ["batch", "journal rows", "seconds", "rows/s", "CPU s", "Spark alone, s", "of that"]
+    return Table("Large batches", columns, cells)
+
+
+def _small(seconds: list[float]) -> Table:
+    return Table(f"Batches of {SMALL_ROWS} rows", ["batch", "seconds"], list(enumerate(seconds)))
 
 
 def _cpu_s() -> float:

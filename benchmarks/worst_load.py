@@ -171,6 +171,7 @@ META_SERVICE: dict[str, Worst] = {
     ),
     "list offsets": Worst(META, "ListOffsetData", lambda: M.ListOffsetDataRequest(page_size=10_000)),
     "scan": Worst(META, "ScanOffsetData", lambda: M.ScanOffsetDataRequest(page_size=20_000)),
+    "scan as columns": Worst(META, "ScanOffsetData", lambda: M.ScanOffsetDataRequest(page_size=20_000, as_packed=True)),
     "split": Worst(META, "SplitOffsetData", lambda: M.SplitOffsetDataRequest(parts=1_000)),
     "expire a group": Worst(
         META, "ExpireOffsetData", lambda: M.ExpireOffsetDataRequest(namespace="default", group=BIG, before_ms=1, now_ms=wall_ms())

@@ -75,6 +75,10 @@ META_COMMANDS = {
         "Move the offsets into the configured Raft groups while the Meta Services keep serving.",
     ),
     "repair": Lazy("adapter.cli.meta_status_repair:repair", "Repair an embedded store that does not start."),
+    "snapshot": Lazy(
+        "adapter.cli.meta_snapshot:snapshot",
+        "Write all offsets as they are at one instant as Parquet files, tombstones included, while the Meta Service serves.",
+    ),
     "status": Lazy("adapter.cli.meta_status_repair:status", "Show a Meta Service's stores, their revisions, and what they lost."),
 }
 

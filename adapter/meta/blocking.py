@@ -10,7 +10,7 @@ import grpc
 import structlog
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from adapter.errors import MetaUnavailableError
+from adapter.errors import MetaUnavailableError, RefusedError
 from adapter.meta.config import MetaSection
 from adapter.meta.errors import translated
 from adapter.rpc import meta_grpc, meta_pb
@@ -69,7 +69,10 @@ class MetaCalls:
         return reply
 
     def scan(self, namespace: str, group: str, size: int, after: bytes, until: bytes) -> meta_pb.ScanOffsetDataReply:
-        """Read a page of at most `size` records after the token `after`, up to and including the token `until`."""
+        """Read a page of at most `size` records after the token `after`, up to and including the token `until`, as columns.
+
+        Raises RefusedError too if the server cannot answer in columns.
+        """
         request = meta_pb.ScanOffsetDataRequest(
             cluster_name=self._section.cluster,
             namespace=namespace,
@@ -77,8 +80,11 @@ class MetaCalls:
             page_size=size,
             page_token=after,
             until_token=until,
+            as_packed=True,
         )
         reply: meta_pb.ScanOffsetDataReply = self._call("ScanOffsetData", request)
+        if reply.keys:
+            raise RefusedError("ScanOffsetData: this Meta Service is an older one that does not know as_packed: upgrade it first")
         return reply
 
     def merge(self, keys: Sequence[bytes], records: Sequence[bytes]) -> meta_pb.MergeOffsetDataReply:

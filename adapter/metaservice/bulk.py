@@ -19,6 +19,7 @@ KNOWN = bytes(8) + FIRST  # records below it have an unknown epoch; the write co
 
 _ANY = OffsetKey("", "", "")  # the rules do not use the key
 _SAMPLES = 32  # at most, for each part: no part is more than 1/16 too large or too small
+SAMPLE_KEYS = 8_192  # at most, of a store; sorted in 2 ms
 
 
 class Merge:
@@ -83,27 +84,59 @@ class Merge:
             self.differing.append(found)
 
 
+class KeySample:
+    """About every n-th key of a store; n grows with the store. It shows where to divide a range of keys without reading it."""
+
+    def __init__(self, limit: int = SAMPLE_KEYS) -> None:
+        self._limit = limit
+        self._count = 0
+        self._stride = 1
+        self._keys: set[bytes] = set()
+
+    def add(self, keys: Sequence[bytes]) -> None:
+        """Call with the keys that are new in the store, in any order."""
+        self._keys.update(keys[-self._count % self._stride :: self._stride])
+        self._count += len(keys)
+        while len(self._keys) > self._limit:
+            self._keys = set(sorted(self._keys)[::2])
+            self._stride *= 2
+
+    def remove(self, key: bytes) -> None:
+        """Call with a key that has left the store."""
+        self._keys.discard(key)
+
+    def parts(self, prefix: bytes, parts: int) -> Parts:
+        """Divide the keys that start with `prefix`. The number of records is an estimate."""
+        found = sorted(key for key in self._keys if key.startswith(prefix))
+        return Parts([found[end - 1] for end in _ends(len(found), parts)], len(found) * self._stride)
+
+
 class Cuts:
     """Divides a sequence of keys, whose length is known only at its end, into parts of about the same size."""
 
     def __init__(self, parts: int) -> None:
+        self.count = 0
         self._parts = parts
-        self._count = 0
         self._stride = 1
         self._samples: list[bytes] = []  # every `_stride`-th key
 
     def add(self, keys: Sequence[bytes]) -> None:
         """Add the next keys of the sequence."""
-        self._samples += keys[-self._count % self._stride :: self._stride]
-        self._count += len(keys)
+        self._samples += keys[-self.count % self._stride :: self._stride]
+        self.count += len(keys)
         while len(self._samples) > self._parts * _SAMPLES:
             self._samples = self._samples[::2]
             self._stride *= 2
 
     def parts(self) -> Parts:
         """After the last `add`: the last key of each part but the last one, and the number of keys."""
-        ends = sorted({self._count * part // self._parts for part in range(1, self._parts)} - {0})
-        return Parts([self._samples[(end - 1 + self._stride // 2) // self._stride] for end in ends], self._count)
+        ends = _ends(self.count, self._parts)
+        return Parts([self._samples[(end - 1 + self._stride // 2) // self._stride] for end in ends], self.count)
+
+
+def _ends(count: int, parts: int) -> list[int]:
+    """Where each part of `count` keys but the last one ends; no part is empty."""
+    return sorted({count * part // parts for part in range(1, parts)} - {0})
 
 
 def _decide(record: bytes, value: bytes | None) -> tuple[Status, bytes | None, str]:

@@ -3,7 +3,7 @@
 Every implementation passes tests/contract/test_engine.py.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from adapter.errors import RefusedError
@@ -30,6 +30,7 @@ from adapter.model.records import (
 from adapter.runtime.watermark import Loss
 
 GROUP_PAGE, GROUP_PAGE_BYTES = 10_000, 16 * 2**20  # page size of `whole_group`
+EXACT = 50_000  # records that a split counts; larger numbers may be estimated
 
 
 class Page(NamedTuple):
@@ -54,7 +55,10 @@ class Expiry(NamedTuple):
 
 
 class RawPage(NamedTuple):
-    """A page of keys (without the cluster) and records in the form of `codec`; `after` as in `Page`."""
+    """A page of keys (packed cluster, namespace, group and shard) and records in the form of `codec`; `after` as in `Page`.
+
+    The write counters in the records have no meaning.
+    """
 
     keys: list[bytes]
     records: list[bytes]
@@ -62,7 +66,7 @@ class RawPage(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """The page tokens that divide a listing into parts, and its total number of records."""
+    """The page tokens that divide a listing into parts, and its number of records, which may be an estimate above EXACT."""
 
     tokens: list[bytes]
     records: int
@@ -129,6 +133,9 @@ class Engine(Protocol):
 
     async def scan_page(self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes) -> RawPage:
         """As `list_page`, packed, up to and including the token `until` if it is not empty. May end before `size`."""
+
+    def snapshot(self, cluster: str, names: Sequence[str]) -> AsyncGenerator[RawPage, None]:
+        """All pages of a scan, as the records are at one instant after the call; in etcd, at one instant of each Raft group."""
 
     async def split(self, cluster: str, names: Sequence[str], parts: int) -> Parts:
         """Divide the records below `names` into parts of about the same size."""

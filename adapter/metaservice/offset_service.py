@@ -4,15 +4,17 @@ A bad entry of a save gets INVALID in its row and the others are saved: a save c
 entry must not affect the others (invariant 10). A request that is bad as a whole gets INVALID_ARGUMENT.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import aclosing
 from itertools import islice
 
 from adapter import __version__
-from adapter.errors import InvalidInputError
+from adapter.errors import InvalidInputError, NotReadyError, OverloadedError
 from adapter.meta.requests import parse_names
 from adapter.meta.wire import add_result, namespace_of, reply_offset, save_entries
-from adapter.metaservice import group_reads
+from adapter.metaservice import group_reads, scan_replies
 from adapter.metaservice.bulk import TIME
 from adapter.metaservice.bulk_checks import check
 from adapter.metaservice.clock_skew import SkewedClocks, has_future_time, shifted_entries, shifted_records
@@ -41,6 +43,8 @@ from adapter.runtime.statuses import Context, answering
 PATH_MAX_BYTES = 4096  # Linux's PATH_MAX
 NO_ROOM = "the reply has no room for the stored record"
 ANSWER_BYTES = 32 * 2**20  # records in the reply to a merge; an adapter accepts messages of up to 64 MiB
+IDLE_S = 60.0  # of the reader of a snapshot
+MAX_SNAPSHOTS = 4  # that are read at the same time
 MAX_SAVED = 25_000  # entries of a save, which blocks the others meanwhile; an adapter sends up to 20,000
 
 
@@ -52,6 +56,7 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         self._limits = limits
         self._metrics = metrics
         self._clocks = SkewedClocks(metrics)
+        self._snapshots = 0  # that are being read
 
     @answering
     async def SaveOffsetData(  # noqa: D102 - documented in the proto, as all RPCs
@@ -168,7 +173,29 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         after = parse_page_token(request.page_token, prefix, fields)
         until = parse_page_token(request.until_token, prefix, fields, "until_token")
         page = await self._engine.scan_page(cluster, names, request.page_size or DEFAULT_SCAN_PAGE, after, until)
-        return meta_pb.ScanOffsetDataReply(keys=page.keys, records=page.records, next_page_token=page.after)
+        if request.as_packed:
+            return meta_pb.ScanOffsetDataReply(packed=await scan_replies.packed(page), next_page_token=page.after)
+        return await scan_replies.by_row(page, cluster)
+
+    @answering
+    async def SnapshotOffsetData(  # type: ignore[override]  # noqa: D102 - a method that writes its replies
+        self, request: meta_pb.SnapshotOffsetDataRequest, context: Context
+    ) -> None:
+        self._metrics.calls.labels("SnapshotOffsetData").inc()
+        names, cluster = parse_listed(request.namespace, request.group), _cluster(request.cluster_name)
+        if self._snapshots == MAX_SNAPSHOTS:
+            raise OverloadedError(f"{MAX_SNAPSHOTS} snapshots are being read already; come back when one is", retry_after_s=1.0)
+        self._snapshots += 1
+        try:
+            records = 0
+            await _send(context, meta_pb.SnapshotOffsetDataReply(taken_at_ms=wall_ms()))
+            async with aclosing(self._engine.snapshot(cluster, names)) as pages:
+                async for page in pages:
+                    await _send(context, meta_pb.SnapshotOffsetDataReply(packed=await scan_replies.packed(page)))
+                    records += len(page.keys)
+            await _send(context, meta_pb.SnapshotOffsetDataReply(records=records))
+        finally:
+            self._snapshots -= 1
 
     @answering
     async def MergeOffsetData(self, request: meta_pb.MergeOffsetDataRequest, context: Context) -> meta_pb.MergeOffsetDataReply:  # noqa: D102
@@ -245,6 +272,15 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         good = [entry for entry, bad in zip(entries, problems, strict=True) if not bad]
         saved = iter(await self._engine.save(cluster, good, reported))
         return [SaveOutcome(Status.INVALID, None, bad) if bad else next(saved) for bad in problems]
+
+
+async def _send(context: Context, reply: meta_pb.SnapshotOffsetDataReply) -> None:
+    """Send a part of a snapshot. Raises NotReadyError if nobody reads: a snapshot keeps files on the disk."""
+    try:
+        async with asyncio.timeout(IDLE_S):
+            await context.write(reply)
+    except TimeoutError as error:
+        raise NotReadyError(f"the snapshot was ended: its reader did nothing for {IDLE_S:g} s") from error
 
 
 async def _add_standing(reply: meta_pb.MergeOffsetDataReply, differing: Sequence[Differing], places: Sequence[int]) -> None:

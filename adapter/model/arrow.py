@@ -6,6 +6,7 @@ signed integers or Python's datetime becomes null, and the column `problem` says
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -43,9 +44,18 @@ def decode_records(keys: Sequence[bytes], records: Sequence[bytes]) -> pa.Record
     The keys together and the records together must be under 2 GiB each. Raises StoreDamagedError for a damaged key or record,
     InvalidInputError if the numbers of keys and records differ.
     """
-    if len(keys) != len(records):
-        raise InvalidInputError(f"{len(keys)} keys but {len(records)} records")
-    namespace, group, shard = _names(keys)
+    return _decoded(_Values.joined(keys), _Values.joined(records), 3)
+
+
+def decode_packed(keys: bytes, key_sizes: bytes, records: bytes, record_sizes: bytes) -> pa.RecordBatch:
+    """As `decode_records`, from the four columns of `PackedRows`, whose keys begin with the cluster."""
+    return _decoded(_Values.sized(keys, key_sizes), _Values.sized(records, record_sizes), 4)
+
+
+def _decoded(keys: "_Values", records: "_Values", names: int) -> pa.RecordBatch:
+    if keys.size != records.size:
+        raise InvalidInputError(f"{keys.size} keys but {records.size} records")
+    namespace, group, shard = _names(keys, names)[-3:]
     heads, topic, metadata = _parts(records)
     epoch, offset, at_ms = (heads[name].astype(np.uint64) for name in ("epoch", "offset", "committed_at_ms"))
     # 0 means that the writer did not know the time.
@@ -68,7 +78,7 @@ def decode_records(keys: Sequence[bytes], records: Sequence[bytes]) -> pa.Record
 
 def decode_seqs(records: Sequence[bytes]) -> _U64:
     """Decode the write counters of records. Raises StoreDamagedError."""
-    heads, _, _ = _parts(records)
+    heads, _, _ = _parts(_Values.joined(records))
     return heads["seq"].astype(np.uint64)
 
 
@@ -114,38 +124,60 @@ def as_bytes(column: pa.BinaryArray) -> list[bytes]:
     return [whole[start:end] for start, end in pairwise(ends.tolist())]
 
 
-def _names(keys: Sequence[bytes]) -> list[pa.Array]:
-    """Split each key into its three names. Raises StoreDamagedError.
+class _Values(NamedTuple):
+    """Byte strings, one after the other in `data`; value i is from `ends[i]` to `ends[i + 1]`."""
+
+    data: bytes
+    ends: _Ints
+
+    @classmethod
+    def joined(cls, values: Sequence[bytes]) -> Self:
+        return cls(b"".join(values), _ends_of(np.fromiter(map(len, values), np.int64, len(values))))
+
+    @classmethod
+    def sized(cls, data: bytes, sizes: bytes) -> Self:
+        """`sizes` are 16-bit integers, little endian."""
+        ends = _ends_of(np.frombuffer(sizes, "<u2"))
+        if ends[-1] != len(data):
+            raise StoreDamagedError(f"{len(data)} bytes, though {ends[-1]} should have come")
+        return cls(data, ends)
+
+    @property
+    def size(self) -> int:
+        return len(self.ends) - 1
+
+
+def _names(keys: _Values, names: int) -> list[pa.Array]:
+    """Split each key into its names. Raises StoreDamagedError.
 
     The joined keys become one Arrow array by cutting before and after each length byte; the names are then taken from it.
     """
-    data, ends = _join(keys)
-    bytes_ = np.frombuffer(data, np.uint8)
-    cuts = np.empty((len(keys), 6), np.int64)
-    at = ends[:-1]
-    for field in range(3):
-        good = at < ends[1:]
+    data = np.frombuffer(keys.data, np.uint8)
+    cuts = np.empty((keys.size, 2 * names), np.int64)
+    at = keys.ends[:-1]
+    for field in range(names):
+        good = at < keys.ends[1:]
         if not good.all():
             _damaged("key", keys, good)
         cuts[:, 2 * field] = at
         cuts[:, 2 * field + 1] = at + 1
-        at = at + 1 + bytes_[at]
-    good = at == ends[1:]
+        at = at + 1 + data[at]
+    good = at == keys.ends[1:]
     if not good.all():
         _damaged("key", keys, good)
-    return _taken(data, cuts, ends[-1], (1, 3, 5), keys, "key")
+    return _taken(keys, cuts, range(1, 2 * names, 2), "key")
 
 
-def _parts(records: Sequence[bytes]) -> tuple[npt.NDArray[np.void], pa.Array, pa.Array]:
+def _parts(records: _Values) -> tuple[npt.NDArray[np.void], pa.Array, pa.Array]:
     """Split records into fixed heads, topics and metadata. Raises StoreDamagedError."""
-    data, ends = _join(records)
+    data, ends = records
     good = np.diff(ends) >= _HEAD.itemsize
     if not good.all():
         _damaged("record", records, good)
-    if len(data) == _HEAD.itemsize * len(records):  # no record has topic or metadata
-        empty = pa.repeat(pa.scalar(""), len(records))
+    if len(data) == _HEAD.itemsize * records.size:  # no record has topic or metadata
+        empty = pa.repeat(pa.scalar(""), records.size)
         return np.frombuffer(data, _HEAD), empty, empty
-    cuts = np.empty((len(records), 3), np.int64)
+    cuts = np.empty((records.size, 3), np.int64)
     cuts[:, 0] = ends[:-1]
     cuts[:, 1] = ends[:-1] + _HEAD.itemsize
     gathered = np.frombuffer(data, np.uint8)[(ends[:-1, None] + np.arange(_HEAD.itemsize))]
@@ -154,23 +186,23 @@ def _parts(records: Sequence[bytes]) -> tuple[npt.NDArray[np.void], pa.Array, pa
     good = cuts[:, 2] + heads["metadata_size"] == ends[1:]
     if not good.all():
         _damaged("record", records, good)
-    topic, metadata = _taken(data, cuts, ends[-1], (1, 2), records, "record")
+    topic, metadata = _taken(records, cuts, (1, 2), "record")
     return heads, topic, metadata
 
 
-def _join(values: Sequence[bytes]) -> tuple[bytes, _Ints]:
-    """Join all values. Returns the bytes, and where each value starts plus where the last one ends."""
-    ends = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=ends[1:])
+def _ends_of(sizes: npt.NDArray[np.integer]) -> _Ints:
+    """Where each value starts, and where the last one ends."""
+    ends = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=ends[1:])
     if ends[-1] > _BUFFER_MAX:
         raise InvalidInputError(f"{ends[-1]} bytes in one batch; at most {_BUFFER_MAX} fit")
-    return b"".join(values), ends
+    return ends
 
 
-def _taken(data: bytes, cuts: _Ints, end: int, wanted: Sequence[int], values: Sequence[bytes], what: str) -> list[pa.Array]:
-    """Cut `data` at `cuts` and return the pieces at the indexes `wanted` of each value, as text columns."""
-    offsets = np.append(cuts.reshape(-1), end).astype(np.int32)
-    pieces = pa.Array.from_buffers(pa.binary(), cuts.size, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+def _taken(values: _Values, cuts: _Ints, wanted: Sequence[int], what: str) -> list[pa.Array]:
+    """Cut the values at `cuts` and return the pieces at the indexes `wanted` of each value, as text columns."""
+    offsets = np.append(cuts.reshape(-1), values.ends[-1]).astype(np.int32)
+    pieces = pa.Array.from_buffers(pa.binary(), cuts.size, [None, pa.py_buffer(offsets), pa.py_buffer(values.data)])
     columns = []
     for piece in wanted:
         column = pieces.take(pa.array(np.arange(piece, cuts.size, cuts.shape[1], dtype=np.int64)))
@@ -190,9 +222,9 @@ def _is_text(value: bytes) -> bool:
     return True
 
 
-def _damaged(what: str, values: Sequence[bytes], good: npt.NDArray[np.bool_]) -> None:
+def _damaged(what: str, values: _Values, good: npt.NDArray[np.bool_]) -> None:
     first = int(np.argmin(good))
-    raise StoreDamagedError(f"{what} {values[first].hex()} is damaged")
+    raise StoreDamagedError(f"{what} {values.data[values.ends[first] : values.ends[first + 1]].hex()} is damaged")
 
 
 def _signed(values: _U64) -> pa.Array:

@@ -10,7 +10,13 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 if sys.path[:1] == [str(Path(__file__).parent)]:
     del sys.path[0]
 
-from adapter.pipeline.cli import main
+try:
+    from adapter.pipeline.cli import main
+except ModuleNotFoundError as error:  # spark-submit runs `python3` unless it is told another one
+    here = (home / "bin" / "python" for home in Path(__file__).parents)
+    python = next((str(path) for path in here if path.exists()), "the Python in which offset-adapter is installed")
+    sys.stderr.write(f"error: {sys.executable} has no module {error.name}: set PYSPARK_PYTHON to {python}\n")
+    sys.exit(2)
 
 if __name__ == "__main__":
     main()

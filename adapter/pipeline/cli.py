@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -14,6 +14,8 @@ from adapter.pipeline import jobs
 from adapter.pipeline.config import JobConfig
 from adapter.runtime import logs
 from adapter.runtime.config import LogSection, load
+
+Conf = Mapping[str, str]
 
 ENTRY = Path(__file__).with_name("__main__.py")
 _SPARK_LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -26,7 +28,14 @@ _config = click.option(
 _master = click.option(
     "--master",
     metavar="URL",
-    help="Where Spark runs: local[4], spark://HOST:7077, yarn... [default: local[*], or the master of spark-submit]",
+    help="Where Spark runs: local[4], spark://HOST:7077, yarn... [default: spark.master of Spark's settings, or local[*]]",
+)
+_conf = click.option(
+    "--conf",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=lambda _context, _parameter, given: _settings(given),
+    help="A setting of Spark, such as spark.driver.memory=4g; may be repeated. It wins over spark-submit's and the defaults.",
 )
 _dry_run = click.option("--dry-run", is_flag=True, help="Read, count and show; write no table, file or offset.")
 _apply = click.option(
@@ -37,6 +46,14 @@ _available_now = click.option(
     is_flag=True,
     help="Read what the journals hold now, then end. Without it the job runs on.",
 )
+
+
+def _settings(given: Sequence[str]) -> Conf:
+    """The options --conf as settings. Raises InvalidInputError for one that is not KEY=VALUE."""
+    for text in given:
+        if "=" not in text or not text.startswith("spark."):
+            raise InvalidInputError(f"--conf {text}: is not KEY=VALUE with a key that begins with spark.")
+    return dict(text.split("=", 1) for text in given)
 
 
 def _show(text: Callable[[], object]) -> Callable[[click.Context, click.Parameter, bool], None]:
@@ -84,59 +101,64 @@ def cli() -> None:
 @cli.command()
 @_config
 @_master
+@_conf
 @_dry_run
 @_available_now
-def lag(config: Path | None, master: str | None, *, dry_run: bool, available_now: bool) -> None:
+def lag(config: Path | None, master: str | None, conf: Conf, *, dry_run: bool, available_now: bool) -> None:
     """Compute lag, rates, status and rewinds of every group, continuously, from the journals of all adapters."""
-    _run("lag", config, master, jobs.Switches(dry_run=dry_run, available_now=available_now))
+    _run("lag", config, master, conf, jobs.Switches(dry_run=dry_run, available_now=available_now))
 
 
 @cli.command()
 @_config
 @_master
+@_conf
 @_dry_run
 @_apply
-def reconcile(config: Path | None, master: str | None, *, dry_run: bool, apply: bool) -> None:
+def reconcile(config: Path | None, master: str | None, conf: Conf, *, dry_run: bool, apply: bool) -> None:
     """Compare snapshots of all adapters with the Meta Service, and repair it with --apply."""
-    _run("reconcile", config, master, jobs.Switches(dry_run=dry_run, apply=apply))
+    _run("reconcile", config, master, conf, jobs.Switches(dry_run=dry_run, apply=apply))
 
 
 @cli.command("import")
 @_config
 @_master
+@_conf
 @_dry_run
 @_apply
-def import_command(config: Path | None, master: str | None, *, dry_run: bool, apply: bool) -> None:
+def import_command(config: Path | None, master: str | None, conf: Conf, *, dry_run: bool, apply: bool) -> None:
     """Import offsets from files of RocketMQ or Kafka. They are merged: no offset is lowered."""
-    _run("import", config, master, jobs.Switches(dry_run=dry_run, apply=apply))
+    _run("import", config, master, conf, jobs.Switches(dry_run=dry_run, apply=apply))
 
 
 @cli.command()
 @_config
 @_master
+@_conf
 @_dry_run
-def export(config: Path | None, master: str | None, *, dry_run: bool) -> None:
+def export(config: Path | None, master: str | None, conf: Conf, *, dry_run: bool) -> None:
     """Write the Meta Service's offsets as files of RocketMQ or Kafka."""
-    _run("export", config, master, jobs.Switches(dry_run=dry_run))
+    _run("export", config, master, conf, jobs.Switches(dry_run=dry_run))
 
 
 @cli.command()
 @_config
 @_master
+@_conf
 @_dry_run
-def report(config: Path | None, master: str | None, *, dry_run: bool) -> None:
+def report(config: Path | None, master: str | None, conf: Conf, *, dry_run: bool) -> None:
     """Write an HTML page and plots from the tables of `lag`."""
-    _run("report", config, master, jobs.Switches(dry_run=dry_run))
+    _run("report", config, master, conf, jobs.Switches(dry_run=dry_run))
 
 
-def _run(name: str, path: Path | None, master: str | None, switches: jobs.Switches) -> None:
+def _run(name: str, path: Path | None, master: str | None, conf: Conf, switches: jobs.Switches) -> None:
     if switches.dry_run and switches.apply:
         raise InvalidInputError("--apply writes and --dry-run does not: give one of them")
     config = load(path, JobConfig) if path else JobConfig()
     logs.setup(config.log)
     # Read by Spark's launcher. Without effect if spark-submit has started the JVM.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", shlex.quote(f"-Dlog4j2.configurationFile={_SPARK_LOGGING}"))
-    sys.exit(jobs.run_job(name, config, switches, master))
+    sys.exit(jobs.run_job(name, config, switches, master, conf))
 
 
 def main() -> None:

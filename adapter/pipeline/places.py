@@ -9,16 +9,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
-
-import pyarrow as pa
-from pyarrow import fs
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 from adapter.errors import AdapterError, ConfigError
 from adapter.runtime import files
 
 # Hadoop's URL schemes for S3; pyarrow knows s3 only.
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
+_S3_SCHEMES = {"s3", *_SCHEMES}
+# Schemes whose URLs name a container before the @: abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH.
+_CONTAINER_SCHEMES = {"abfs", "abfss"}
+# What may stand in the path of a URL beside letters and digits.
+_UNQUOTED = "/=,:+-._~"
 # Parameters of a URL that may be shown; others may be credentials.
 _HARMLESS = {"endpoint_override", "region", "scheme"}
 
@@ -38,9 +40,9 @@ class Place:
     url: str
 
     @classmethod
-    def of(cls, text: str | Path) -> Self:
+    def of(cls, text: "str | Path | Place") -> Self:
         """A place by its path or URL; a relative path is made absolute."""
-        text = str(text)
+        text = text.url if isinstance(text, Place) else str(text)
         if "://" not in text:
             return cls(str(Path(text).absolute()))
         scheme, rest = text.split("://", 1)
@@ -55,16 +57,21 @@ class Place:
         return f"Place({str(self)!r})"
 
     def __truediv__(self, name: str) -> "Place":
-        """A place below this one. `name` may have slashes; it is not quoted."""
+        """A place below this one. `name` may have slashes; it is a name as in a file system, not quoted as in a URL."""
         if not self.is_remote:
             return Place(f"{self.url}/{name}" if self.url != "/" else f"/{name}")
         parts = urlsplit(self.url)
-        return Place(urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}")))
+        return Place(urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{quote(name, safe=_UNQUOTED)}")))
 
     @property
     def is_remote(self) -> bool:
         """Whether it is a URL: every machine sees the same."""
         return "://" in self.url
+
+    @property
+    def name(self) -> str:
+        """The last part of the path, as `/` takes it."""
+        return unquote(urlsplit(self.url).path.rpartition("/")[2]) if self.is_remote else self.path.name
 
     @property
     def path(self) -> Path:
@@ -73,11 +80,18 @@ class Place:
             raise ConfigError(f"{self}: is a URL, and this has to be a path")
         return Path(self.url)
 
-    def opened(self) -> tuple[fs.FileSystem, str]:
+    def opened(self) -> tuple[Any, str]:
         """The file system, and the path in it. Raises ConfigError for a URL that cannot be opened."""
         if not self.is_remote:
-            return fs.LocalFileSystem(), self.url
-        return _opened(self.url)
+            return _fs().LocalFileSystem(), self.url
+        parts = urlsplit(self.url)
+        root = urlunsplit(parts._replace(scheme=_SCHEMES.get(parts.scheme, parts.scheme), path="/"))
+        try:
+            system, base = _opened(root)
+        except (OSError, ValueError, NotImplementedError) as error:  # Arrow's own errors are ValueErrors
+            reason = str(error).partition("\n")[0].replace(root, redacted(root))
+            raise ConfigError(f"{self}: cannot be opened: {reason}") from error
+        return system, f"{base.rstrip('/')}{unquote(parts.path)}"
 
     def read(self) -> bytes:
         """The content of a file. Raises FileNotFoundError, OSError."""
@@ -99,17 +113,17 @@ class Place:
     def entries(self, *, recursive: bool = False) -> list[Entry]:
         """What is below a directory, by path; empty if it does not exist. Raises OSError."""
         system, base = self.opened()
-        found = system.get_file_info(fs.FileSelector(base, allow_not_found=True, recursive=recursive))
+        found = system.get_file_info(_fs().FileSelector(base, allow_not_found=True, recursive=recursive))
         start = len(base.rstrip("/")) + 1
-        return sorted(Entry(info.path[start:], info.size or 0, info.type == fs.FileType.Directory) for info in found)
+        return sorted(Entry(info.path[start:], info.size or 0, info.type == _fs().FileType.Directory) for info in found)
 
     def is_directory(self) -> bool:
         """Whether it is a directory; in an object store, whether anything is below it. Raises OSError."""
-        return bool(self._type() == fs.FileType.Directory)
+        return bool(self._type() == _fs().FileType.Directory)
 
     def is_file(self) -> bool:
         """Whether it is a file. Raises OSError."""
-        return bool(self._type() == fs.FileType.File)
+        return bool(self._type() == _fs().FileType.File)
 
     def make(self) -> None:
         """Make the directory and those above it; object stores need none. Raises OSError."""
@@ -139,11 +153,22 @@ class Place:
 
 def redacted(url: str) -> str:
     """A URL without user, password, and parameters that may be credentials; anything else as it is."""
-    if "://" not in url:
+    scheme, separator, rest = url.partition("://")
+    if not separator:
         return url
-    parts = urlsplit(url)
-    shown = urlencode([(name, value if name in _HARMLESS else "***") for name, value in parse_qsl(parts.query)], safe="*:/")
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=shown))
+    rest, _, query = rest.partition("?")
+    values = [(name, value if name in _HARMLESS else "***") for name, value in parse_qsl(query, keep_blank_values=True)]
+    return f"{scheme}://{_without_user(scheme, rest)}" + (f"?{urlencode(values, safe='*:/')}" if values else "")
+
+
+def _without_user(scheme: str, rest: str) -> str:
+    authority, slash, path = rest.partition("/")
+    user, at, host = authority.rpartition("@")
+    if at:
+        return rest if scheme in _CONTAINER_SCHEMES and ":" not in user else f"{host}{slash}{path}"
+    if scheme in _S3_SCHEMES and ":" in authority:  # a secret with a slash that is not quoted: such a URL is refused, and shown
+        return rest.rpartition("@")[2] if "@" in rest else "***"
+    return rest
 
 
 def data_files(place: Place, suffix: str = ".parquet") -> Iterator[Place]:
@@ -151,13 +176,17 @@ def data_files(place: Place, suffix: str = ".parquet") -> Iterator[Place]:
     return (place / entry.path for entry in place.entries() if not entry.is_directory and entry.path.endswith(suffix))
 
 
+def _fs() -> Any:  # noqa: ANN401 - pyarrow has no types
+    """Pyarrow's file systems, imported when one is used: settings are checked without the extra `spark`, too."""
+    from pyarrow import fs  # noqa: PLC0415
+
+    return fs
+
+
 @lru_cache(maxsize=64)
-def _opened(url: str) -> tuple[fs.FileSystem, str]:
-    scheme, _, rest = url.partition("://")
-    try:
-        opened: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(f"{_SCHEMES.get(scheme, scheme)}://{rest}")
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise ConfigError(f"{redacted(url)}: cannot be opened: {error}") from error
+def _opened(root: str) -> tuple[Any, str]:
+    """The file system of a URL with the path /, and what a path in it begins with."""
+    opened: tuple[Any, str] = _fs().FileSystem.from_uri(root)
     return opened
 
 

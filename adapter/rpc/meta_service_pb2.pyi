@@ -932,7 +932,7 @@ class SplitOffsetDataReply(_message.Message):
     TOKENS_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
     records: _builtins.int
-    """Records in all parts, tombstones included."""
+    """Records in all parts, tombstones included. Exact up to 50,000, else about."""
     @_builtins.property
     def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Ascending; at most `parts` - 1. Each ends one part and starts the next."""
@@ -961,6 +961,7 @@ class ScanOffsetDataRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     UNTIL_TOKEN_FIELD_NUMBER: _builtins.int
+    AS_PACKED_FIELD_NUMBER: _builtins.int
     cluster_name: _builtins.str
     namespace: _builtins.str
     """As in ListOffsetDataRequest."""
@@ -973,6 +974,8 @@ class ScanOffsetDataRequest(_message.Message):
     """
     until_token: _builtins.bytes
     """A token of a split: read up to and including it. Empty: to the end."""
+    as_packed: _builtins.bool
+    """Requests `packed` instead of `keys` and `records`."""
     def __init__(
         self,
         *,
@@ -982,10 +985,11 @@ class ScanOffsetDataRequest(_message.Message):
         page_size: _builtins.int = ...,
         page_token: _builtins.bytes = ...,
         until_token: _builtins.bytes = ...,
+        as_packed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_name", b"cluster_name", "group", b"group", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "until_token", b"until_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_packed", b"as_packed", "cluster_name", b"cluster_name", "group", b"group", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "until_token", b"until_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -998,6 +1002,7 @@ class ScanOffsetDataReply(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    PACKED_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.bytes
     """Empty: this was the last page."""
     @_builtins.property
@@ -1008,20 +1013,125 @@ class ScanOffsetDataReply(_message.Message):
     def records(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """At the same indexes, encoded by `codec.encode_record`."""
 
+    @_builtins.property
+    def packed(self) -> Global___PackedRows:
+        """If requested: the rows of the page."""
+
     def __init__(
         self,
         *,
         keys: _abc.Iterable[_builtins.bytes] | None = ...,
         records: _abc.Iterable[_builtins.bytes] | None = ...,
         next_page_token: _builtins.bytes = ...,
+        packed: Global___PackedRows | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["packed", b"packed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "next_page_token", b"next_page_token", "records", b"records"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "next_page_token", b"next_page_token", "packed", b"packed", "records", b"records"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ScanOffsetDataReply: _TypeAlias = ScanOffsetDataReply  # noqa: Y015
+
+@_typing.final
+class PackedRows(_message.Message):
+    """Rows as four columns, which a reader decodes without touching each row."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: _builtins.int
+    KEY_SIZES_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    RECORD_SIZES_FIELD_NUMBER: _builtins.int
+    keys: _builtins.bytes
+    """(cluster, namespace, group, shard), encoded by `codec.pack_names` as page
+    tokens are, in key order, one after the other.
+    """
+    key_sizes: _builtins.bytes
+    """The number of bytes of each key, as 16-bit integers, little endian."""
+    records: _builtins.bytes
+    """At the same indexes, encoded by `codec.encode_record`, one after the other.
+    The write counter has no meaning.
+    """
+    record_sizes: _builtins.bytes
+    """The number of bytes of each record, as 16-bit integers, little endian."""
+    def __init__(
+        self,
+        *,
+        keys: _builtins.bytes = ...,
+        key_sizes: _builtins.bytes = ...,
+        records: _builtins.bytes = ...,
+        record_sizes: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_sizes", b"key_sizes", "keys", b"keys", "record_sizes", b"record_sizes", "records", b"records"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PackedRows: _TypeAlias = PackedRows  # noqa: Y015
+
+@_typing.final
+class SnapshotOffsetDataRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_NAME_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    cluster_name: _builtins.str
+    namespace: _builtins.str
+    """As in ListOffsetDataRequest."""
+    group: _builtins.str
+    def __init__(
+        self,
+        *,
+        cluster_name: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+        group: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_name", b"cluster_name", "group", b"group", "namespace", b"namespace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SnapshotOffsetDataRequest: _TypeAlias = SnapshotOffsetDataRequest  # noqa: Y015
+
+@_typing.final
+class SnapshotOffsetDataReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TAKEN_AT_MS_FIELD_NUMBER: _builtins.int
+    PACKED_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    taken_at_ms: _builtins.int
+    """In the first reply, which has no rows: the instant, by this server's clock.
+    Unix time in milliseconds.
+    """
+    records: _builtins.int
+    """In the last reply, which has no rows: how many there were. A stream without it
+    is not whole.
+    """
+    @_builtins.property
+    def packed(self) -> Global___PackedRows:
+        """The next rows."""
+
+    def __init__(
+        self,
+        *,
+        taken_at_ms: _builtins.int = ...,
+        packed: Global___PackedRows | None = ...,
+        records: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_records", b"_records", "packed", b"packed", "records", b"records"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_records", b"_records", "packed", b"packed", "records", b"records", "taken_at_ms", b"taken_at_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__records: _TypeAlias = _typing.Literal["records"]  # noqa: Y015
+    _WhichOneofArgType__records: _TypeAlias = _typing.Literal["_records", b"_records"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__records) -> _WhichOneofReturnType__records | None: ...
+
+Global___SnapshotOffsetDataReply: _TypeAlias = SnapshotOffsetDataReply  # noqa: Y015
 
 @_typing.final
 class MergeOffsetDataRequest(_message.Message):

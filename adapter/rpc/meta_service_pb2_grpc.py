@@ -74,6 +74,11 @@ class MetaServiceServiceStub:
                 request_serializer=adapter_dot_rpc_dot_meta__service__pb2.ScanOffsetDataRequest.SerializeToString,
                 response_deserializer=adapter_dot_rpc_dot_meta__service__pb2.ScanOffsetDataReply.FromString,
                 _registered_method=True)
+        self.SnapshotOffsetData = channel.unary_stream(
+                '/meta.service.common.MetaServiceService/SnapshotOffsetData',
+                request_serializer=adapter_dot_rpc_dot_meta__service__pb2.SnapshotOffsetDataRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_meta__service__pb2.SnapshotOffsetDataReply.FromString,
+                _registered_method=True)
         self.MergeOffsetData = channel.unary_unary(
                 '/meta.service.common.MetaServiceService/MergeOffsetData',
                 request_serializer=adapter_dot_rpc_dot_meta__service__pb2.MergeOffsetDataRequest.SerializeToString,
@@ -155,8 +160,17 @@ class MetaServiceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ScanOffsetData(self, request, context):
-        """For bulk readers: a page in packed form (adapter/model/codec.py), tombstones
+        """For bulk readers: a page in the form of adapter/model/codec.py, tombstones
         included. Costs the server a fraction of ListOffsetData.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SnapshotOffsetData(self, request, context):
+        """All records as they are at one instant, tombstones included, in key order;
+        with etcd, at one instant of each Raft group. Commits go on. The client has to
+        read on: the server ends a call that nobody reads for a minute.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -230,6 +244,11 @@ def add_MetaServiceServiceServicer_to_server(servicer, server):
                     servicer.ScanOffsetData,
                     request_deserializer=adapter_dot_rpc_dot_meta__service__pb2.ScanOffsetDataRequest.FromString,
                     response_serializer=adapter_dot_rpc_dot_meta__service__pb2.ScanOffsetDataReply.SerializeToString,
+            ),
+            'SnapshotOffsetData': grpc.unary_stream_rpc_method_handler(
+                    servicer.SnapshotOffsetData,
+                    request_deserializer=adapter_dot_rpc_dot_meta__service__pb2.SnapshotOffsetDataRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_meta__service__pb2.SnapshotOffsetDataReply.SerializeToString,
             ),
             'MergeOffsetData': grpc.unary_unary_rpc_method_handler(
                     servicer.MergeOffsetData,
@@ -463,6 +482,33 @@ class MetaServiceService:
             '/meta.service.common.MetaServiceService/ScanOffsetData',
             adapter_dot_rpc_dot_meta__service__pb2.ScanOffsetDataRequest.SerializeToString,
             adapter_dot_rpc_dot_meta__service__pb2.ScanOffsetDataReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SnapshotOffsetData(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/meta.service.common.MetaServiceService/SnapshotOffsetData',
+            adapter_dot_rpc_dot_meta__service__pb2.SnapshotOffsetDataRequest.SerializeToString,
+            adapter_dot_rpc_dot_meta__service__pb2.SnapshotOffsetDataReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -69,8 +69,13 @@ class MetaServiceServiceStub:
     the same size.
     """
     ScanOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.ScanOffsetDataRequest, _meta_service_pb2.ScanOffsetDataReply]
-    """For bulk readers: a page in packed form (adapter/model/codec.py), tombstones
+    """For bulk readers: a page in the form of adapter/model/codec.py, tombstones
     included. Costs the server a fraction of ListOffsetData.
+    """
+    SnapshotOffsetData: _grpc.UnaryStreamMultiCallable[_meta_service_pb2.SnapshotOffsetDataRequest, _meta_service_pb2.SnapshotOffsetDataReply]
+    """All records as they are at one instant, tombstones included, in key order;
+    with etcd, at one instant of each Raft group. Commits go on. The client has to
+    read on: the server ends a call that nobody reads for a minute.
     """
     MergeOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.MergeOffsetDataRequest, _meta_service_pb2.MergeOffsetDataReply]
     """For flushes and bulk writers: merges as SaveOffsetData does, but in parts.
@@ -122,8 +127,13 @@ class MetaServiceServiceAsyncStub(MetaServiceServiceStub):
     the same size.
     """
     ScanOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.ScanOffsetDataRequest, _meta_service_pb2.ScanOffsetDataReply]  # type: ignore[assignment]
-    """For bulk readers: a page in packed form (adapter/model/codec.py), tombstones
+    """For bulk readers: a page in the form of adapter/model/codec.py, tombstones
     included. Costs the server a fraction of ListOffsetData.
+    """
+    SnapshotOffsetData: _aio.UnaryStreamMultiCallable[_meta_service_pb2.SnapshotOffsetDataRequest, _meta_service_pb2.SnapshotOffsetDataReply]  # type: ignore[assignment]
+    """All records as they are at one instant, tombstones included, in key order;
+    with etcd, at one instant of each Raft group. Commits go on. The client has to
+    read on: the server ends a call that nobody reads for a minute.
     """
     MergeOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.MergeOffsetDataRequest, _meta_service_pb2.MergeOffsetDataReply]  # type: ignore[assignment]
     """For flushes and bulk writers: merges as SaveOffsetData does, but in parts.
@@ -220,8 +230,19 @@ class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_service_pb2.ScanOffsetDataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_service_pb2.ScanOffsetDataReply, _abc.Awaitable[_meta_service_pb2.ScanOffsetDataReply]]:
-        """For bulk readers: a page in packed form (adapter/model/codec.py), tombstones
+        """For bulk readers: a page in the form of adapter/model/codec.py, tombstones
         included. Costs the server a fraction of ListOffsetData.
+        """
+
+    @_abc_1.abstractmethod
+    def SnapshotOffsetData(
+        self,
+        request: _meta_service_pb2.SnapshotOffsetDataRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_meta_service_pb2.SnapshotOffsetDataReply], _abc.AsyncIterator[_meta_service_pb2.SnapshotOffsetDataReply]]:
+        """All records as they are at one instant, tombstones included, in key order;
+        with etcd, at one instant of each Raft group. Commits go on. The client has to
+        read on: the server ends a call that nobody reads for a minute.
         """
 
     @_abc_1.abstractmethod

@@ -8,10 +8,11 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
-from rocksdict import AccessType, BlockBasedOptions, Cache, Options, Rdict, ReadOptions
+from rocksdict import AccessType, BlockBasedOptions, Cache, Options, Rdict, RdictIter, ReadOptions
 
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError, StoreLockedError
 from adapter.runtime import descriptors
@@ -270,12 +271,44 @@ def scan(db: Rdict, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
 
     Raises StoreDamagedError at a block that cannot be read: rocksdict's own iterators stop there without an error.
     """
-    read_options = ReadOptions()
-    if end:
-        read_options.set_iterate_upper_bound(end)
-    found = db.iter(read_options)
+    found = db.iter(_up_to(end))
     found.seek(start)
     while found.valid():
         yield found.key(), found.value()
         found.next()
     guarded(found.status)
+
+
+def scan_slices(db: Rdict, start: bytes, end: bytes, size: int) -> Iterator[list[tuple[bytes, bytes]]]:
+    """As `scan`, in lists of `size` rows (the last one may be shorter), at half the cost of a row."""
+    rest = db.iter(_up_to(end))  # shows the same instant as `rows`
+    rows = cast("Iterator[tuple[bytes, bytes]]", db.items(from_key=start, read_opt=_up_to(end)))
+    while found := list(islice(rows, size)):
+        start = found[-1][0] + b"\0"
+        yield found
+    _check_nothing_is_left(rest, start)
+
+
+def key_slices(db: Rdict, start: bytes, end: bytes, size: int) -> Iterator[list[bytes]]:
+    """As `scan_slices`, only the keys."""
+    rest = db.iter(_up_to(end))
+    keys = cast("Iterator[bytes]", db.keys(from_key=start, read_opt=_up_to(end)))
+    while found := list(islice(keys, size)):
+        start = found[-1] + b"\0"
+        yield found
+    _check_nothing_is_left(rest, start)
+
+
+def _check_nothing_is_left(rest: RdictIter, start: bytes) -> None:
+    """Raise if there are rows from `start` on, or it cannot be read: rocksdict's fast iterators end there without an error."""
+    rest.seek(start)
+    guarded(rest.status)
+    if rest.valid():
+        raise StorageFailedError(f"the rows from the key {start.hex()} on could not be read; try again")
+
+
+def _up_to(end: bytes) -> ReadOptions:
+    made = ReadOptions()
+    if end:
+        made.set_iterate_upper_bound(end)
+    return made

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from adapter.metaservice.engine import Differing, Engine, MergeCounts, Parts, differing
-from adapter.model.codec import decode_key, decode_record, encode_key, encode_record, pack_names
+from adapter.model.codec import decode_record, encode_key, encode_record, pack_names, unpack_names
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
 from tests.contract.cases import CASES, CLUSTER, REQUESTS, Case, Request, save
 from tests.contract.engines import TRICKY, Opened, everything, standing
@@ -33,7 +33,7 @@ async def scanned(
     while True:
         page = await engine.scan_page(cluster, names, size, after, until)
         assert len(page.keys) == len(page.records) <= size
-        rows += zip(map(decode_key, page.keys), map(decode_record, page.records), strict=True)
+        rows += zip((OffsetKey(*unpack_names(packed)[1:]) for packed in page.keys), map(decode_record, page.records), strict=True)
         after = page.after
         if not after:
             return rows
@@ -188,7 +188,7 @@ async def test_a_scan_ends_with_its_last_key_without_an_empty_page(opened: Opene
         await merge(engine, (A, record(1)), (B, record(2)), (C, record(3)))
         until = pack_names(CLUSTER, *B)
         page = await engine.scan_page(CLUSTER, (), 2, b"", until)
-        assert (page.keys, page.after) == ([encode_key(A), encode_key(B)], b"")
+        assert (page.keys, page.after) == ([pack_names(CLUSTER, *A), until], b"")
         assert await scanned(engine, after=until, until=until) == []
         assert await scanned(engine, after=pack_names(CLUSTER, *C), until=until) == []
 
@@ -208,3 +208,36 @@ async def test_an_empty_store_has_no_parts(opened: Opened) -> None:
     async with opened() as engine:
         assert await engine.split(CLUSTER, (), 8) == Parts([], 0)
         assert await scanned(engine) == []
+
+
+async def snapshot(engine: Engine, *names: str) -> Rows:
+    """All rows of a snapshot."""
+    return [
+        (OffsetKey(*unpack_names(where)[1:]), decode_record(found))
+        async for page in engine.snapshot(CLUSTER, names)
+        for where, found in zip(page.keys, page.records, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("names", [(), ("default",), ("g",), ("default", "g"), ("default", "nobody")])
+async def test_a_snapshot_has_what_a_listing_shows(opened: Opened, names: tuple[str, ...]) -> None:
+    """In the same order, with tombstones, and nothing of other clusters."""
+    async with opened() as engine:
+        await filled(engine)
+        assert await snapshot(engine, *names) == await everything(engine, *names)
+
+
+async def test_a_snapshot_is_of_one_instant(opened: Opened) -> None:
+    """What changes while it is read is not in it, however long it takes."""
+    async with opened() as engine:
+        keys = [key(f"{at:05}") for at in range(12_000)]
+        await merge(engine, *((where, record(1)) for where in keys))
+        pages = engine.snapshot(CLUSTER, ())
+        page = await anext(pages)
+        found = [decode_record(packed) for packed in page.records]
+        assert len(found) < len(keys)
+        await merge(engine, (keys[0], record(2)), (keys[-1], record(2)), (key("a-new-one"), record(2)))
+        await engine.delete(CLUSTER, "default", "g", [keys[-2].shard])
+        found += [decode_record(packed) async for page in pages for packed in page.records]
+        assert found == [record(1)] * len(keys)
+        assert len(await snapshot(engine)) == len(keys) + 1

@@ -10,6 +10,7 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
+from adapter.model.arrow import decode_packed, decode_records
 from adapter.model.codec import encode_key, encode_record, pack_names
 from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.rpc import meta_grpc, meta_pb
@@ -89,6 +90,12 @@ def test_what_was_merged_is_scanned_in_parts_and_read_by_the_other_calls(stub: S
     parts = [scan(stub, cluster_name="trip", page_size=300, page_token=begin, until_token=end) for begin, end in bounds]
     assert [row for part in parts for row in part] == wanted
     assert scan(stub, cluster_name="trip", namespace="default", group="g1") == [row for row in wanted if b"\2g1" in row[0]]
+    page = stub.ScanOffsetData(meta_pb.ScanOffsetDataRequest(cluster_name="trip", as_packed=True), timeout=PATIENCE_S)
+    rows = page.packed
+    columns = decode_packed(rows.keys, rows.key_sizes, rows.records, rows.record_sizes)
+    assert columns.equals(decode_records([packed for packed, _ in wanted], [packed for _, packed in wanted]))
+    assert not page.keys
+    assert not page.records
     listed = stub.GetOffsetData(meta_pb.GetOffsetDataRequest(cluster_name="trip", namespace="default", group="g0"))
     assert len(listed.offsets) == 417
     offset = meta_pb.SaveOffsetDataRequestOffset(namespace="default", shard_name="saved", offset=8, epoch=2, committed_at_ms=6)

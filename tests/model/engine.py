@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from adapter.metaservice.bulk import Cuts
 from adapter.metaservice.engine import (
@@ -19,7 +19,7 @@ from adapter.metaservice.engine import (
     row_bytes,
     tombstones_for,
 )
-from adapter.model.codec import decode_key, decode_record, encode_key, encode_record, pack_names, prefix_end, unpack_names
+from adapter.model.codec import decode_key, decode_record, encode_record, pack_names, prefix_end, unpack_names
 from adapter.model.records import (
     KnownStore,
     OffsetKey,
@@ -32,6 +32,8 @@ from adapter.model.records import (
     expired,
 )
 from adapter.runtime.watermark import Loss
+
+SNAPSHOT_PAGE = 10_000
 
 Records = dict[bytes, OffsetRecord]
 
@@ -126,10 +128,17 @@ class MemoryEngine:
         await self._sync()
         last = pack_names(cluster, *page[-1][0]) if page else b""
         return RawPage(
-            [encode_key(key) for key, _ in page],
+            [pack_names(cluster, *key) for key, _ in page],
             [encode_record(record) for _, record in page],
             last if len(page) == size and last != until else b"",
         )
+
+    async def snapshot(self, cluster: str, names: Sequence[str]) -> AsyncGenerator[RawPage, None]:
+        rows = self._below(pack_names(cluster, *names))
+        await self._sync()
+        for at in range(0, len(rows), SNAPSHOT_PAGE):
+            some = rows[at : at + SNAPSHOT_PAGE]
+            yield RawPage([pack_names(cluster, *key) for key, _ in some], [encode_record(record) for _, record in some], b"")
 
     async def split(self, cluster: str, names: Sequence[str], parts: int) -> Parts:
         cuts = Cuts(parts)

@@ -68,6 +68,25 @@ META_MUTANTS = (
         ("unit/metaservice/rocksdb/test_bulk_turns.py::test_a_page_of_large_records_ends_early_and_goes_on",),
     ),
     Mutant(
+        "scan-ends-where-it-cannot-read",
+        "runtime/rocks.py",
+        "    guarded(rest.status)\n    if rest.valid():\n",
+        "    if rest.valid():\n",
+        "one damaged block, and an export silently lacks everything behind it",
+        (
+            "unit/runtime/test_rocks.py::test_a_damaged_table_is_an_error_and_never_a_short_read",
+            "unit/metaservice/rocksdb/test_splits.py::test_a_damaged_table_fails_a_scan_and_a_split",
+        ),
+    ),
+    Mutant(
+        "sample-of-what-was-there-at-the-start",
+        "metaservice/rocksdb/engine.py",
+        "        self._sample.add(added)\n",
+        "",
+        "a store that grew since its start is read by one task, as if it were small",
+        ("unit/metaservice/rocksdb/test_splits.py::test_a_sample_has_what_was_written_and_what_a_start_found",),
+    ),
+    Mutant(
         "merge-beside-the-lock",
         "metaservice/rocksdb/engine.py",
         "            async with self._saving:\n                values",
@@ -190,8 +209,8 @@ META_MUTANTS = (
     Mutant(
         "meta-check-skips-the-bookkeeping",
         "metaservice/rocksdb/store.py",
-        '    found.seek(b"")\n',
-        "    found.seek(start)\n",
+        'rocks.scan_slices(family, b"", b"", _SLICE)',
+        'rocks.scan_slices(family, start, b"", _SLICE)',
         "one flipped bit in an old row of the bookkeeping: no start, and `meta repair` finds nothing to repair",
         ("unit/metaservice/rocksdb/test_store.py::test_every_bit_of_the_tables_counts",),
     ),

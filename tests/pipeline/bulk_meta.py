@@ -2,9 +2,10 @@
 
 import os
 import signal
+import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +14,7 @@ import grpc
 import psutil
 
 from adapter.metaservice.engine import decide_save
-from adapter.model.codec import decode_key, decode_record, encode_key, encode_record
+from adapter.model.codec import decode_key, decode_record, encode_record, pack_names
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, Status
 from adapter.rpc import meta_pb
 
@@ -31,6 +32,7 @@ class BulkMeta:
         self.faults: deque[Fault] = deque()
         self.refuses: set[str] = set()  # shards
         self.down = False
+        self.knows_columns = True
         self.claims = 0  # not 0: so many records, says a split
         self._lock = threading.Lock()
 
@@ -49,18 +51,28 @@ class BulkMeta:
     def ScanOffsetData(self, request: meta_pb.ScanOffsetDataRequest, context: Any) -> meta_pb.ScanOffsetDataReply:
         """Return a page."""
         self._check(context)
-        rows = sorted((encode_key(key), encode_record(record)) for key, record in self.records.items())
+        rows = [(pack_names("c", *key), encode_record(record)) for key, record in self._named(request)]
         rows = [row for row in rows if row[0] > request.page_token and (not request.until_token or row[0] <= request.until_token)]
         page, rest = rows[: request.page_size], rows[request.page_size :]
-        return meta_pb.ScanOffsetDataReply(
-            keys=[key for key, _ in page], records=[value for _, value in page], next_page_token=page[-1][0] if rest else b""
+        keys, records = [key for key, _ in page], [value for _, value in page]
+        if not self.knows_columns:
+            return meta_pb.ScanOffsetDataReply(keys=keys, records=records)
+        packed = meta_pb.PackedRows(
+            keys=b"".join(keys), key_sizes=_sizes(keys), records=b"".join(records), record_sizes=_sizes(records)
         )
+        return meta_pb.ScanOffsetDataReply(packed=packed, next_page_token=keys[-1] if rest else b"")
 
     def SplitOffsetData(self, request: meta_pb.SplitOffsetDataRequest, context: Any) -> meta_pb.SplitOffsetDataReply:
         """Each key ends a part, up to the number that was asked for."""
         self._check(context)
-        keys = sorted(encode_key(key) for key in self.records)
+        keys = [pack_names("c", *key) for key, _ in self._named(request)]
         return meta_pb.SplitOffsetDataReply(tokens=keys[: request.parts - 1], records=self.claims or len(keys))
+
+    def _named(self, request: Any) -> list[tuple[OffsetKey, OffsetRecord]]:
+        """The records below the names of a request, in key order."""
+        names = [name for name in (request.namespace, request.group) if name]
+        found = [(key, record) for key, record in self.records.items() if list(key[: len(names)]) == names]
+        return sorted(found, key=lambda row: pack_names(*row[0]))
 
     def _check(self, context: Any) -> None:
         if self.down:
@@ -79,6 +91,10 @@ class BulkMeta:
                 reply.applied += 1
             else:
                 reply.superseded += 1
+
+
+def _sizes(values: Sequence[bytes]) -> bytes:
+    return struct.pack(f"<{len(values)}H", *map(len, values))
 
 
 @contextmanager

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from adapter.model.schemas import TIME
+from adapter.pipeline.lag.files import BatchInfo, LagFiles
+from adapter.pipeline.places import Place
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)  # the time of what cannot be read
@@ -81,9 +83,19 @@ def write_batch(tables: Path, batch: int, seconds: float, groups: Sequence[Mappi
         for number in range(row["shards"])
     ]
     write(tables, "shards", batch, shards)
+    complete(tables, batch, seconds)
 
 
-def fleet(tables: Path, batches: int = 60) -> None:
+def complete(tables: Path, batch: int, seconds: float) -> None:
+    """Write the manifest of a batch, with all files that it has."""
+    found = {name: sorted((tables / name / f"batch={batch}").glob("*.parquet")) for name in COLUMNS}
+    paths = {name: [str(path.relative_to(tables)) for path in files] for name, files in found.items()}
+    now = round(at(seconds).timestamp() * 1_000_000)
+    files = LagFiles(Place.of(tables))
+    files.manifest(batch).write(BatchInfo(batch, 1, now, now, files=paths).to_json())
+
+
+def fleet(tables: Path, batches: int = 60, first: int = 0) -> None:
     """Two hours of a small fleet: stopped, stalled, slow, rewound and healthy groups, and one with an unknown lag."""
     for batch in range(batches):
         done = batch / max(batches - 1, 1)
@@ -92,7 +104,7 @@ def fleet(tables: Path, batches: int = 60) -> None:
         rewound = max(0, 42_000 - 2_100 * (batch - batches // 2)) if batch >= batches // 2 else 150
         write_batch(
             tables,
-            batch,
+            first + batch,
             seconds,
             [
                 group("audit-export", "STOP", 40_000 + round(310_000 * done), 7_000 * done, shards=6, worst_shard="audit/3"),
@@ -114,6 +126,8 @@ def fleet(tables: Path, batches: int = 60) -> None:
         rewind(5_200, "mail", None, 9_000, None, kind="reset", skipped=None),
         rewind(5_300, "mail", 9_000, 9_500, 0, kind="reset", skipped=500),
     ]
-    write(tables, "rewinds", batches - 1, rewinds)
+    last = first + batches - 1
+    write(tables, "rewinds", last, rewinds)
     torn = {"segment": "/journal/date=2026-11-21/broker=b1/1763711990000-00000003.parquet", "problem": "is torn: has no footer"}
-    write(tables, "rejects", batches - 1, [{"at": EPOCH, "kind": "unreadable", **torn}])
+    write(tables, "rejects", last, [{"at": EPOCH, "kind": "unreadable", **torn}])
+    complete(tables, last, 7_200)

@@ -1,20 +1,16 @@
-"""The lag job's driver is killed with -9 at random times: its tables end up as those of an undisturbed run."""
+"""The lag job is killed with -9 at every step: its tables end up as those of an undisturbed run, to the byte."""
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
@@ -22,17 +18,18 @@ from rich.console import Console
 from adapter.pipeline.config import JobConfig
 from adapter.pipeline.jobs import DONE, Switches
 from adapter.pipeline.lag import job as lag_job
+from adapter.pipeline.lag.files import STATE, TABLES, LagFiles
+from adapter.pipeline.places import Place
 from adapter.runtime.config import load
+from tests.pipeline import faults
 from tests.pipeline.segments import commits, journal_table, write_segment
 
-# After its next batch is planned; a batch takes about a second, on a fast machine less: then an earlier kill is tried.
-LATEST_KILL_S = 1.5
-TRIES = 6
 PATIENCE_S = 800.0
 BROKERS = ("a", "b/c")
-SEGMENTS = 2  # of each broker
-TABLES = ("shards", "groups", "rewinds", "rejects")
+SEGMENTS = 5  # of each broker: as many batches, so that old ones are deleted
 GROUPS, SHARDS = 4, 3
+ROWS = len(BROKERS) * SEGMENTS * (5 * GROUPS * SHARDS + 1)
+KILLED = -signal.SIGKILL
 
 
 def make_journal(root: Path) -> None:
@@ -46,95 +43,95 @@ def make_journal(root: Path) -> None:
             write_segment(root, table, number, broker=broker)
 
 
-@contextmanager
-def driver(config: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The job in its own process group with its JVM; the group is killed at the end."""
-    command = [
-        sys.executable,
-        "-m",
-        "adapter.pipeline",
-        "lag",
-        "--config",
-        str(config),
-        "--master",
-        "local[2]",
-        "--available-now",
+class Run:
+    """A job.toml, and the output of its job."""
+
+    def __init__(self, directory: Path, name: str, journal: Path) -> None:
+        self.directory = directory / f"{name}-faults"
+        self.config = directory / f"{name}.toml"
+        self.files = LagFiles(Place.of(directory / name))
+        told = {"journals": [str(journal)], "output": str(directory / name), "max_files": len(BROKERS)}
+        self.config.write_text("[lag]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in told.items()))
+
+    def start(self, *wanted: tuple[str, str], master: str = "local[2,4]") -> int:
+        """Run the job in its own process group, with its JVM and these faults; returns its exit code."""
+        command = [sys.executable, "-m", "tests.pipeline.faulty_driver", "lag", "--config", str(self.config)]
+        options = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+        environment = {**os.environ, **options, **faults.environment(self.directory, *wanted)}
+        with (
+            self.config.with_suffix(".log").open("ab") as log,
+            subprocess.Popen(
+                [*command, "--master", master, "--available-now"], stdout=log, stderr=log, env=environment, start_new_session=True
+            ) as process,
+        ):
+            try:
+                return process.wait(PATIENCE_S)
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+
+    def log(self) -> str:
+        """The end of what it has printed."""
+        return self.config.with_suffix(".log").read_text()[-3_000:]
+
+    def contents(self) -> Mapping[str, list[bytes]]:
+        """The bytes of the files of each table and batch, and of the newest state, in the order of the buckets."""
+        newest = self.files.complete()[-1]
+        kept = [(name, batch) for name in ("groups", "rewinds", "rejects") for batch in self.files.complete()]
+        return {
+            f"{name}/{batch}": [place.read() for place in self.files.table_files(batch, name)]
+            for name, batch in [*kept, ("shards", newest - 1), ("shards", newest), (STATE, newest)]
+        }
+
+    def unlisted(self) -> set[str]:
+        """The files of complete batches that no manifest lists."""
+        output = self.files.output.path
+        listed = {path for batch in self.files.complete() for paths in self.files.info(batch).files.values() for path in paths}
+        there = {str(path.relative_to(output)) for name in (*TABLES, STATE) for path in output.glob(f"{name}/batch=*/*")}
+        return there - listed
+
+
+@pytest.fixture(scope="module")
+def calm(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """An undisturbed run, in this process."""
+    directory = tmp_path_factory.mktemp("calm")
+    make_journal(directory / "journal")
+    run = Run(directory, "calm", directory / "journal")
+    switches = Switches(console=Console(file=StringIO()), available_now=True)
+    assert lag_job.run(spark, load(run.config, JobConfig), switches) == DONE
+    return run
+
+
+def check(run: Run, calm: Run) -> None:
+    """Compare all bytes; count all rows and rewinds of the journal; no file is left over."""
+    expected, found = calm.contents(), run.contents()
+    assert found.keys() == expected.keys()
+    assert [name for name in expected if found[name] != expected[name]] == []
+    assert sum(run.files.info(batch).rows for batch in run.files.complete()) == ROWS
+    rewinds: list[dict[str, Any]] = [
+        row for batch in run.files.complete() for row in run.files.read(batch, "rewinds").to_pylist()
     ]
-    environment = {**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-    with (
-        (config.parent / f"{config.stem}.log").open("ab") as log,
-        subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True) as process,
-    ):
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-def run_to_the_end(config: Path) -> int:
-    """Run the job; returns its exit code."""
-    with driver(config) as process:
-        return process.wait(PATIENCE_S)
-
-
-def run_and_kill(config: Path, output: Path, after_s: float) -> bool:
-    """Kill the job this long after its next batch is planned; False if it ended before."""
-    planned = output / "checkpoint" / "offsets"
-    before = set(planned.glob("*"))
-    deadline = time.monotonic() + PATIENCE_S
-    with driver(config) as process:
-        while not set(planned.glob("[0-9]*")) - before:
-            if process.poll() is not None:
-                return False
-            assert time.monotonic() < deadline, "no batch was planned"
-            time.sleep(0.01)
-        try:
-            process.wait(after_s)
-        except subprocess.TimeoutExpired:
-            return True
-    return False
-
-
-def rows_of(output: Path) -> dict[str, list[Any]]:
-    """All rows of each table and batch, sorted."""
-    found: dict[str, list[Any]] = {}
-    for table in TABLES:
-        for batch in sorted((output / table).glob("batch=*")):
-            rows = [row for file in sorted(batch.glob("*.parquet")) for row in pq.ParquetFile(file).read().to_pylist()]
-            found[f"{table}/{batch.name}"] = sorted(rows, key=repr)
-    return found
-
-
-def configured(directory: Path, name: str, journal: Path) -> tuple[Path, Path]:
-    """Write job.toml; returns it, and the directory of the tables."""
-    output = directory / name
-    config = directory / f"{name}.toml"
-    told = {"journals": [str(journal)], "output": str(output), "max_files": 2}
-    config.write_text("[lag]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in told.items()))
-    return config, output
-
-
-@pytest.mark.timeout(1_800)  # two drivers, each with a JVM; some 40 s on two idle cores
-def test_a_job_that_is_killed_at_random_instants_writes_the_tables_of_an_undisturbed_one(
-    spark: SparkSession, journal: Path, tmp_path: Path
-) -> None:
-    """Compared row by row, for all batches of all tables; each rewind is there once. The undisturbed job runs in this process."""
-    make_journal(journal)
-    calm, calm_output = configured(tmp_path, "calm", journal)
-    assert lag_job.run(spark, load(calm, JobConfig), Switches(console=Console(file=StringIO()), available_now=True)) == DONE
-    seed = random.randrange(2**32)
-    instants = random.Random(seed)
-    for number in range(TRIES):
-        killed, killed_output = configured(tmp_path, f"killed-{number}", journal)
-        if run_and_kill(killed, killed_output, instants.uniform(0, LATEST_KILL_S / 2**number)):
-            break
-    else:
-        raise AssertionError(f"seed {seed}: it always ended before it was killed")
-    assert run_to_the_end(killed) == 0, killed.with_suffix(".log").read_text()[-2000:]
-    expected, found = rows_of(calm_output), rows_of(killed_output)
-    assert found.keys() == expected.keys(), f"seed {seed}"
-    assert [name for name in expected if found[name] != expected[name]] == [], f"seed {seed}"
-    rewinds = [row for name, rows in found.items() if name.startswith("rewinds/") for row in rows]
     assert len(rewinds) == len({(row["at"], row["broker"]) for row in rewinds}) == len(BROKERS) * SEGMENTS
     assert {row["duplicates"] for row in rewinds} == {7}
+    assert run.unlisted() == set()
+
+
+@pytest.mark.timeout(1_800)  # six drivers, each with a JVM
+def test_a_driver_that_is_killed_at_every_step_writes_the_tables_of_an_undisturbed_one(calm: Run, tmp_path: Path) -> None:
+    """One step in each of its lives; the last one reads to the end."""
+    run = Run(tmp_path, "killed", calm.config.parent / "journal")
+    steps = ["in stage 1", "files written", *faults.IN_DRIVER]
+    for step in steps:
+        assert run.start((step, "driver")) == KILLED, (step, run.log())
+    assert faults.happened(run.directory) == sorted(steps)
+    assert run.start() == DONE, run.log()
+    check(run, calm)
+
+
+@pytest.mark.timeout(900)
+def test_tasks_whose_workers_are_killed_are_repeated(calm: Run, tmp_path: Path) -> None:
+    """While they read, while they evaluate, and with half of their files written; what they wrote before counts for nothing."""
+    run = Run(tmp_path, "workers", calm.config.parent / "journal")
+    assert run.start(*((step, "worker") for step in faults.IN_TASKS)) == DONE, run.log()
+    assert faults.happened(run.directory) == sorted(faults.IN_TASKS)
+    check(run, calm)

@@ -1,7 +1,9 @@
 """The data source `offset-journal` in Spark: a stream and a batch read the same rows, each once, bad files included."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from adapter.pipeline.journal.segment import COLUMNS, read_table
 from adapter.pipeline.journal.source import segments_of
 from tests.pipeline.buckets import is_hidden, running_bucket
-from tests.pipeline.segments import RUN, Row, commits, journal_table, segment_path, write_segment, write_segments
+from tests.pipeline.segments import RUN, START, Row, commits, journal_table, segment_path, write_segment, write_segments
 
 # Names that Spark reads as of another type, or quotes, or that end a path.
 BROKERS = ("broker-1", "north/ä b%.*=1", "007")
@@ -107,6 +109,23 @@ def test_columns_come_as_declared_from_several_directories(spark: SparkSession, 
     assert fewer.columns == ["offset", "broker"]
 
 
+def test_filters_leave_segments_unopened(spark: SparkSession, journal: Path) -> None:
+    """Here each segment is a partition of its own. Dates of a session in UTC are those of the directories."""
+    for day in range(3):
+        for broker in BROKERS:
+            write_segment(journal, [{"at": START + timedelta(days=day, hours=5)}], day, broker=broker)
+    df = spark.read.format("offset-journal").option("partitionBytes", 1).load(str(journal))
+
+    def found(condition: str) -> tuple[int, int]:
+        chosen = df.filter(condition)
+        return chosen.rdd.getNumPartitions(), chosen.count()
+
+    assert found("kind = 'flush'") == (9, 9)
+    assert found("broker in ('007', 'other')") == (3, 3)
+    assert found("to_date(at) = '2025-12-02'") == (3, 3)
+    assert found("at >= '2025-12-02' and at < '2025-12-03 05:00:00' and broker = 'broker-1'") == (2, 1)
+
+
 def test_an_empty_directory_gives_no_rows_and_a_wrong_one_an_error(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
     """For a batch and for a stream."""
     assert spark.read.format("offset-journal").load(str(journal)).count() == 0
@@ -176,5 +195,7 @@ def test_segments_behind_a_url_are_read_by_a_job_that_gets_their_names_only(
         )
         query.awaitTermination()
     assert [(number, rows) for number, _, rows in found] == [(0, 30), (1, 10)]
+    (source,) = query.recentProgress[0].sources
+    assert [json.loads(offset)[f"broker-1/{RUN}"]["next"] for offset in (source.endOffset, source.latestOffset)] == [3, 4]
     stored = [path.read_text() for path in (tmp_path / "checkpoint").rglob("*") if path.is_file() and path.suffix != ".crc"]
     assert is_hidden(found, stored, [progress.json for progress in query.recentProgress], caplog.text)

@@ -17,6 +17,8 @@ from adapter.pipeline.config import JobConfig, LagSection
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
 from adapter.pipeline.lag import job as lag_job
 from adapter.pipeline.lag.files import BatchInfo, LagFiles
+from adapter.pipeline.lag.publisher import Publisher
+from adapter.pipeline.places import Place
 from tests.pipeline.segments import START, commits, segment_path, write_segment
 
 ROWS = 3 * 4  # of a segment
@@ -35,7 +37,9 @@ def said(given: Switches) -> str:
 
 def config(journal: Path, output: Path, max_files: int = 1_000, trigger_ms: int = 100) -> JobConfig:
     """Settings for a journal."""
-    return JobConfig(lag=LagSection(journals=(str(journal),), output=output, max_files=max_files, trigger_ms=trigger_ms))
+    return JobConfig(
+        lag=LagSection(journals=(Place.of(journal),), output=Place.of(output), max_files=max_files, trigger_ms=trigger_ms)
+    )
 
 
 def fill(journal: Path, segments: int = 4) -> None:
@@ -45,9 +49,16 @@ def fill(journal: Path, segments: int = 4) -> None:
     segment_path(journal, START.date().isoformat(), "broker-1", segments).touch()
 
 
+def complete(output: Path) -> list[int]:
+    """The numbers of the complete batches."""
+    return LagFiles(Place.of(output)).complete()
+
+
 def table(output: Path, name: str, batch: int) -> list[dict[str, Any]]:
-    """The rows of a batch, sorted."""
-    return sorted(pq.ParquetDataset(output / name / f"batch={batch}").read().to_pylist(), key=repr)
+    """The rows of a batch, sorted; the directory has the same as the files of the manifest."""
+    rows = LagFiles(Place.of(output)).read(batch, name).to_pylist()
+    assert pq.ParquetDataset(output / name / f"batch={batch}").read().num_rows == len(rows)
+    return sorted(rows, key=repr)
 
 
 def test_a_stream_that_is_broken_and_started_again_has_every_segment_once(
@@ -57,22 +68,22 @@ def test_a_stream_that_is_broken_and_started_again_has_every_segment_once(
     fill(journal)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert lag_job.run(spark, config(journal, whole), switches(available_now=True)) == WITH_REJECTS
-    publish = LagFiles.publish
+    publish = Publisher.publish
 
-    def failing(files: LagFiles, info: BatchInfo) -> None:
-        publish(files, info)
+    def failing(publisher: Publisher, info: BatchInfo) -> None:
+        publish(publisher, info)
         if info.batch == 1:
             raise OSError("the disk is gone")
 
     given = switches(available_now=True)
     with monkeypatch.context() as patch:
-        patch.setattr(LagFiles, "publish", failing)
+        patch.setattr(Publisher, "publish", failing)
         assert lag_job.run(spark, config(journal, broken, max_files=2), given) == NOT_AS_ASKED
     assert said(given) == "lag: stopped by an error: the disk is gone\n"
-    assert LagFiles(broken).complete() == [0, 1]
+    assert complete(broken) == [0, 1]
     given = switches(available_now=True)
     assert lag_job.run(spark, config(journal, broken, max_files=2), given) == WITH_REJECTS
-    assert LagFiles(broken).complete() == [0, 1, 2]
+    assert complete(broken) == [0, 1, 2]
     assert f"2 batches, {2 * ROWS + 1} rows" in said(given)
     for name in ("shards", "groups"):
         assert table(broken, name, 2) == table(whole, name, 0)
@@ -89,7 +100,7 @@ def test_sigterm_ends_it_with_0_when_the_batch_is_done(spark: SparkSession, jour
 
     def terminate() -> None:
         while not over.wait(0.05):
-            if LagFiles(output).complete():
+            if complete(output):
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
 

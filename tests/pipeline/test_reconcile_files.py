@@ -8,6 +8,7 @@ import pytest
 
 from adapter.errors import ConfigError
 from adapter.model.schemas import BROKER, JOURNAL, JOURNAL_VERSION, SNAPSHOT, TAKEN_AT_MS, VERSION_OF_JOURNAL, VERSION_OF_SNAPSHOT
+from adapter.pipeline.places import Place
 from adapter.pipeline.reconcile.snapshots import find_snapshots
 
 GOOD = {VERSION_OF_SNAPSHOT: "1", BROKER: "b", TAKEN_AT_MS: "5"}
@@ -32,13 +33,13 @@ def test_of_each_broker_the_newest_snapshot_is_read(tmp_path: Path) -> None:
     write(tmp_path / "_5.parquet", broker="c")
     (tmp_path / "notes.txt").write_text("x")
     named = write(tmp_path / "more" / "named", broker="d")
-    found = find_snapshots([str(tmp_path), str(named), str(tmp_path / "2.parquet")])
-    assert [(file.broker, file.taken_at_ms, Path(file.path).name) for file in found.newest] == [
+    found = find_snapshots([Place.of(tmp_path), Place.of(named), Place.of(tmp_path / "2.parquet")])
+    assert [(file.broker, file.taken_at_ms, file.place.name) for file in found.newest] == [
         ("a", 1, "3.parquet"),
         ("b", 10, "2.parquet"),
         ("d", 5, "named"),
     ]
-    assert [Path(file.path).name for file in found.older] == ["1.parquet"]
+    assert [file.place.name for file in found.older] == ["1.parquet"]
     assert found.unreadable == []
 
 
@@ -73,10 +74,10 @@ def test_a_file_that_is_no_snapshot_is_named_with_the_reason(fault: str, tmp_pat
     make, reason = BAD[fault]
     make(tmp_path / "bad.parquet")
     write(tmp_path / "good.parquet")
-    found = find_snapshots([str(tmp_path)])
-    assert [Path(file.path).name for file in found.newest] == ["good.parquet"]
-    ((path, problem),) = found.unreadable
-    assert path == str(tmp_path / "bad.parquet")
+    found = find_snapshots([Place.of(tmp_path)])
+    assert [file.place.name for file in found.newest] == ["good.parquet"]
+    ((place, problem),) = found.unreadable
+    assert place == Place.of(tmp_path / "bad.parquet")
     assert reason in problem
 
 
@@ -86,11 +87,11 @@ def test_without_any_snapshot_nothing_is_compared(name: str, tmp_path: Path) -> 
     if name:
         (tmp_path / name).write_text("x")
     with pytest.raises(ConfigError, match="there is no snapshot to compare; take it again with `offset-adapter snapshot`"):
-        find_snapshots([str(tmp_path)])
+        find_snapshots([Place.of(tmp_path)])
 
 
 def test_a_place_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     """Even if another one has snapshots: its brokers would be missing without notice."""
     write(tmp_path / "good.parquet")
     with pytest.raises(ConfigError, match="no-such-place: is not there"):
-        find_snapshots([str(tmp_path), str(tmp_path / "no-such-place")])
+        find_snapshots([Place.of(tmp_path), Place.of(tmp_path / "no-such-place")])

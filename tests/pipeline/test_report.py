@@ -1,5 +1,6 @@
 """The data of the report, from the lag job's tables, in Spark."""
 
+import shutil
 from io import StringIO
 from pathlib import Path
 
@@ -12,11 +13,11 @@ from rich.console import Console
 from adapter.errors import ConfigError
 from adapter.pipeline.config import JobConfig, ReportSection
 from adapter.pipeline.jobs import Switches
+from adapter.pipeline.places import Place
 from adapter.pipeline.report import job as report_job
 from adapter.pipeline.report.content import HISTORY_MS, Reject, Report, gather, over_time
-from adapter.runtime import files
 from tests.pipeline import lag_tables
-from tests.pipeline.lag_tables import EPOCH, START, at, group, rewind, write, write_batch
+from tests.pipeline.lag_tables import EPOCH, START, at, complete, group, rewind, write, write_batch
 
 START_MS = round(START.timestamp() * 1000)
 BATCHES = 8
@@ -25,14 +26,15 @@ LONG_AGO_S = -HISTORY_MS / 1000 + 7_000  # more than the history before the newe
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fleet's tables, with a batch and a rewind from before the history, and a batch without `shards`."""
+    """A fleet's tables, with a batch and a rewind from before the history, a batch that is not complete, and an unlisted file."""
     path = tmp_path_factory.mktemp("lag")
-    lag_tables.fleet(path, BATCHES)
-    write_batch(path, 1_000, LONG_AGO_S, [group("audit-export", "OK", 1)])
-    (path / "groups" / "batch=1000").rename(path / "groups" / "batch=-1")
-    (path / "shards" / "batch=1000").rename(path / "shards" / "batch=-1")
-    write(path, "rewinds", 0, [rewind(LONG_AGO_S, "mail", 9_000_000, 1, 8_999_999)])
-    write(path, "groups", BATCHES, [{"evaluated_at": at(8_000), **group("half-written", "STOP", 10**9)}])
+    write_batch(path, 0, LONG_AGO_S, [group("audit-export", "OK", 1)])
+    lag_tables.fleet(path, BATCHES, first=1)
+    write(path, "rewinds", 1, [rewind(LONG_AGO_S, "mail", 9_000_000, 1, 8_999_999)])
+    complete(path, 1, 0)
+    write(path, "groups", BATCHES + 1, [{"evaluated_at": at(8_000), **group("half-written", "STOP", 10**9)}])
+    newest = path / "groups" / f"batch={BATCHES}"
+    shutil.copy(newest / "part-00000.parquet", newest / "of-a-repeated-task.parquet")
     return path
 
 
@@ -42,8 +44,8 @@ def report(spark: SparkSession, tables: Path) -> Report:
     return gather(spark, tables, 3)
 
 
-def test_the_newest_batch_that_is_in_both_tables_is_shown(report: Report) -> None:
-    """The lag job may just be writing the next one."""
+def test_the_newest_complete_batch_is_shown(report: Report) -> None:
+    """The lag job may just be writing the next one; what a manifest does not list is not counted."""
     assert report.at_ms == START_MS + 7_200_000
     assert (report.groups, report.shards, report.unknown_lag_shards) == (8, 39, 4)
 
@@ -120,6 +122,7 @@ def test_nothing_evaluated_is_an_empty_report(spark: SparkSession, tmp_path: Pat
     """Tables that are absent or empty; rejects are still shown."""
     write(tmp_path, "groups", 0, [])
     write(tmp_path, "rejects", 0, [{"at": EPOCH, "problem": "is torn"}])
+    complete(tmp_path, 0, 0)
     report = gather(spark, tmp_path, 5)
     assert report == Report(rejects=report.rejects, reject_count=1)
     assert report.rejects[0].problem == "is torn"
@@ -130,18 +133,19 @@ def test_the_job_writes_the_page_last_and_takes_old_pictures_away(
 ) -> None:
     """No temporary file is left."""
     output = tmp_path / "made" / "report"
-    config = JobConfig(report=ReportSection(tables=tables, output=output, worst=2))
+    config = JobConfig(report=ReportSection(tables=Place.of(tables), output=Place.of(output), worst=2))
     written: list[str] = []
 
-    def noted(path: str, data: bytes) -> None:
-        written.append(Path(path).name)
-        files.write(path, data)
+    def noted(place: Place, data: bytes) -> None:
+        written.append(place.path.name)
+        whole(place, data)
 
-    monkeypatch.setattr(report_job, "write_file", noted)
+    whole = Place.write
+    monkeypatch.setattr(Place, "write", noted)
     assert report_job.run(spark, config, Switches()) == 0
     assert written == [*report_job.PICTURES, report_job.PAGE]
     assert sorted(path.name for path in output.iterdir()) == sorted(written)
-    report_job.write(Report(), tables, output, START_MS)
+    report_job.write(Report(), Place.of(tables), Place.of(output), START_MS)
     assert [path.name for path in output.iterdir()] == [report_job.PAGE]
 
 
@@ -151,7 +155,7 @@ def test_a_dry_run_writes_nothing(
     """It prints how much there is to show."""
     monkeypatch.setattr(report_job, "gather", lambda *_: report)
     told = Console(file=StringIO())
-    config = JobConfig(report=ReportSection(tables=tables, output=tmp_path / "report"))
+    config = JobConfig(report=ReportSection(tables=Place.of(tables), output=Place.of(tmp_path / "report")))
     with told.capture() as captured:
         assert report_job.run(spark, config, Switches(dry_run=True, console=told)) == 0
     assert "8 groups, 39 shards; nothing was written" in captured.get()
@@ -160,7 +164,7 @@ def test_a_dry_run_writes_nothing(
 
 def test_tables_that_are_not_there_are_told(spark: SparkSession, tmp_path: Path) -> None:
     """The error names the setting and says what to do."""
-    config = JobConfig(report=ReportSection(tables=tmp_path / "typo", output=tmp_path / "out"))
+    config = JobConfig(report=ReportSection(tables=Place.of(tmp_path / "typo"), output=Place.of(tmp_path / "out")))
     with pytest.raises(ConfigError, match=r"\[report\] tables = .*typo.*run the job `lag` first"):
         report_job.run(spark, config, Switches())
 
@@ -168,5 +172,5 @@ def test_tables_that_are_not_there_are_told(spark: SparkSession, tmp_path: Path)
 def test_an_output_that_cannot_be_made_is_told(tables: Path, tmp_path: Path) -> None:
     """A file is at the path of the directory."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"\[report\] output = .*cannot be made: Not a directory"):
-        report_job.write(Report(), tables, tmp_path / "file" / "report", START_MS)
+    with pytest.raises(ConfigError, match=r"\[report\] output = .*file/report': Not a directory"):
+        report_job.write(Report(), Place.of(tables), Place.of(tmp_path / "file" / "report"), START_MS)

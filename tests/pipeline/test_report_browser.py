@@ -9,11 +9,11 @@ import re
 import shutil
 import subprocess
 from html import unescape
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from adapter.pipeline.places import Place
 from adapter.pipeline.report import job as report_job
 from adapter.pipeline.report.content import Bar, Reject, Report, Rewind, RewindTotals
 from tests.pipeline.reports import AT_MS, HOSTILE, group, report_of
@@ -57,7 +57,7 @@ def browser() -> str:
 def seen(browser: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], list[str]]:
     """What the wide and the narrow frame contain, and the messages of the console."""
     directory = tmp_path_factory.mktemp("report")
-    report_job.write(fleet(), Path("data/lag"), directory, AT_MS + 60_000)
+    report_job.write(fleet(), Place.of("data/lag"), Place.of(directory), AT_MS + 60_000)
     (directory / "looking.html").write_text(LOOKING)
     done = subprocess.run(
         [

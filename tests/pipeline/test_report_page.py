@@ -24,7 +24,7 @@ from adapter.pipeline.report.plots import (
 from tests.pipeline.reports import AT_MS, HOSTILE, group, report_of
 
 ROOT = Path(__file__).parents[2]
-TABLES = Path("data/lag & more")
+TABLES = "data/lag & more"
 
 
 class Page(HTMLParser):

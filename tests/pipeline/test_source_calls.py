@@ -34,7 +34,7 @@ def test_a_dead_endpoint_is_passed_over_and_the_living_one_kept() -> None:
         assert calls.merge(KEYS, RECORDS).applied == 1
         assert calls._current == 1
         assert calls.merge(KEYS, RECORDS).applied == 1
-        assert list(calls.scan("", "", 10, b"", b"").keys) == KEYS
+        assert calls.scan("", "", 10, b"", b"").packed.records == RECORDS[0]
 
 
 @pytest.mark.parametrize("fault", [answer_lost, never_came])
@@ -96,6 +96,19 @@ def test_a_server_of_another_kind_is_told_from_one_that_is_away() -> None:
         serving(None) as address,
         closing(calls_to(address)) as calls,
         pytest.raises(RefusedError, match="it is RobustMQ's Meta Service, an older one of offset-adapter"),
+    ):
+        calls.scan("", "", 10, b"", b"")
+
+
+def test_a_server_that_does_not_answer_in_columns_is_refused() -> None:
+    """An older version would answer by rows, of which a reader would see none."""
+    meta = BulkMeta()
+    meta.records = {key(): record(5)}
+    meta.knows_columns = False
+    with (
+        serving(meta) as address,
+        closing(calls_to(address)) as calls,
+        pytest.raises(RefusedError, match="upgrade it first"),
     ):
         calls.scan("", "", 10, b"", b"")
 

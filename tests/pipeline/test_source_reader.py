@@ -6,19 +6,22 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pyspark.sql.datasource import EqualNullSafe, EqualTo, Filter, In, Not
+from pyspark.sql.datasource import EqualNullSafe, EqualTo, Filter, In, Not, StringStartsWith
 
 from adapter.errors import MetaUnavailableError, StoreDamagedError
 from adapter.model.records import OffsetRecord
 from adapter.pipeline.offsets.options import ReadOptions, parse_options
 from adapter.pipeline.offsets.reader import (
+    PART_RANGES,
     PART_RECORDS,
+    SPLIT_RANGES,
     FilteringReader,
     OffsetsReader,
     _thinned,
-    filters_are_offered,
 )
+from adapter.pipeline.offsets.selection import MAX_RANGES
 from adapter.pipeline.offsets.source import OffsetsDataSource
+from adapter.pipeline.pushdown import filters_are_offered
 from tests.pipeline.bulk_meta import BulkMeta, serving
 from tests.unit.helpers import key, record
 
@@ -43,34 +46,41 @@ def rows_of(reader: OffsetsReader) -> list[dict[str, Any]]:
     return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
 
 
+GROUPS = In(("group",), ("h", None, "g", "\x00"))
+
+
 @pytest.mark.parametrize(
     ("options", "filters", "left", "asked"),
     [
-        ({}, [NAMESPACE, GROUP], [], ("n", "g")),
-        ({}, [GROUP, NAMESPACE], [], ("n", "g")),
-        ({}, [NAMESPACE], [], ("n", None)),
-        ({}, [EqualNullSafe(("namespace",), "n")], [], ("n", None)),
-        ({}, [GROUP], [GROUP], (None, None)),
-        ({"namespace": "m"}, [GROUP], [], ("m", "g")),
-        ({"namespace": "m"}, [NAMESPACE], [NAMESPACE], ("m", None)),
-        ({"namespace": "m", "group": "h"}, [GROUP], [GROUP], ("m", "h")),
-        ({}, [NAMESPACE, EqualTo(("namespace",), "m")], [EqualTo(("namespace",), "m")], ("n", None)),
+        ({}, [NAMESPACE, GROUP], [], [("n", "g")]),
+        ({}, [GROUP, NAMESPACE], [], [("n", "g")]),
+        ({}, [NAMESPACE], [], [("n", "")]),
+        ({}, [EqualNullSafe(("namespace",), "n")], [], [("n", "")]),
+        ({}, [GROUP], [GROUP], [("", "")]),
+        ({}, [GROUPS], [GROUPS], [("", "")]),
+        ({}, [NAMESPACE, GROUPS], [], [("n", "g"), ("n", "h")]),
+        ({}, [GROUPS, In(("namespace",), ("n", "m"))], [], [("m", "g"), ("m", "h"), ("n", "g"), ("n", "h")]),
+        ({"namespace": "m"}, [GROUP], [], [("m", "g")]),
+        ({"namespace": "m"}, [NAMESPACE], [NAMESPACE], [("m", "")]),
+        ({"namespace": "m", "group": "h"}, [GROUP], [GROUP], [("m", "h")]),
+        ({}, [NAMESPACE, EqualTo(("namespace",), "m")], [EqualTo(("namespace",), "m")], [("n", "")]),
     ],
 )
-def test_equalities_are_taken_where_they_name_a_range_of_keys(
-    options: dict[str, str], filters: list[Filter], left: list[Filter], asked: tuple[str | None, str | None]
+def test_filters_are_taken_where_they_name_ranges_of_keys(
+    options: dict[str, str], filters: list[Filter], left: list[Filter], asked: list[tuple[str, str]]
 ) -> None:
     """Spark applies the other filters itself."""
     reader = made(FilteringReader, options)
     assert list(reader.pushFilters(filters)) == left
-    assert (reader._options.namespace, reader._options.group) == asked
+    assert reader._selection.ranges() == asked
 
 
 @pytest.mark.parametrize(
     "found",
     [
         Not(NAMESPACE),
-        In(("namespace",), ("n",)),
+        In(("namespace",), ("", None)),
+        StringStartsWith(("namespace",), "n"),
         EqualTo(("namespace", "x"), "n"),
         EqualTo(("shard",), "n"),
         EqualTo(("namespace",), ""),
@@ -83,7 +93,33 @@ def test_any_other_filter_is_left_to_spark(found: Filter) -> None:
     """Also a value that the Meta Service would refuse, for which Spark finds no rows."""
     reader = made(FilteringReader, {})
     assert list(reader.pushFilters([found])) == [found]
-    assert reader._options.namespace is None
+    assert reader._selection.namespaces is None
+
+
+def test_a_filter_with_very_many_names_is_left_to_spark() -> None:
+    """Each name is a call."""
+    many = In(("group",), tuple(f"g{number}" for number in range(MAX_RANGES + 1)))
+    reader = made(FilteringReader, {"namespace": "n"})
+    assert list(reader.pushFilters([many])) == [many]
+    assert reader._selection.ranges() == [("n", "")]
+
+
+@pytest.mark.parametrize("count", [2, 3 * SPLIT_RANGES, 3 * PART_RANGES])
+@pytest.mark.parametrize("options", [{}, {"partitions": "2"}])
+def test_named_groups_are_read_and_nothing_else(options: dict[str, str], count: int) -> None:
+    """Many of them share a task; a group that is not there has no rows."""
+    meta = BulkMeta()
+    meta.records = {key(shard, f"g{number}"): record(number) for number in range(count + 5) for shard in "ab"}
+    with serving(meta) as address:
+        reader = made(FilteringReader, {"endpoints": address, "namespace": "default", **options})
+        assert reader.pushFilters([In(("group",), (*(f"g{number}" for number in range(count)), "gone"))]) == []
+        found = rows_of(reader)
+        parts = len(reader.partitions())
+    assert sorted((row["group"], row["shard"]) for row in found) == sorted(
+        (f"g{at}", shard) for at in range(count) for shard in "ab"
+    )
+    if count > SPLIT_RANGES:
+        assert parts == (2 if options else -(-(count + 1) // PART_RANGES))
 
 
 def test_outside_of_sparks_worker_for_filters_a_reader_takes_none() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from adapter.errors import InvalidInputError, MetaUnavailableError, RefusedError
 from adapter.meta.blocking import MetaCalls
-from adapter.model.arrow import decode_records
+from adapter.model.arrow import decode_packed, decode_records
 from adapter.model.records import MAX_ENTRIES, OffsetKey, OffsetRecord
 from adapter.pipeline.offsets import writer as source_writer
 from adapter.pipeline.offsets.options import WriteOptions, parse_options
@@ -298,7 +298,8 @@ def everything(service: ServiceProcess) -> dict[OffsetKey, tuple[int, int]]:
         after = b""
         while True:
             page = calls.scan("", "", 20_000, after, b"")
-            rows += decode_records(page.keys, page.records).to_pylist()
+            packed = page.packed
+            rows += decode_packed(packed.keys, packed.key_sizes, packed.records, packed.record_sizes).to_pylist()
             after = page.next_page_token
             if not after:
                 return {OffsetKey(row["namespace"], row["group"], row["shard"]): (row["epoch"], row["offset"]) for row in rows}

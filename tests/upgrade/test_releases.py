@@ -23,6 +23,7 @@ from adapter.model.records import DEFAULT_NAMESPACE, GroupKey, Member, OffsetKey
 from adapter.model.schemas import SNAPSHOT
 from adapter.pipeline.journal.listing import Lister
 from adapter.pipeline.journal.segment import UNREADABLE, read_segment
+from adapter.pipeline.places import Place
 from adapter.pipeline.reconcile.snapshots import find_snapshots
 from adapter.runtime import format_mark
 from adapter.runtime.format_mark import ADAPTER_STORE, META_ETCD, META_STORE, OFFSET_FILE, Form
@@ -139,9 +140,9 @@ def test_segments_of_a_journal_are_read(written: Path, expected: Records) -> Non
 
 def test_a_snapshot_is_read(written: Path, expected: Records) -> None:
     """Its version, its columns, and every record."""
-    found = find_snapshots([str(written / "snapshot")])
+    found = find_snapshots([Place.of(written / "snapshot")])
     assert ([file.broker for file in found.newest], found.unreadable) == ([BROKER], [])
-    table = pq.read_table(found.newest[0].path)
+    table = pq.read_table(found.newest[0].place.path)
     assert table.schema.equals(SNAPSHOT)
     rows = {OffsetKey(row["namespace"], row["group"], row["shard"]): row for row in table.to_pylist()}
     assert rows.keys() == expected.keys()

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from itertools import groupby
 from typing import TypeVar
@@ -37,12 +37,12 @@ from adapter.metaservice.etcd.broker_stores import EtcdStores
 from adapter.metaservice.etcd.client import EtcdCluster
 from adapter.metaservice.etcd.expiry import Expirer
 from adapter.metaservice.etcd.fences import Fences, LayoutChangedError
-from adapter.metaservice.etcd.keys import Keys, decode_value
+from adapter.metaservice.etcd.keys import Keys, as_record, decode_value
 from adapter.metaservice.etcd.migration import Migration
 from adapter.metaservice.etcd.reads import Row, Widths, batchers_of, read, walk
 from adapter.metaservice.etcd.sharding import Layout
 from adapter.metaservice.etcd.txn_batcher import Item, TxnBatcher
-from adapter.model.codec import decode_key, decode_record, encode_record, pack_names, prefix_end, unpack_names
+from adapter.model.codec import decode_key, decode_record, pack_names, prefix_end, unpack_names
 from adapter.model.records import KnownStore, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, StoreMark, StoreReport
 from adapter.rpc import etcd_pb
 from adapter.runtime.clocks import wall_ms
@@ -55,6 +55,7 @@ R = TypeVar("R")
 
 SLICE = 500  # entries prepared before the event loop runs other tasks
 GROUP_ROWS = 2_000  # rows of a group in one range read; 8 MB with the longest metadata
+SNAPSHOT_PAGE = 2_000  # rows of each Raft group in a page; 8 MB with the longest metadata
 LAYOUT_CHANGES = 5  # a call fails after so many changes of the layout
 REPORT_S = 1.0  # minimum interval of reports from the saves of one store
 MAX_REPORT_TIMES = 10_000  # stores whose last report time is kept
@@ -192,15 +193,23 @@ class EtcdEngine:
     async def scan_page(self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes) -> RawPage:
         """As `list_page`, packed. Ends before `size` if its records reach 16 MiB."""
         rows, token = await self._page(cluster, names, size, after, until, PAGE_BYTES)
-        keys: list[bytes] = []
-        records: list[bytes] = []
-        cut = len(self._keys.offsets) + len(pack_names(cluster))
-        for at in range(0, len(rows), SLICE):
-            found = rows[at : at + SLICE]
-            keys += [row.where[cut:] for row in found]
-            records += [encode_record(decode_value(row.value)) for row in found]
-            await others()
-        return RawPage(keys, records, token)
+        return await self._packed(rows, token)
+
+    async def snapshot(self, cluster: str, names: Sequence[str]) -> AsyncGenerator[RawPage, None]:
+        """Read each Raft group at the revision of its first page. Raises MetaUnavailableError if offsets are moved meanwhile."""
+        base = self._keys.offsets
+        prefix = base + pack_names(cluster, *names)
+        layout = self.fences.layout
+        revisions: dict[str, int] = {}
+        batchers = batchers_of(self._batchers, layout)
+        try:
+            async for rows in walk(
+                batchers, layout, self.fences, prefix, prefix_end(prefix), self._widths, revisions=revisions, limit=SNAPSHOT_PAGE
+            ):
+                yield await self._packed(rows, b"")
+        except LayoutChangedError as error:
+            await self.fences.reload(layout)
+            raise MetaUnavailableError("offsets were moved to other Raft groups meanwhile: take the snapshot again") from error
 
     async def split(self, cluster: str, names: Sequence[str], parts: int) -> Parts:
         """Divide a listing by reading all its keys."""
@@ -422,6 +431,16 @@ class EtcdEngine:
             except LayoutChangedError:
                 await self.fences.reload(layout)
         raise MetaUnavailableError(LAYOUT_KEEPS_CHANGING)
+
+    async def _packed(self, rows: Sequence[Row], after: bytes) -> RawPage:
+        page = RawPage([], [], after)
+        cut = len(self._keys.offsets)
+        for at in range(0, len(rows), SLICE):
+            found = rows[at : at + SLICE]
+            page.keys.extend([row.where[cut:] for row in found])
+            page.records.extend([as_record(row.value) for row in found])
+            await others()
+        return page
 
     def _entry(self, row: Row) -> tuple[OffsetKey, OffsetRecord]:
         _, namespace, group, shard = unpack_names(row.where[len(self._keys.offsets) :])

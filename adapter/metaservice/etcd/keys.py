@@ -7,7 +7,7 @@ write counter.
 import struct
 from collections.abc import Sequence
 
-from adapter.model.codec import pack_names
+from adapter.model.codec import encode_record, pack_names
 from adapter.model.records import OffsetKey, OffsetRecord
 
 _HEAD = struct.Struct(">QQ?Q")  # epoch, offset, live, committed_at_ms
@@ -15,6 +15,9 @@ _PARTITION = struct.Struct(">I")
 # A zero byte ends metadata and topic. A zero byte within them is followed by 0xff, which never starts UTF-8, to keep the order.
 _END, _ESCAPED = b"\0", b"\0\xff"
 _PLAIN_TAIL = _END + _END + _PARTITION.pack(0)
+# Where the fields of the head are, and what `codec` has before and after them.
+_POSITION, _LIVE, _COMMITTED = slice(0, 16), slice(16, 17), slice(17, 25)
+_NO_SEQ, _PLAIN_LABELS = bytes(8), bytes(7)
 _TIME = struct.Struct(">Q")
 _LENGTHS = [bytes((length,)) for length in range(256)]
 _GROUP_FIELDS = 3  # cluster, namespace, group
@@ -38,6 +41,13 @@ def decode_value(value: bytes) -> OffsetRecord:
     metadata, topic, _ = labels.replace(_ESCAPED, _MARK).split(_END)
     partition: int = _PARTITION.unpack(value[-_PARTITION.size :])[0]
     return OffsetRecord(epoch, offset, live, committed_at_ms, _unescape(metadata), _unescape(topic), partition)
+
+
+def as_record(value: bytes) -> bytes:
+    """The form of `codec` of an encoded record."""
+    if value.endswith(_PLAIN_TAIL) and len(value) == _HEAD.size + len(_PLAIN_TAIL):
+        return b"".join((_NO_SEQ, value[_POSITION], value[_COMMITTED], value[_LIVE], _PLAIN_LABELS))
+    return encode_record(decode_value(value))
 
 
 # Replaces an escaped zero byte while a value is split at its zero bytes; never part of UTF-8.

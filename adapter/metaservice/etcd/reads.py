@@ -113,16 +113,25 @@ async def walk(
     *,
     keys_only: bool = False,
     limit: int = PAGE,
+    revisions: dict[str, int] | None = None,
 ) -> AsyncIterator[list[Row]]:
     """Pages of the rows from `start` up to `end` of all Raft groups, in key order; of duplicate keys the largest value.
 
-    Raises LayoutChangedError, and the client's errors.
+    With `revisions` (empty at first) all pages are of one revision of each Raft group. Raises LayoutChangedError, and the
+    client's errors.
     """
     pages = _Pages(start, end, widths.get(end))
     while pages.start < end:
         until = pages.until
-        asked = etcd_pb.RangeRequest(key=pages.start, range_end=until, limit=limit, keys_only=keys_only)
-        found = [part for (part,) in await asyncio.gather(*(read(batcher, layout, fences, [asked]) for batcher in batchers))]
+        asked = [
+            etcd_pb.RangeRequest(key=pages.start, range_end=until, limit=limit, keys_only=keys_only, revision=revision)
+            for revision in ((revisions or {}).get(batcher.cluster.name, 0) for batcher in batchers)
+        ]
+        reads = (read(batcher, layout, fences, [one]) for batcher, one in zip(batchers, asked, strict=True))
+        found = [part for (part,) in await asyncio.gather(*reads)]
+        if revisions is not None:
+            for batcher, part in zip(batchers, found, strict=True):
+                revisions.setdefault(batcher.cluster.name, part.revision)
         # Only up to the last row of each cut-off Raft group are the merged rows complete.
         complete = min((part.rows[-1].where for part in found if part.more), default=b"")
         rows: dict[bytes, Row] = {}

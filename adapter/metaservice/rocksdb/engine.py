@@ -7,7 +7,7 @@ and each batch updates the bookkeeping by which a start detects missing writes.
 import os
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import islice
@@ -23,6 +23,7 @@ from rocksdict import WriteBatch
 from adapter.errors import AdapterError, StorageFailedError
 from adapter.metaservice.bulk import Cuts, Merge
 from adapter.metaservice.engine import (
+    EXACT,
     Differing,
     Expiry,
     GroupPage,
@@ -66,6 +67,8 @@ WATERMARK_SYNC_S = 1.0
 MAX_SYNC_CALLERS = 1_024
 SLICE = 500  # entries decided before the event loop runs other tasks
 READ_SLICE = 200  # records read before the event loop runs other tasks
+SNAPSHOT_PAGE = 10_000  # records, or PAGE_BYTES
+SCAN_SLICE = 1_000  # rows of a bulk call read before the event loop runs other tasks: 0.3 ms
 PAGE_BYTES = 16 * 2**20  # records of a scanned page; its keys are below 16 MiB, so both fit in a reply
 
 
@@ -77,7 +80,7 @@ class RocksDbEngine:
     def __init__(self, opened: Opened, path: Path) -> None:
         self._database = opened.database
         self._db = db = opened.database.db
-        self._state, self._starts, self._loss, self._watermark, self._lock = opened[1:]
+        self._state, self._sample, self._starts, self._loss, self._watermark, self._lock = opened[1:]
         self._synced_seq = self._marked_seq = self._state.seq
         self._data = db.get_column_family(DATA)
         self._handle = db.get_column_family_handle(DATA)
@@ -230,31 +233,50 @@ class RocksDbEngine:
     async def scan_page(self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes) -> RawPage:
         """Read a packed page by a bounded scan. Ends before `size` if its records reach 16 MiB."""
         prefix = pack_names(cluster, *names)
-        rows = rocks.scan(self._data, after + b"\0" if after else prefix, until + b"\0" if until else prefix_end(prefix))
-        cut = len(pack_names(cluster))
+        start, end = after + b"\0" if after else prefix, until + b"\0" if until else prefix_end(prefix)
         keys: list[bytes] = []
         records: list[bytes] = []
-        last, room = b"", PAGE_BYTES
-        while room > 0 and (found := list(islice(rows, min(SLICE, size - len(keys))))):
-            keys += [key[cut:] for key, _ in found]
-            records += [_NO_SEQ + value[_SEQ.size :] for _, value in found]
-            last = found[-1][0]
-            room -= sum(map(len, records[-len(found) :]))
+        room = PAGE_BYTES
+        for rows in rocks.scan_slices(self._data, start, end, min(SCAN_SLICE, size)):
+            some = rows[: size - len(keys)]
+            keys += [key for key, _ in some]
+            records += [record for _, record in some]
+            room -= sum(map(len, records[-len(some) :]))
+            if room <= 0 or len(keys) == size:
+                break
             await others()
         await self.wait_synced()
         full = room <= 0 or len(keys) == size
-        return RawPage(keys, records, last if full and last != until else b"")
+        return RawPage(keys, records, keys[-1] if full and keys[-1] != until else b"")
 
-    async def split(self, cluster: str, names: Sequence[str], parts: int) -> Parts:
-        """Divide a listing by a scan of all its keys. Yields to the event loop."""
+    async def snapshot(self, cluster: str, names: Sequence[str]) -> AsyncGenerator[RawPage, None]:
+        """Read pages of up to 10,000 records with one iterator. Yields to the event loop."""
         prefix = pack_names(cluster, *names)
-        rows = rocks.scan(self._data, prefix, prefix_end(prefix))
-        cuts = Cuts(parts)
-        while found := [key for key, _ in islice(rows, SLICE)]:
-            cuts.add(found)
+        page, room = RawPage([], [], b""), PAGE_BYTES
+        for rows in rocks.scan_slices(self._data, prefix, prefix_end(prefix), SCAN_SLICE):
+            page.keys.extend([key for key, _ in rows])
+            page.records.extend([record for _, record in rows])
+            room -= sum(len(record) for _, record in rows)
+            if room <= 0 or len(page.keys) >= SNAPSHOT_PAGE:
+                await self.wait_synced()
+                yield page
+                page, room = RawPage([], [], b""), PAGE_BYTES
             await others()
         await self.wait_synced()
-        return cuts.parts()
+        if page.keys:
+            yield page
+
+    async def split(self, cluster: str, names: Sequence[str], parts: int) -> Parts:
+        """Divide a small listing by a walk over its keys, a large one by the sample of the store's keys."""
+        prefix = pack_names(cluster, *names)
+        cuts = Cuts(parts)
+        for keys in rocks.key_slices(self._data, prefix, prefix_end(prefix), SCAN_SLICE):
+            cuts.add(keys)
+            if cuts.count > EXACT:
+                break
+            await others()
+        await self.wait_synced()
+        return cuts.parts() if cuts.count <= EXACT else self._sample.parts(prefix, parts)
 
     async def merge(
         self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None = None
@@ -390,6 +412,7 @@ class RocksDbEngine:
                 # A commit may have replaced it since the scan.
                 if value is not None and is_old_tombstone(decode_record(value), before_ms):
                     batch.delete(key, self._handle)
+                    self._sample.remove(key)
                     state = state.without(decode_seq(value))
                     count += 1
             self._write_batch(batch, state)
@@ -438,6 +461,7 @@ class RocksDbEngine:
         batch = WriteBatch(raw_mode=True)
         seq, records, digest = self._state.seq, self._state.records, self._state.digest
         put, pack, unpack, size, handle = batch.put, _SEQ.pack, _SEQ.unpack_from, _SEQ.size, self._handle
+        added: list[bytes] = []
         for key, value in changes.items():
             seq += 1
             put(key, pack(seq) + value[size:], handle)
@@ -445,6 +469,7 @@ class RocksDbEngine:
             if replaced is None:
                 records += 1
                 digest += seq
+                added.append(key)
             else:
                 digest += seq - unpack(replaced)[0]
         state = self._state._replace(seq=seq, records=records, digest=digest)
@@ -454,6 +479,7 @@ class RocksDbEngine:
                 state = self._stage_meta(batch, state, _store_key(cluster, reported), _packed_store(kept))
         if state.seq != self._state.seq:
             self._write_batch(batch, state)
+        self._sample.add(added)
 
     def _stage_meta(self, batch: WriteBatch, state: State, key: bytes, value: bytes | None) -> State:
         """Add a write to (or delete from) `meta` to a batch; returns the bookkeeping after it."""

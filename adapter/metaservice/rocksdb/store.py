@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import structlog
-from rocksdict import AccessType, DBRecoveryMode, Rdict, ReadOptions
+from rocksdict import AccessType, DBRecoveryMode, Rdict
 
 from adapter.errors import StoreDamagedError, StoreLockedError
+from adapter.metaservice.bulk import KeySample
 from adapter.model.codec import decode_seq
 from adapter.model.records import STORE_ID_BYTES, StoreStart
 from adapter.runtime import format_mark, rocks
@@ -33,6 +34,7 @@ ROWS = b"\1"  # the keys of rows start here
 _CURRENT = 2  # stands for version 1 of the store; each later version has the next number here, too
 CREATED = 1  # the sequence number of a new store; a watermark of 0 is an unreadable one
 MAX_STARTS = 16  # starts that are kept; an adapter that has missed more compares everything
+_SLICE = 1_000  # rows read at a time
 REPAIRED = "db.repaired"  # a store that a repair has built and not yet moved to `db`
 ADVICE = (
     "Run `offset-adapter meta repair --config FILE`: it keeps the store as it is, builds one of all that can be read, and has "
@@ -80,11 +82,12 @@ _START_FORM = struct.Struct(">QQ")
 class Opened(NamedTuple):
     """An open store. `lock` is a file descriptor that keeps other processes out while it is open.
 
-    `starts` are the last starts on this store, oldest first; the last one is this process's.
+    `sample` is one of the keys in DATA. `starts` are the last starts on this store, oldest first; the last one is this process's.
     """
 
     database: rocks.Database
     state: State
+    sample: KeySample
     starts: tuple[StoreStart, ...]
     loss: Loss | None
     watermark: Watermark
@@ -106,9 +109,9 @@ def open_store(path: Path) -> Opened:
             marked = format_mark.is_marked(META_STORE, path)
             watermark = Watermark.open(path / "watermark")
             undo.callback(watermark.close)
-            checked = None
+            checked, sample = None, KeySample()
             if exists(path):
-                checked = check(path, watermark.value)
+                checked, sample = check(path, watermark.value)
             elif watermark.value > CREATED:
                 # Refuse now: a new, empty store would be accepted by the next start.
                 raise StoreDamagedError(f"{path}: is empty, though {watermark.value} writes were acknowledged here. {ADVICE}")
@@ -132,7 +135,7 @@ def open_store(path: Path) -> Opened:
             except OSError as error:
                 raise rocks.unusable(error, path) from error
         undo.pop_all()
-    return Opened(opened, state, starts, loss, watermark, lock)
+    return Opened(opened, state, sample, starts, loss, watermark, lock)
 
 
 def _record_start(db: Rdict, state: State) -> tuple[StoreStart, ...]:
@@ -167,15 +170,19 @@ def exists(path: Path) -> bool:
     return (path / "db").exists() and any((path / "db").iterdir())
 
 
-def check(path: Path, watermark: int) -> State:
-    """Read the whole store without changing it. Raises StoreDamagedError if it holds less than it acknowledged."""
+def check(path: Path, watermark: int) -> tuple[State, KeySample]:
+    """Read the whole store without changing it; returns its bookkeeping, and a sample of the keys in DATA.
+
+    Raises StoreDamagedError if it holds less than it acknowledged.
+    """
+    sample = KeySample()
     database = path / "db"
     try:
         with contextlib.closing(read_only(database)) as db:
             state, _ = bookkeeping(db, database)
             records = digest = 0
-            for name, start in ((DATA, b""), (META, ROWS)):
-                more, seqs = _count_rows(db.get_column_family(name), start)
+            for name, start, kept in ((DATA, b"", sample), (META, ROWS, KeySample())):
+                more, seqs = _count_rows(db.get_column_family(name), start, kept)
                 records += more
                 digest += seqs
     except StoreDamagedError as error:
@@ -183,7 +190,7 @@ def check(path: Path, watermark: int) -> State:
     wrong = problem(state, watermark, records, digest % 2**64)
     if wrong:
         raise StoreDamagedError(f"{path}: {wrong}. Nothing was changed. {ADVICE}")
-    return state
+    return state, sample
 
 
 def read_only(database: Path, families: Sequence[str] = FAMILIES, *, skip: bool = False) -> Rdict:
@@ -234,22 +241,18 @@ def refuse_later_version(schema: bytes, database: Path) -> None:
     format_mark.refuse_later(META_STORE, int(schema) - _CURRENT + format_mark.FIRST, str(database))
 
 
-def _count_rows(family: Rdict, start: bytes) -> tuple[int, int]:
-    """The number of rows from `start` on, and the sum of their sequence numbers. Raises StoreDamagedError.
+def _count_rows(family: Rdict, start: bytes, sample: KeySample) -> tuple[int, int]:
+    """The number of rows from `start` on, whose keys are added to `sample`, and the sum of their sequence numbers.
 
-    Also reads what is before `start`, with every older version: a damaged block there would stop the first compaction.
+    Also reads what is before `start`, with every older version: a damaged block there would stop the first compaction. Raises
+    StoreDamagedError.
     """
-    found = family.iter(ReadOptions())
-    found.seek(b"")
-    while found.valid() and found.key() < start:
-        found.next()
-    valid, value, following = found.valid, found.value, found.next  # bound once: a start waits for this loop
     count = total = 0
-    while valid():
-        count += 1
-        total += decode_seq(value())
-        following()
-    rocks.guarded(found.status)
+    for rows in rocks.scan_slices(family, b"", b"", _SLICE):
+        found = [(key, decode_seq(value)) for key, value in rows if key >= start]
+        count += len(found)
+        total += sum(seq for _, seq in found)
+        sample.add([key for key, _ in found])
     return count, total
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
 import structlog
@@ -113,17 +113,31 @@ def roots_of(paths: Sequence[str]) -> list[str]:
     return list({redacted(root): root for root in reversed(list(roots))}.values())[::-1]
 
 
+class Wanted(Protocol):
+    """Which segments are wanted, by what their paths tell."""
+
+    def date(self, text: str) -> bool:
+        """Whether those of this date, YYYY-MM-DD."""
+
+    def broker(self, name: str) -> bool:
+        """Whether those of this broker."""
+
+    def run(self, number: int) -> bool:
+        """Whether those of this run."""
+
+
 class Lister:
     """Lists the roots repeatedly. A local directory that has not changed is not read again.
 
-    Raises ConfigError if no root is given, and for a URL that cannot be opened.
+    `wanted`: what to list; None: everything. Raises ConfigError if no root is given, and for a URL that cannot be opened.
     """
 
-    def __init__(self, roots: Sequence[str]) -> None:
+    def __init__(self, roots: Sequence[str], wanted: Wanted | None = None) -> None:
         if not roots:
             raise ConfigError(
                 "offset-journal: no path; name a directory of journals by load(path), or several by the option `paths`"
             )
+        self._wanted = wanted
         self._roots = [(root, *Place(root).opened()) for root in roots]
         self._settled: dict[tuple[str, str], tuple[int, list[Segment]]] = {}
         self._logged: Mapping[str, str] = {}
@@ -150,7 +164,7 @@ class Lister:
                 found += 1
                 # A copy in another root or under another date is the same segment: broker, run and number identify it.
                 runs.setdefault(segment.key, {}).setdefault(segment.number, segment)
-            if not found:
+            if not found and not self._wanted:
                 troubles.setdefault(redacted(root), _EMPTY)
         return Listing(runs, troubles)
 
@@ -173,11 +187,15 @@ class Lister:
         if kind != fs.FileType.Directory:
             troubles[redacted(root)] = _ABSENT if kind == fs.FileType.NotFound else _NO_DIRECTORY
             return
+        wanted = self._wanted
         for day, date_text in _folders(files, base, _DATE, troubles):
+            if not _is_date(date_text) or (wanted and not wanted.date(date_text)):
+                continue
             for folder, quoted in _folders(files, day.path, _BROKER, troubles):
                 broker = unquote(quoted)
-                if _is_date(date_text) and quote(broker, safe="") == quoted:
-                    yield from self._of_broker(files, folder, Segment(root, date_text, broker, 0, 0, 0), troubles)
+                if quote(broker, safe="") == quoted and (not wanted or wanted.broker(broker)):
+                    found = self._of_broker(files, folder, Segment(root, date_text, broker, 0, 0, 0), troubles)
+                    yield from (segment for segment in found if not wanted or wanted.run(segment.run))
 
     def _of_broker(self, files: fs.FileSystem, folder: fs.FileInfo, like: Segment, troubles: dict[str, str]) -> Sequence[Segment]:
         changed: int | None = folder.mtime_ns  # None on storage without modification times, such as S3

@@ -5,22 +5,26 @@ Every segment is in exactly one batch of a stream. A batch that is read again ha
 others. A segment that a task does not find fails the task: nothing is taken for lost on the word of one machine.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from adapter.errors import AdapterError, ConfigError
+from adapter.pipeline import columns
+from adapter.pipeline.columns import spark_schema
 from adapter.pipeline.journal.listing import Lister, Listing, Segment, roots_of
-from adapter.pipeline.journal.offset import Limit, advance, from_json, step, to_json
+from adapter.pipeline.journal.offset import Limit, Offset, advance, from_json, step, to_json
 from adapter.pipeline.journal.options import JournalOptions
 from adapter.pipeline.journal.plan import JournalPartition, lacking, planned
+from adapter.pipeline.journal.pruning import Pruning
 from adapter.pipeline.journal.segment import COLUMNS, read_segment, unreadable
 from adapter.pipeline.places import redacted
+from adapter.pipeline.pushdown import filters_are_offered
 
 # The columns of `offset-journal-segments`. `root` has no credentials; `size` is in bytes. `problem`: the segment is gone (its
 # date is not known any more: `*`), or the first of several that are not waited for any more; null if it is to be read.
@@ -47,11 +51,12 @@ class JournalDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of the journal, plus broker, run and segment."""
-        return from_arrow_schema(COLUMNS)
+        return spark_schema(COLUMNS, columns.JOURNAL)
 
     def reader(self, schema: StructType) -> "JournalReader":
         """The reader of `spark.read`. Raises ConfigError for an invalid option, and for a schema with other columns."""
-        return JournalReader(JournalOptions.of(self.options), _chosen(schema))
+        kind = PruningReader if filters_are_offered() else JournalReader
+        return kind(JournalOptions.of(self.options), _chosen(schema))
 
     def streamReader(self, schema: StructType) -> "JournalStreamReader":
         """The reader of `spark.readStream`. Raises ConfigError for an invalid option, and for a schema with other columns."""
@@ -64,13 +69,14 @@ class JournalReader(DataSourceReader):
     def __init__(self, options: JournalOptions, columns: pa.Schema = COLUMNS) -> None:
         self._options = options
         self._columns = columns
+        self._wanted: Pruning | None = None
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read.
 
         Raises ConfigError if no path exists, AdapterError if a directory cannot be listed: no segment is skipped.
         """
-        listing = Lister(self._options.roots).list()
+        listing = Lister(self._options.roots, self._wanted).list()
         if listing.failures:
             text = "; ".join(f"{path} {trouble}" for path, trouble in listing.failures.items())
             raise AdapterError(f"offset-journal: not all segments can be found: {text}")
@@ -80,6 +86,15 @@ class JournalReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition, with the selected columns."""
         return _rows(partition, self._columns)
+
+
+class PruningReader(JournalReader):
+    """A reader that opens only the segments in which rows may pass the filters on `at`, `broker` and `run`."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Note the filters. Spark applies all of them to the rows."""
+        self._wanted = Pruning.by(filters)
+        return filters
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -92,6 +107,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen = Listing({}, {})
         # With availableNow: all segments that the query will read.
         self._target: Listing | None = None
+        self._end: Offset | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         """The offset before the first segment."""
@@ -112,7 +128,12 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen = self._target or self._list()
         before = from_json(start)
         after = advance(before, self._seen, self._limit(limit))
+        self._end = after
         return start if after is before else to_json(after)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The offset after all segments that were found last, for the query's progress; None before the first batch."""
+        return None if self._end is None else to_json(advance(self._end, self._seen, Limit()))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan the batch between two offsets. The result is the same in each call while the segments exist.
@@ -153,7 +174,7 @@ class SegmentsDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of SEGMENTS."""
-        return from_arrow_schema(SEGMENTS)
+        return spark_schema(SEGMENTS, columns.SEGMENTS)
 
     def streamReader(self, schema: StructType) -> "SegmentsStreamReader":  # noqa: ARG002 - its own columns
         """The reader of `spark.readStream`. Raises ConfigError for an invalid option."""
@@ -193,9 +214,9 @@ def _rows(partition: InputPartition, columns: pa.Schema) -> Iterator[pa.RecordBa
 
 def _chosen(schema: StructType) -> pa.Schema:
     """The columns to read: all, or those that `schema(...)` names. Raises ConfigError for others."""
-    columns: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+    chosen: pa.Schema = to_arrow_schema(schema, timezone="UTC")
     if wrong := [
-        field.name for field in columns if field.name not in COLUMNS.names or COLUMNS.field(field.name).type != field.type
+        field.name for field in chosen if field.name not in COLUMNS.names or COLUMNS.field(field.name).type != field.type
     ]:
         raise ConfigError(f"offset-journal: no such columns, or not of this type: {', '.join(wrong)}; see docs/pipeline.md")
-    return columns
+    return chosen

@@ -1,128 +1,106 @@
-"""One batch of the lag job: computes the tables from its rows and the previous state, stages them, and publishes them at once."""
+"""One batch of the lag job: one Spark job from segments to files, then the manifest. The driver sees a row for each bucket.
 
-import shutil
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
+A repeated batch gives the same tables. Keys are split into buckets by their shard; a bucket that has grown is split in two at the
+next batch, so that a task's memory stays bounded however many keys there are.
+"""
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
+from collections.abc import Sequence
 
+from pyspark.sql import DataFrame
+
+from adapter.errors import AdapterError
 from adapter.pipeline.config import LagSection
-from adapter.pipeline.lag import tables as lag
-from adapter.pipeline.lag.files import BatchInfo, LagFiles
-from adapter.pipeline.lag.journal_rows import US_OF_SECOND, brokers, checked, reduced
+from adapter.pipeline.lag import schemas, stages
+from adapter.pipeline.lag.clock import clock_of
+from adapter.pipeline.lag.files import STATE, BatchInfo
+from adapter.pipeline.lag.publisher import Publisher
+from adapter.pipeline.lag.stages import COMBINED, EVALUATED, GATHERED, Bucket, Told, Work
 
-# A broker whose journal is behind the newest one by more than this counts as gone. Before that, no group counts as stopped for a
-# time that this broker's journal does not cover yet.
-LIVE_US = 300 * US_OF_SECOND
-STATE = ("keys", "heads", "moves")
-
-State = Mapping[str, DataFrame | None]
-
-
-class Steps:
-    """The seconds of each step of a batch."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        """Add the duration of the block to a step."""
-        began = time.perf_counter()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+FIRST_BUCKETS = 4
+# A bucket with more keys is split: a key takes some 700 bytes in the task that evaluates it.
+MOST_KEYS = 250_000
+# The sums of the groups of up to so many buckets are combined by the driver, those of more in a stage of their own.
+_DRIVERS_BUCKETS = 8
 
 
-def process(rows: DataFrame, batch: int, section: LagSection, files: LagFiles, steps: Steps) -> BatchInfo:
-    """Process and publish a batch of journal rows. Raises AdapterError if the previous state is missing."""
-    before = files.before(batch)
-    files.begin(batch)
-    state = _read_state(rows.sparkSession, files, before)
-    gathered = reduced(checked(rows, section.point_distance_ms)).persist()
-    try:
-        with steps("read and gather"):
-            info = _info_of(gathered, batch, before)
-        with steps("state"):
-            _stage_state(gathered, state, info.now, section, files)
-        with steps("moves and rejects"):
-            info = _stage_odd(gathered, state["moves"], info, before, files)
-    finally:
-        gathered.unpersist()
-    _stage_tables(rows.sparkSession, info, section, files, steps)
-    with steps("show"):
-        files.publish(info)
+def process(segments: DataFrame, batch: int, plan: str, section: LagSection, publisher: Publisher) -> BatchInfo:
+    """Process a batch of segments, and make it complete. Raises AdapterError, OSError, and Spark's errors.
+
+    `segments`: rows of SEGMENTS and PLANNED_US. `plan` identifies them, see `Publisher.done`.
+    """
+    before = publisher.begin(batch)
+    work = _work(batch, before, section)
+    texts, groups = _run(segments, work)
+    if not texts:  # no segment: no task has said anything
+        texts, groups = _run(segments.sparkSession.createDataFrame(_nothing(work), GATHERED), work, gathered=True)
+    info = _info(work, [Bucket.from_json(text) for text in texts], groups, plan)
+    publisher.publish(info)
     return info
 
 
-def settled(now: int, newest: Mapping[str, int]) -> int:
-    """The time up to which the journals of all live brokers are read, in microseconds."""
-    return min((at for at in newest.values() if at >= now - LIVE_US), default=now)
+def buckets_after(before: BatchInfo | None) -> int:
+    """Into how many buckets the keys are split, a power of two: as many as before, twice as many if one has grown too large."""
+    if before is None:
+        return FIRST_BUCKETS
+    buckets, largest = before.buckets, before.largest
+    while largest > MOST_KEYS:
+        buckets, largest = buckets * 2, -(-largest // 2)
+    return buckets
 
 
-def _read_state(spark: SparkSession, files: LagFiles, before: BatchInfo | None) -> State:
-    return {name: None if before is None else spark.read.parquet(str(files.state(before.batch, name))) for name in STATE}
+def _work(batch: int, before: BatchInfo | None, section: LagSection) -> Work:
+    buckets = buckets_after(before)
+    known = (before.brokers, tuple(before.files[STATE])) if before else ({}, ())
+    pieces = max(1, buckets // _DRIVERS_BUCKETS)
+    journals = tuple(place.url for place in section.journals)
+    return Work(section.output, batch, journals, section.rules, buckets, pieces, *known)
 
 
-def _info_of(gathered: DataFrame, batch: int, before: BatchInfo | None) -> BatchInfo:
-    newest = dict(before.brokers) if before else {}
-    found = brokers(gathered).collect()
-    for row in found:
-        if row["at"] is not None:
-            newest[row["broker"]] = max(row["at"], newest.get(row["broker"], 0))
-    rows, odd = sum(row["rows"] for row in found), sum(row["odd"] for row in found)
-    return BatchInfo(batch, rows, max(newest.values(), default=0), odd, brokers=dict(sorted(newest.items())))
+def _run(rows: DataFrame, work: Work, *, gathered: bool = False) -> tuple[list[str], list[str]]:
+    """What each bucket tells, and the files of `groups`."""
+    found = rows if gathered else rows.mapInArrow(stages.gathering(work), GATHERED)
+    evaluated = found.repartitionById(work.buckets, "bucket").mapInArrow(stages.evaluating(work), EVALUATED)
+    if work.pieces == 1:
+        return stages.combined(work, evaluated.toArrow().to_batches())
+    combined = evaluated.repartitionById(work.pieces, "piece").mapInArrow(stages.combining(work), COMBINED).toArrow()
+    told, paths = (combined[name].to_pylist() for name in ("told", "path"))
+    return [text for some in told for text in some], paths
 
 
-def _stage_state(gathered: DataFrame, state: State, now: int, section: LagSection, files: LagFiles) -> None:
-    keys = lag.merged_keys(state["keys"], gathered, section.window_points)
-    _write(lag.kept_keys(keys, now), files.staged("state") / "keys")
-    heads = lag.merged_heads(state["heads"], gathered, section.head_points, section.head_distance_ms)
-    _write(lag.kept_heads(heads, now), files.staged("state") / "heads")
+def _nothing(work: Work) -> list[tuple[int, str, None]]:
+    """The rows of a task that has read no segment."""
+    return [(bucket, stages.to_json(Told()), None) for bucket in range(work.buckets)]
 
 
-def _stage_odd(
-    gathered: DataFrame, seen: DataFrame | None, info: BatchInfo, before: BatchInfo | None, files: LagFiles
-) -> BatchInfo:
-    """Stage moves and rejects. Most batches have none; then no Spark job is run for them."""
-    moved = lag.moves(gathered, seen)
-    tables = {"rewinds": lag.rewinds(moved), "rejects": lag.rejects(gathered)}
-    moves = files.staged("state") / "moves"
-    for name, table in tables.items():
-        if info.odd:
-            _write(table.coalesce(1), files.staged(name))
-        else:
-            _write_empty(table, files.staged(name))
-    if info.odd:
-        _write(lag.seen_moves(seen, moved, info.now).coalesce(1), moves)
-    elif before:
-        shutil.copytree(files.state(before.batch, "moves"), moves)
-    else:
-        _write_empty(lag.seen_moves(None, moved, info.now), moves)
-    rejects = pq.ParquetDataset(files.staged("rejects")).read(columns=["kind"]).num_rows if info.odd else 0
-    return replace(info, rejects=rejects)
+def _info(work: Work, buckets: Sequence[Bucket], groups: Sequence[str], plan: str) -> BatchInfo:
+    told = _told(work, buckets)
+    clock = clock_of(told.brokers)
+    files = {
+        name: [path for bucket in buckets for path in bucket.files[name]] for name in ("shards", "rewinds", "rejects", STATE)
+    }
+    files["groups"] = list(groups)
+    for name, schema in (("rewinds", schemas.REWINDS), ("rejects", schemas.REJECTS)):
+        if not files[name]:
+            files[name] = [stages.write_empty(work, name, schema)]
+    return BatchInfo(
+        work.batch,
+        rows=told.rows,
+        now=clock.now,
+        settled=clock.settled,
+        odd=told.odd,
+        rejects=sum(bucket.rejects for bucket in buckets),
+        brokers=told.brokers,
+        buckets=work.buckets,
+        largest=max(bucket.keys for bucket in buckets),
+        plan=plan,
+        files=files,
+    )
 
 
-def _stage_tables(spark: SparkSession, info: BatchInfo, section: LagSection, files: LagFiles, steps: Steps) -> None:
-    clock = files.staged("state") / "clock"
-    clock.mkdir()
-    pq.write_table(pa.table({"now": [info.now], "settled": [settled(info.now, info.brokers)]}), clock / "clock.parquet")
-    keys, heads, times = (spark.read.parquet(str(files.staged("state") / name)) for name in ("keys", "heads", "clock"))
-    with steps("shards"):
-        _write(lag.shards(keys, heads, times, section), files.staged("shards"))
-    with steps("groups"):
-        _write(lag.groups(spark.read.parquet(str(files.staged("shards")))).coalesce(1), files.staged("groups"))
-
-
-def _write(table: DataFrame, place: Path) -> None:
-    table.write.mode("overwrite").parquet(str(place))
-
-
-def _write_empty(table: DataFrame, place: Path) -> None:
-    place.mkdir(parents=True)
-    pq.write_table(to_arrow_schema(table.schema, timezone="UTC").empty_table(), place / "empty.parquet")
+def _told(work: Work, buckets: Sequence[Bucket]) -> Told:
+    """What was told of the rows. Each bucket has heard it from every task, so all have to say the same."""
+    told = buckets[0].told
+    if [bucket.bucket for bucket in buckets] != list(range(work.buckets)) or any(bucket.told != told for bucket in buckets):
+        found = [(bucket.bucket, bucket.told.rows) for bucket in buckets]
+        raise AdapterError(f"batch {work.batch}: buckets and their rows do not agree: {found}; nothing of it was published")
+    return told

@@ -1,6 +1,6 @@
 """The time at which a batch is evaluated: that of the journals, not of this machine. Microseconds."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 # A broker whose journal is behind the newest one by more than this counts as gone. Before that, no group counts as stopped for a
@@ -14,6 +14,15 @@ class Clock:
 
     now: int
     settled: int
+
+
+def newest_of(times: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The newest time of each broker, in the order of their names."""
+    found: dict[str, int] = {}
+    for of_brokers in times:
+        for broker, at in of_brokers.items():
+            found[broker] = max(at, found.get(broker, at))
+    return dict(sorted(found.items()))
 
 
 def clock_of(newest: Mapping[str, int]) -> Clock:

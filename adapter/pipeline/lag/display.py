@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 from rich.live import Live
@@ -13,8 +15,8 @@ from rich.table import Table
 from adapter.pipeline.config import LagSection
 from adapter.pipeline.jobs import Switches
 from adapter.pipeline.lag.files import TABLES, BatchInfo, LagFiles
-from adapter.pipeline.lag.journal_rows import US_OF_SECOND
-from adapter.pipeline.lag.status import severity
+from adapter.pipeline.lag.segment_rows import US_OF_SECOND
+from adapter.pipeline.lag.status import SEVERITY
 from adapter.runtime.wording import counted
 
 _WORST = 10
@@ -43,14 +45,14 @@ class LagDisplay:
         if self._live:
             self._live.stop()
 
-    def batch(self, spark: SparkSession, info: BatchInfo, seconds: float) -> None:
+    def batch(self, info: BatchInfo, seconds: float) -> None:
         """Count and display a batch and its duration."""
         self.batches += 1
         self.rows += info.rows
         self.rejects += info.rejects
         self.seconds += seconds
         if self._live:
-            self._live.update(self._worst(spark, info, seconds), refresh=True)
+            self._live.update(self._worst(info, seconds), refresh=True)
 
     def summary(self) -> str:
         """The summary of all batches since the start."""
@@ -59,22 +61,30 @@ class LagDisplay:
         batches = "1 batch" if self.batches == 1 else f"{self.batches:,} batches"
         return f"lag: {batches}, {counted(self.rows, 'row')}{rate}; tables in {self._files.output}{rejects}"
 
-    def _worst(self, spark: SparkSession, info: BatchInfo, seconds: float) -> Table:
-        groups = spark.read.parquet(str(self._files.output / "groups" / f"batch={info.batch}"))
-        order = (severity(sf.col("status")).desc(), sf.col("total_lag").desc_nulls_last(), "namespace", "group")
+    def _worst(self, info: BatchInfo, seconds: float) -> Table:
+        groups = self._files.read(info.batch, "groups", _COLUMNS)
         at = datetime.fromtimestamp(info.now / US_OF_SECOND, UTC)
         rate = f"{counted(info.rows, 'row')} in {seconds:.1f} s, {info.rows / seconds:,.0f} rows/s"
         table = Table(title=f"batch {info.batch}, {at:%Y-%m-%d %H:%M:%S} UTC: {rate}", title_justify="left")
         for name in _COLUMNS:
             table.add_column(name.replace("_", " "))
-        for row in groups.orderBy(*order).limit(_WORST).collect():
+        for row in worst(groups, _WORST):
             table.add_row(*(_cell(row[name]) for name in _COLUMNS))
         return table
 
 
+def worst(groups: pa.Table, count: int) -> list[dict[str, object]]:
+    """Some rows of the table `groups`, the worst first: by status, then by lag, an unknown one last."""
+    level = pc.index_in(groups["status"].cast(pa.string()), pa.array(SEVERITY))
+    ordered = groups.append_column("level", level)
+    order = [("level", "descending"), ("total_lag", "descending"), ("namespace", "ascending"), ("group", "ascending")]
+    rows: list[dict[str, object]] = ordered.take(pc.sort_indices(ordered, order)[:count]).to_pylist()
+    return rows
+
+
 def dry_run(spark: SparkSession, section: LagSection, files: LagFiles, switches: Switches) -> None:
     """Count the rows of all journals, and print where tables would be written. Writes nothing."""
-    rows = spark.read.format("offset-journal").option("paths", json.dumps(list(section.journals))).load()
+    rows = spark.read.format("offset-journal").option("paths", json.dumps([place.url for place in section.journals])).load()
     counts = rows.groupBy("broker").agg(
         sf.count_distinct("segment").alias("segments"),
         sf.count(sf.lit(1)).alias("rows"),
@@ -90,7 +100,8 @@ def dry_run(spark: SparkSession, section: LagSection, files: LagFiles, switches:
     switches.console.print(table)
     done = files.complete()
     switches.tell(
-        f"read: {', '.join(section.journals)}" + (f"; what is in batches up to {done[-1]} is not read again" if done else "")
+        f"read: {', '.join(map(str, section.journals))}"
+        + (f"; what is in batches up to {done[-1]} is not read again" if done else "")
     )
     switches.tell(f"written: {', '.join(f'{files.output}/{name}' for name in TABLES)} and the state beside them")
 

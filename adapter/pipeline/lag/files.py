@@ -1,133 +1,148 @@
-"""The output directory of the lag job: tables and state by batch. Only complete batches are ever read.
+"""The output directory of the lag job: what a batch is, and how to read a complete one.
 
-    <output>/shards/batch=N, groups/, rewinds/, rejects/    the tables
-    <output>/state/batch=N/keys, heads, moves, clock        the state with which batch N + 1 begins
-    <output>/complete/N.json                                batch N is complete; `now`, rows, newest time of each broker
-    <output>/.staged/                                       a batch in progress
-    <output>/checkpoint/                                    Spark's checkpoint: which segments are in which batch
+    <output>/shards/batch=N/BUCKET-UNIQUE.parquet    the tables: shards, groups, rewinds, rejects
+    <output>/state/batch=N/BUCKET-UNIQUE.part        the state with which batch N + 1 begins, by bucket
+    <output>/complete/N.json                         the manifest of batch N: its facts, and the list of its files
+    <output>/checkpoint/                             Spark's checkpoint: which segments are in which batch
+    <output>/lock, lease.json                        the driver that writes here, see `lock.py`
 
-A batch is written to `.staged`, based on the state of the last complete batch. Then each table and the state are renamed into
-place, and `complete/N.json` is written last. What a crash leaves behind:
-
-- While staging: nothing else has changed. The next start removes `.staged` and repeats the batch.
-- Between two renames: without `complete/N.json` the state is not read. The batch is repeated from the same state with the same
-  rows, and replaces what was renamed. Each visible directory is complete at any time.
-- After `complete/N.json`, before Spark has noted the batch: Spark repeats it. Its mark is removed, and it is computed again from
-  the previous state, which still exists: a state is deleted only after two newer batches are complete.
-- While old batches are deleted: the rest is deleted after the next batch.
-
-Batches with a higher number than the current one come from a stream whose checkpoint is gone; they are removed. Nothing is synced
-to disk: after a power cut, remove the directory and read the journals again.
+A batch exists once its manifest does, and consists of the files that the manifest lists. No file is renamed or changed after
+that. A file that no manifest lists is of a batch in progress, or of a task that failed, was repeated, or was thought dead; nobody
+reads it, and `publisher.py` deletes it.
 """
 
 import json
-import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import takewhile
-from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from adapter.errors import AdapterError
-from adapter.runtime import files
+from adapter.pipeline.places import Place
 
 TABLES = ("shards", "groups", "rewinds", "rejects")
-_NEWEST = 2
-_HOUR_US = 3_600_000_000
+STATE = "state"
+# Of what is as large as the fleet, so many batches are kept: the newest may be repeated, from the state of the one before.
+NEWEST = 2
+LARGE = ("shards", STATE)
+_BATCH = "batch="
+AGAIN = "to read all journals again, remove the directory"
 
 
 @dataclass(frozen=True)
 class BatchInfo:
-    """The facts about a complete batch. `now` and the newest time of each broker are microseconds; `odd`: moves and problems."""
+    """The manifest of a complete batch. Times are Unix times in microseconds.
+
+    `rows` of the journals in this batch; `odd`: moves and rows with a problem among them; `rejects`: rows with a problem. `now`:
+    the newest time in the journals; `settled`: up to which those of all live brokers are read; `brokers`: the newest time of
+    each. `buckets`: into how many the keys are split; `largest`: the number of keys of the largest one. `plan` identifies the
+    segments of the batch. `files`: the paths of each table and of the state, below the output; those of the state by bucket.
+    """
 
     batch: int
     rows: int
     now: int
+    settled: int
     odd: int = 0
     rejects: int = 0
     brokers: Mapping[str, int] = field(default_factory=dict)
+    buckets: int = 1
+    largest: int = 0
+    plan: str = ""
+    files: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def to_json(self) -> bytes:
+        """The content of the manifest."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, content: bytes) -> Self:
+        """The inverse of `to_json`. Raises ValueError if it is no such manifest."""
+        try:
+            return cls(**json.loads(content))
+        except TypeError as error:
+            raise ValueError(str(error)) from error
 
 
 @dataclass(frozen=True)
 class LagFiles:
-    """The paths in the directory, and the order of changes to them. `keep_hours`: how long batches are kept, in journal time."""
+    """The paths in the directory, and its complete batches. It changes nothing."""
 
-    output: Path
-    keep_hours: int = 48
+    output: Place
 
     @property
-    def checkpoint(self) -> Path:
+    def checkpoint(self) -> Place:
         """The directory of Spark's checkpoint."""
         return self.output / "checkpoint"
 
-    def staged(self, name: str) -> Path:
-        """The path at which a part of the current batch is staged."""
-        return self.output / ".staged" / name
+    def directory(self, name: str, batch: int) -> Place:
+        """The directory of a table, or of the state, of a batch."""
+        return self.output / relative(name, batch)
 
-    def state(self, batch: int, name: str) -> Path:
-        """The path of a part of the state after a batch."""
-        return self.output / "state" / f"batch={batch}" / name
+    def manifest(self, batch: int) -> Place:
+        """The manifest of a batch."""
+        return self.output / f"complete/{batch}.json"
 
     def complete(self) -> list[int]:
-        """The numbers of the complete batches, ascending."""
-        return sorted(int(path.stem) for path in (self.output / "complete").glob("*.json") if path.stem.isdigit())
+        """The numbers of the complete batches, ascending. Raises OSError."""
+        stems = (
+            entry.path.removesuffix(".json") for entry in (self.output / "complete").entries() if entry.path.endswith(".json")
+        )
+        return sorted(int(stem) for stem in stems if stem.isdecimal())
 
-    def before(self, batch: int) -> BatchInfo | None:
-        """The last complete batch before this one; None if there is none. Raises AdapterError if its state is missing."""
-        earlier = [number for number in self.complete() if number < batch]
-        if not earlier and batch == 0:
-            return None
-        if not earlier or not self.state(earlier[-1], "").is_dir():
-            raise AdapterError(
-                f"{self.output}: has no state of a batch before {batch}; remove the directory to read all journals again"
-            )
-        return self._info(earlier[-1])
+    def kept(self, name: str) -> list[int]:
+        """The complete batches that still have this table, ascending: of `shards` and the state, only the newest ones."""
+        batches = self.complete()
+        return batches[-NEWEST:] if name in LARGE else batches
 
-    def begin(self, batch: int) -> None:
-        """Remove the marks of this batch and all later ones, and create an empty staging directory."""
-        for number in self.complete():
-            if number >= batch:
-                self._mark(number).unlink()
-        for directory in (*TABLES, "state"):
-            for path in (self.output / directory).glob("batch=*"):
-                if int(path.name.removeprefix("batch=")) > batch:
-                    shutil.rmtree(path)
-        shutil.rmtree(self.staged(""), ignore_errors=True)
-        self.staged("").mkdir(parents=True)
+    def directories(self, name: str) -> list[int]:
+        """The batches that have a directory of a table, complete or not, ascending."""
+        numbers = (entry.path.removeprefix(_BATCH) for entry in (self.output / name).entries() if entry.is_directory)
+        return sorted(int(number) for number in numbers if number.isdecimal())
 
-    def publish(self, info: BatchInfo) -> None:
-        """Publish a staged batch: tables, state, then the mark. Then delete old batches."""
-        for name in TABLES:
-            _replace(self.staged(name), self.output / name / f"batch={info.batch}")
-        _replace(self.staged("state"), self.state(info.batch, ""))
-        mark = self._mark(info.batch)
-        mark.parent.mkdir(exist_ok=True)
-        files.write(str(mark), json.dumps(asdict(info)).encode())
-        self._clean(info.now - self.keep_hours * _HOUR_US)
+    def info(self, batch: int) -> BatchInfo:
+        """The manifest of a complete batch. Raises FileNotFoundError; AdapterError if it is damaged or of another release."""
+        place = self.manifest(batch)
+        try:
+            return BatchInfo.from_json(place.read())
+        except ValueError as error:
+            raise AdapterError(f"{place}: is damaged, or of another release ({error}); {AGAIN} {self.output}") from error
 
-    def _clean(self, since: int) -> None:
-        """Delete old marks, then data without a mark.
+    def history(self, us: int) -> list[BatchInfo]:
+        """The manifests of the newest complete batch, and of those up to so many microseconds before it, ascending."""
+        found: list[BatchInfo] = []
+        for batch in reversed(self.complete()):
+            try:
+                info = self.info(batch)
+            except FileNotFoundError:
+                break  # deleted since, as all before it
+            if found and info.now < found[0].now - us:
+                break
+            found.append(info)
+        return found[::-1]
 
-        Of the state and the table `shards`, which are large, two batches are kept.
-        """
-        whole = self.complete()
-        newest = set(whole[-_NEWEST:])
-        old = set(takewhile(lambda number: self._info(number).now < since, whole[:-_NEWEST]))
-        for number in old:
-            self._mark(number).unlink()
-        young = set(whole) - old
-        for name, kept in {**dict.fromkeys(TABLES, young), "shards": newest, "state": newest}.items():
-            for path in (self.output / name).glob("batch=*"):
-                if int(path.name.removeprefix("batch=")) not in kept:
-                    shutil.rmtree(path)
+    def table_files(self, batch: int, name: str) -> list[Place]:
+        """The files of a table, or of the state, of a complete batch. Raises FileNotFoundError, AdapterError."""
+        return self.places(self.info(batch), name)
 
-    def _info(self, batch: int) -> BatchInfo:
-        return BatchInfo(**json.loads(self._mark(batch).read_text(encoding="utf-8")))
+    def places(self, info: BatchInfo, name: str) -> list[Place]:
+        """The files of a table, or of the state, that a manifest lists."""
+        return [self.output / path for path in info.files[name]]
 
-    def _mark(self, batch: int) -> Path:
-        return self.output / "complete" / f"{batch}.json"
+    def read(self, batch: int, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """A table of a complete batch, or some of its columns. Raises FileNotFoundError, OSError, AdapterError."""
+        return pa.concat_tables(_read(place, columns) for place in self.table_files(batch, name))
 
 
-def _replace(staged: Path, place: Path) -> None:
-    shutil.rmtree(place, ignore_errors=True)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    staged.rename(place)
+def relative(name: str, batch: int) -> str:
+    """The path of the directory of a table, or of the state, below the output."""
+    return f"{name}/{_BATCH}{batch}"
+
+
+def _read(place: Place, columns: Sequence[str] | None) -> pa.Table:
+    system, path = place.opened()
+    with system.open_input_file(path) as file:
+        table: Any = pq.ParquetFile(file).read(columns=columns)
+    return table

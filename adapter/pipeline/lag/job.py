@@ -1,9 +1,10 @@
 """The job `lag`: Structured Streaming over the journals. Each batch computes all tables from the state and the new rows.
 
-Each segment takes effect exactly once, also after a crash: `lag_files` describes how. The tables depend only on the journals, not
-on the time at which they are read. Journals are not changed.
+Each segment takes effect exactly once, also after a crash: `files.py` and `publisher.py` describe how. The tables depend only on
+the journals, not on the time at which they are read. Journals are not changed.
 """
 
+import hashlib
 import json
 import re
 import signal
@@ -19,22 +20,19 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from adapter.errors import ConfigError
 from adapter.pipeline.config import JobConfig, LagSection
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
-from adapter.pipeline.lag.batch import Steps, process
+from adapter.pipeline.lag.batch import process
 from adapter.pipeline.lag.display import LagDisplay, dry_run
 from adapter.pipeline.lag.files import LagFiles
-from adapter.pipeline.lag.journal_rows import PLANNED_AT
+from adapter.pipeline.lag.lock import FIELD, Check, only_driver
+from adapter.pipeline.lag.metrics import LagMetrics
+from adapter.pipeline.lag.publisher import Publisher
+from adapter.pipeline.lag.stages import PLANNED_US
+from adapter.pipeline.places import unusable
 
-# The size of a batch, so that its rows (some millions, compressed to this size) fit in memory.
+# The size of a batch, compressed: some millions of rows, so that nothing that a batch shuffles is large.
 BATCH_BYTES = 64 * 2**20
-SETTINGS = {
-    # Up to this many keys in a task, rows are aggregated by hash in memory instead of sorted.
-    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "200000",
-    # Timestamps with a zone, for readers other than Spark.
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-}
 _POLL_S = 1
 _PATIENCE_S = 60.0
 # An error in the last line of a traceback.
@@ -45,19 +43,21 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
     """Follow the journals until SIGTERM or Ctrl-C, or with `available_now` until all is read; returns the exit code.
 
     0: done; 1: the stream failed, with an error message; 3: all is read, and there are rejects. Raises ConfigError if the
-    directory cannot be written.
+    directory cannot be written, or another driver writes it, ListenError if the metrics cannot be served.
     """
     section = config.lag
-    files = LagFiles(section.output, section.keep_hours)
+    files = LagFiles(section.output)
     if switches.dry_run:
         dry_run(spark, section, files, switches)
         return DONE
-    try:
-        section.output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"[lag] output = '{section.output}': cannot be made: {error.strerror}") from error
-    with _stop_asked() as stop, LagDisplay(switches, files) as display:
-        query = _writer(spark, section, files, switches, display).start()
+    with (
+        only_driver(files.output) as check,
+        _stop_asked() as stop,
+        LagMetrics.serving(spark, section.metrics) as metrics,
+        LagDisplay(switches, files) as display,
+    ):
+        publisher = _publisher(files, section, check)
+        query = _writer(spark, section, publisher, switches, display, metrics).start()
         try:
             _follow(query, stop)
         except StreamingQueryException as error:
@@ -69,11 +69,21 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
 
 
 def stream(spark: SparkSession, section: LagSection) -> DataFrame:
-    """The journals as a streaming DataFrame."""
-    source = spark.readStream.format("offset-journal").option("paths", json.dumps(list(section.journals)))
+    """The segments of the journals as a streaming DataFrame."""
+    source = spark.readStream.format("offset-journal-segments").option(
+        "paths", json.dumps([place.url for place in section.journals])
+    )
     limited = source.option("maxFilesPerTrigger", str(section.max_files)).option("maxBytesPerTrigger", str(BATCH_BYTES))
     # The time of the batch. Spark stores it with the offsets, so it is the same if the batch is repeated.
-    return limited.load().withColumn(PLANNED_AT, sf.current_timestamp())
+    return limited.load().withColumn(PLANNED_US, sf.unix_micros(sf.current_timestamp()))
+
+
+def plan_of(files: LagFiles, batch: int) -> str:
+    """Identifies the segments of a batch, by what Spark has stored of it before it began; empty if that cannot be read."""
+    try:
+        return hashlib.sha256((files.checkpoint / f"offsets/{batch}").read()).hexdigest()
+    except OSError:
+        return ""
 
 
 def cause(error: BaseException) -> str:
@@ -83,24 +93,35 @@ def cause(error: BaseException) -> str:
     return found[-1].strip() if found else next(iter(lines), type(error).__name__)
 
 
-def _writer(
-    spark: SparkSession, section: LagSection, files: LagFiles, switches: Switches, display: LagDisplay
-) -> DataStreamWriter:
-    for key, value in SETTINGS.items():
-        spark.conf.set(key, value)
+def _publisher(files: LagFiles, section: LagSection, check: Check) -> Publisher:
+    try:
+        publisher = Publisher(files, section.keep_hours, check)
+        publisher.sweep()
+    except OSError as error:
+        raise unusable(files.output, FIELD, error) from error
+    return publisher
 
-    def batch(rows: DataFrame, number: int) -> None:
-        steps = Steps()
+
+def _writer(
+    spark: SparkSession, section: LagSection, publisher: Publisher, switches: Switches, display: LagDisplay, metrics: LagMetrics
+) -> DataStreamWriter:
+    files = publisher.files
+
+    def batch(segments: DataFrame, number: int) -> None:
         began = time.perf_counter()
         try:
-            info = process(rows, number, section, files, steps)
+            plan = plan_of(files, number)
+            # It may be done already: then the job crashed before Spark knew it.
+            info = publisher.done(number, plan) or process(segments, number, plan, section, publisher)
         except Exception as error:
             display.failure = error  # Spark reports its traceback without the last line
             raise
-        display.batch(rows.sparkSession, info, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        display.batch(info, seconds)
+        metrics.on_batch(info, seconds)
 
     writer = stream(spark, section).writeStream.queryName("lag").foreachBatch(batch)
-    placed = writer.option("checkpointLocation", str(files.checkpoint))
+    placed = writer.option("checkpointLocation", files.checkpoint.url)
     if switches.available_now:
         return placed.trigger(availableNow=True)
     return placed.trigger(processingTime=f"{section.trigger_ms} milliseconds")

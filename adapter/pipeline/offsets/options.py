@@ -74,17 +74,31 @@ class Connection(BaseModel):
 
 
 class ReadOptions(Connection):
-    """The options of a read."""
+    """The options of a read: of the Meta Service, or of a snapshot."""
 
+    endpoints: Annotated[tuple[Address, ...], BeforeValidator(_listed)] = ()
+    # The directory or URL of a snapshot, which is read instead of the Meta Service.
+    snapshot: Annotated[str, Field(min_length=1)] | None = None
     namespace: Name | None = None
     # Requires a namespace.
     group: Name | None = None
     # The number of parts that are read in parallel; by default it follows from the number of records.
     partitions: int | None = Field(default=None, ge=1, le=MAX_PARTS)
     # Records in one call, and in one Arrow batch.
-    page_size: int = Field(default=10_000, ge=1, le=MAX_PAGE)
+    page_size: int = Field(default=MAX_PAGE, ge=1, le=MAX_PAGE)
     # Whether deleted and expired offsets are included (live = false).
     tombstones: bool = False
+
+    @model_validator(mode="after")
+    def _one_thing_is_read(self) -> Self:
+        if not self.endpoints and not self.snapshot:
+            raise ValueError(
+                "option endpoints: is missing; give host:port of the Meta Service, several separated by commas, "
+                "or the option snapshot"
+            )
+        if self.endpoints and self.snapshot:
+            raise ValueError("options endpoints and snapshot: give one of them; a snapshot is read without a Meta Service")
+        return self
 
     @model_validator(mode="after")
     def _group_has_a_namespace(self) -> Self:

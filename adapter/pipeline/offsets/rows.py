@@ -4,7 +4,7 @@ A batch is first checked as a whole, by Arrow. Only if it may have an invalid va
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +29,7 @@ from adapter.model.names import METADATA_MAX_BYTES, NAME_MAX_BYTES, check_metada
 from adapter.model.schemas import RECORDS
 
 NEEDED = ("namespace", "group", "shard", "offset")
+_HELP = {"committed_at": ": a batch that is run again has to have the same times; current_timestamp() is the batch's own"}
 _KEY = ("namespace", "group", "shard")
 _SHOWN = 5  # invalid rows that an error names
 _PARTITION_MAX = 2**32 - 1
@@ -50,10 +51,10 @@ class BadRow(NamedTuple):
     text: str
 
 
-def check_columns(schema: StructType) -> None:
+def check_columns(schema: StructType, needed: Sequence[str] = NEEDED) -> None:
     """Check the columns. Raises InvalidInputError that names each one that is missing, unknown, or of a wrong type."""
     given = {field.name: field.dataType for field in schema.fields}
-    problems = [f"column `{name}` is missing" for name in NEEDED if name not in given]
+    problems = [f"column `{name}` is missing{_HELP.get(name, '')}" for name in needed if name not in given]
     for name, kind in given.items():
         if name not in _TYPES:
             problems.append(f"column `{name}` is not known: drop it; the columns are {', '.join(_TYPES)}")
@@ -63,9 +64,13 @@ def check_columns(schema: StructType) -> None:
         raise InvalidInputError("; ".join(problems))
 
 
-def completed(batch: pa.RecordBatch, began_ms: int) -> pa.RecordBatch:
-    """The batch with the columns of schemas.RECORDS and defaults for absent values (the time: `began_ms`, Unix ms)."""
-    defaults = {"topic": "", "partition": 0, "epoch": 0, "live": True, "committed_at": began_ms * 1000, "metadata": ""}
+def completed(batch: pa.RecordBatch, began_ms: int | None) -> pa.RecordBatch:
+    """The batch with the columns of schemas.RECORDS and defaults for absent values.
+
+    The time's default is `began_ms` (Unix ms); None: there is none, and a row without a time is invalid.
+    """
+    began_us = None if began_ms is None else began_ms * 1000
+    defaults = {"topic": "", "partition": 0, "epoch": 0, "live": True, "committed_at": began_us, "metadata": ""}
     columns = []
     for field in RECORDS:
         default = pa.scalar(defaults.get(field.name), field.type)
@@ -89,6 +94,8 @@ def bad_rows(batch: pa.RecordBatch) -> list[BadRow]:
     _look_at_integers(found, batch, "offset", None)
     _look_at_integers(found, batch, "epoch", None)
     _look_at_integers(found, batch, "partition", _PARTITION_MAX)
+    for row in np.flatnonzero(_nulls(batch, "committed_at")).tolist():
+        found[row].append("committed_at is null")
     for row in np.flatnonzero(_values(batch, "committed_at") < 0).tolist():
         found[row].append("committed_at is before 1970")
     for row in np.flatnonzero(~_nulls(batch, "problem")).tolist():

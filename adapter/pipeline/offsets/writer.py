@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import structlog
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from adapter.errors import AdapterError, InvalidInputError, RefusedError
 from adapter.meta.blocking import MetaCalls
@@ -83,35 +83,67 @@ class OffsetsWriter(DataSourceArrowWriter):
 
         Raises InvalidInputError for invalid rows before their batch is sent, MetaUnavailableError, RefusedError.
         """
-        task = _Task(self._options.bad_rows == "skip")
-        with (
-            closing(MetaCalls(self._options.meta, self._options.retry_ms / 1000)) as calls,
-            ThreadPoolExecutor(IN_FLIGHT, "merge") as pool,
-        ):
-            try:
-                task.run(chunks(task.checked(completed(batch, self._began_ms) for batch in iterator)), calls, pool)
-            except AdapterError as error:
-                pool.shutdown(cancel_futures=True)
-                raise type(error)(f"{error}. This task had merged {counted(task.merged(), 'row')} before. {AGAIN}.") from error
-        return task.written
+        return _merged(self._options, iterator, self._began_ms)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Write the report: all tasks succeeded."""
-        total = _total(messages)
-        log.info("offsets.written", **asdict(total))
-        self._report({"state": "committed", "tasks": len(messages), **asdict(total)})
+        _committed(self._options, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Write the report: a task failed for good. Rows that others merged are kept."""
-        done = [message for message in messages if message is not None]
-        total = _total(done)
-        advice = f"These are the tasks that finished; others may have merged a part. {AGAIN}."
-        log.error("offsets.aborted", **asdict(total), tasks=len(done), help=advice)
-        self._report({"state": "aborted", "tasks": len(done), **asdict(total), "help": advice})
+        _aborted(self._options, messages)
 
-    def _report(self, content: dict[str, Any]) -> None:
-        if self._options.report:
-            files.write(str(self._options.report), (json.dumps(content, indent=1) + "\n").encode())
+
+class OffsetsStreamWriter(DataSourceStreamArrowWriter):
+    """The writer of `df.writeStream.format("offsets")`, one for all batches of a query.
+
+    A batch that is run again has the same rows, with the same times, so its merge changes nothing: each row counts exactly once.
+    """
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write the rows of one task of a batch. Raises as that of OffsetsWriter; a row without `committed_at` is invalid."""
+        return _merged(self._options, iterator, None)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
+        """Write the report of this batch: all tasks succeeded."""
+        _committed(self._options, messages, batch=batch_id)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
+        """Write the report of this batch: a task failed for good. Spark runs the batch again when the query is started."""
+        _aborted(self._options, messages, batch=batch_id)
+
+
+def _merged(options: WriteOptions, batches: Iterator[pa.RecordBatch], began_ms: int | None) -> Written:
+    task = _Task(options.bad_rows == "skip")
+    with closing(MetaCalls(options.meta, options.retry_ms / 1000)) as calls, ThreadPoolExecutor(IN_FLIGHT, "merge") as pool:
+        try:
+            task.run(chunks(task.checked(completed(batch, began_ms) for batch in batches)), calls, pool)
+        except AdapterError as error:
+            pool.shutdown(cancel_futures=True)
+            raise type(error)(f"{error}. This task had merged {counted(task.merged(), 'row')} before. {AGAIN}.") from error
+    return task.written
+
+
+def _committed(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], **batch: int) -> None:
+    total = _total(messages)
+    log.info("offsets.written", **asdict(total), **batch)
+    _report(options, {"state": "committed", "tasks": len(messages), **batch, **asdict(total)})
+
+
+def _aborted(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], **batch: int) -> None:
+    done = [message for message in messages if message is not None]
+    total = _total(done)
+    advice = f"These are the tasks that finished; others may have merged a part. {AGAIN}."
+    log.error("offsets.aborted", **asdict(total), **batch, tasks=len(done), help=advice)
+    _report(options, {"state": "aborted", "tasks": len(done), **batch, **asdict(total), "help": advice})
+
+
+def _report(options: WriteOptions, content: dict[str, Any]) -> None:
+    if options.report:
+        files.write(str(options.report), (json.dumps(content, indent=1) + "\n").encode())
 
 
 class _Task:

@@ -4,10 +4,6 @@ Only rows of the table `plan` are merged. An unreadable snapshot is reported and
 job, because merging the other snapshots is correct without it.
 """
 
-from shutil import rmtree
-
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 from rich.table import Table
@@ -17,7 +13,9 @@ from adapter.pipeline.config import JobConfig
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, JobError, Switches
 from adapter.pipeline.offsets.options import FORMAT
 from adapter.pipeline.reconcile import compare as reconcile
-from adapter.pipeline.reconcile.snapshots import Snapshots, damaged_file, find_snapshots, read_snapshots
+from adapter.pipeline.reconcile.snapshots import AGAIN, Snapshots, find_snapshots, read_snapshots
+from adapter.pipeline.spark_errors import SPARK_ERRORS
+from adapter.pipeline.tables import DAMAGED, damage, delete_table, read_table, write_table
 from adapter.runtime.logs import harmless
 from adapter.runtime.wording import counted
 
@@ -36,11 +34,12 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
         differences = job.compare(found)
         unreadable = job.show(differences)
         below = job.apply(differences) if switches.apply else 0
-    except (PySparkException, Py4JJavaError) as error:
-        damaged = damaged_file(error)
+    except SPARK_ERRORS as error:
+        damaged = damage(error)
         if damaged is None:
             raise
-        raise JobError(damaged) from error
+        advice = f": {AGAIN}, or move it away" if damaged.endswith(DAMAGED) else ""
+        raise JobError(harmless(f"{damaged}, nothing was compared{advice}", 4 * NAME_MAX_BYTES)) from error
     if below:
         return NOT_AS_ASKED
     return WITH_REJECTS if unreadable else DONE
@@ -71,7 +70,7 @@ class _Reconcile:
         counts = {row["kind"]: row for row in reconcile.counts(differences).collect()}
         if not self._switches.dry_run:
             self._table("plan", reconcile.planned(differences))
-            rmtree(self._output / "applied", ignore_errors=True)  # the table of an earlier plan
+            delete_table(self._output / "applied")  # the table of an earlier plan
         table = Table("kind", show_footer=True)
         table.columns[0].footer = "all"
         for name in ("keys", "planned", "tombstones"):
@@ -92,7 +91,7 @@ class _Reconcile:
 
     def apply(self, differences: DataFrame) -> int:
         """Merge the plan and read back; returns how many offsets are smaller than planned."""
-        plan = self._spark.read.schema(reconcile.planned(differences).schema).parquet(str(self._output / "plan"))
+        plan = read_table(self._spark, self._output / "plan", reconcile.planned(differences).schema)
         with self._switches.step("merging the plan into the Meta Service"):
             plan.write.format(FORMAT).mode("append").options(**self._options).save()
         with self._switches.step("reading back"):
@@ -108,16 +107,14 @@ class _Reconcile:
 
     def _files(self, found: Snapshots) -> DataFrame:
         """The unreadable files, as rows of `differences`."""
-        rows = [("", "", "", "unreadable", False, f"{path}: {problem}") for path, problem in found.unreadable]
+        rows = [("", "", "", "unreadable", False, f"{place}: {problem}") for place, problem in found.unreadable]
         columns = "namespace string, group string, shard string, kind string, planned boolean, problem string"
         return self._spark.createDataFrame(rows, columns)
 
     def _table(self, name: str, frame: DataFrame) -> DataFrame:
         if self._switches.dry_run:
             return frame.persist()
-        path = str(self._output / name)
-        frame.write.mode("overwrite").parquet(path)
-        return self._spark.read.schema(frame.schema).parquet(path)
+        return write_table(frame, self._output / name)
 
     def _show_worst(self, differences: DataFrame) -> None:
         rows = reconcile.worst(differences).collect()
@@ -142,9 +139,9 @@ class _Reconcile:
 
 def _tell_files(found: Snapshots, switches: Switches) -> None:
     for file in found.older:
-        switches.tell(harmless(f"{file.path}: not read, there is a newer snapshot of {file.broker}", 4 * NAME_MAX_BYTES))
-    for path, problem in found.unreadable:
-        switches.tell(harmless(f"{path}: {problem}", 4 * NAME_MAX_BYTES))
+        switches.tell(harmless(f"{file.place}: not read, there is a newer snapshot of {file.broker}", 4 * NAME_MAX_BYTES))
+    for place, problem in found.unreadable:
+        switches.tell(harmless(f"{place}: {problem}", 4 * NAME_MAX_BYTES))
 
 
 def _names(row: Row) -> list[str]:

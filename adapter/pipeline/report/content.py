@@ -4,6 +4,7 @@ The aggregation runs in Spark; only the rows that the page shows are collected, 
 None. The tables are not changed.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +12,9 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 
-from adapter.pipeline.lag.status import SEVERITY, severity
+from adapter.pipeline.lag.files import BatchInfo, LagFiles
+from adapter.pipeline.lag.status import SEVERITY
+from adapter.pipeline.places import Place
 
 HISTORY_MS = 24 * 3_600_000  # the time range of lag, rewinds and rejects, back from the newest data
 LAG_STEPS = 240  # points of a line: about two pixels each
@@ -131,7 +134,11 @@ class Report:
 
 def gather(spark: SparkSession, tables: Path, worst: int) -> Report:
     """The report of the tables in a directory, with up to `worst` rows in each list. A missing table counts as empty."""
-    groups, shards, rewinds, rejects = (_table(spark, tables, name) for name in _SCHEMAS)
+    files = LagFiles(Place.of(tables))
+    history = files.history(HISTORY_MS * 1_000)
+    # The shards of one batch are as many as the fleet has.
+    infos = {name: history[-1:] if name == "shards" else history for name in _SCHEMAS}
+    groups, shards, rewinds, rejects = (_table(spark, files, name, infos[name]) for name in _SCHEMAS)
     rejected, reject_count = _rejects(rejects, worst)
     newest = _newest(groups, shards)
     if newest is None:
@@ -178,6 +185,11 @@ def worst_first(groups: DataFrame) -> DataFrame:
     return groups.orderBy(*order, "namespace", "group")
 
 
+def severity(name: Column) -> Column:
+    """The number of a status: the larger, the worse."""
+    return sf.array_position(sf.array(*map(sf.lit, SEVERITY)), name).cast("int")
+
+
 def over_time(groups: DataFrame, step_ms: int) -> DataFrame:
     """For each group and time step the largest lag, in messages and in seconds; null if it was never known."""
     at = _millis("evaluated_at")
@@ -205,12 +217,14 @@ def duplicates_over_time(rewinds: DataFrame, step_ms: int) -> DataFrame:
     )
 
 
-def _table(spark: SparkSession, tables: Path, name: str) -> DataFrame:
-    path = tables / name
-    if not path.is_dir():
+def _table(spark: SparkSession, files: LagFiles, name: str, infos: Sequence[BatchInfo]) -> DataFrame:
+    """A table in some complete batches."""
+    urls = [place.url for info in infos for place in files.places(info, name)]
+    if not urls:
         return spark.createDataFrame([], _SCHEMAS[name])
-    # A batch that the lag job deletes meanwhile is too old to matter.
-    return spark.read.schema(_SCHEMAS[name]).option("ignoreMissingFiles", value=True).parquet(path.as_uri())
+    # The base gives the column `batch`. A batch that the lag job deletes meanwhile is too old to matter.
+    reader = spark.read.schema(_SCHEMAS[name]).option("basePath", (files.output / name).url)
+    return reader.option("ignoreMissingFiles", value=True).parquet(*urls)
 
 
 def _newest(groups: DataFrame, shards: DataFrame) -> tuple[int, int] | None:

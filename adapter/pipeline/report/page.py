@@ -17,7 +17,7 @@ _DECIMAL_BELOW_S = 9.95  # seconds below this are shown with one decimal
 _PNG_SIZE = slice(16, 24)  # width and height in a PNG's first chunk, 4 bytes each, big-endian
 
 
-def render(report: Report, pictures: Mapping[str, bytes], tables: Path, made_ms: int) -> str:
+def render(report: Report, pictures: Mapping[str, bytes], tables: str, made_ms: int) -> str:
     """The page as HTML.
 
     `pictures`: file name -> PNG of the plots beside it; `made_ms`: the time of the page, Unix milliseconds.
@@ -29,7 +29,7 @@ def render(report: Report, pictures: Mapping[str, bytes], tables: Path, made_ms:
     return environment.get_template(TEMPLATE).render(
         report=report,
         pictures={name: _size(png) for name, png in pictures.items()},
-        tables=str(tables),
+        tables=tables,
         made_ms=made_ms,
         age="" if report.at_ms is None else _age((made_ms - report.at_ms) / 1000),
         history=f"{HISTORY_MS // 3_600_000} hours",

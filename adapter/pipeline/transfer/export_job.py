@@ -1,25 +1,24 @@
 """The job `export`: writes the Meta Service's offsets as files of RocketMQ or Kafka, and the table `rejects`.
 
-A file is written completely or not at all; it replaces the previous one by a rename.
+A file is written completely or not at all.
 """
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from adapter.errors import ConfigError
 from adapter.formats.rocketmq_json import OFFSETS
 from adapter.pipeline.config import JobConfig, fields_of
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
 from adapter.pipeline.offsets.options import FORMAT
+from adapter.pipeline.places import Place, unusable
+from adapter.pipeline.tables import write_table
 from adapter.pipeline.transfer import exports
 from adapter.pipeline.transfer.summary import SHOWN, show_counts, show_rejects
-from adapter.runtime import files
 
 FILES = "files"  # below `output`, beside the table `rejects`
 
@@ -38,7 +37,7 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
         with switches.step("reading the Meta Service"):
             rejected = exports.rejects(rows)
             if not switches.dry_run:
-                rejected.write.mode("overwrite").parquet(str(section.output / "rejects"))
+                rejected = write_table(rejected, section.output / "rejects")
         show_counts(exports.counts(rows).toArrow(), ("written", "rejects"), switches)
         line = F.concat_ws(": ", F.concat_ws(" ", "group", "shard"), "reason")
         first = [row[0] for row in rejected.select(line).limit(SHOWN).collect()]
@@ -55,12 +54,11 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
         rows.unpersist()
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(place: Place, data: bytes) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        place.write(data)
     except OSError as error:
-        raise ConfigError(f"{path.parent}: cannot be made: {error.strerror}") from error
-    files.write(str(path), data)
+        raise unusable(place, "[export] output", error) from error
 
 
 def contents(lines: pa.Table) -> Iterator[tuple[str, bytes]]:

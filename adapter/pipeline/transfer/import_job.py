@@ -20,7 +20,7 @@ from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
 from adapter.pipeline.offsets.options import ReadOptions, WriteOptions, parse_options
 from adapter.pipeline.offsets.reader import OffsetsReader
 from adapter.pipeline.offsets.writer import OffsetsWriter
-from adapter.pipeline.places import Place, data_files, unusable
+from adapter.pipeline.places import data_files, unusable
 from adapter.pipeline.transfer import imports
 from adapter.pipeline.transfer.import_files import find_files, pieces
 from adapter.pipeline.transfer.import_tasks import COUNTS, MESSAGES, REJECTS, Work, unpacked, write_part
@@ -119,7 +119,7 @@ class _Import:
 
 def _work(section: ImportSection, meta: MetaSection, *, dry_run: bool) -> Work:
     """List the files and the parts of the Meta Service. Raises ConfigError, MetaUnavailableError."""
-    found = pieces(find_files(section.files, section.format), section.format)
+    found = pieces(find_files([place.path for place in section.files], section.format), section.format)
     options = {**meta.options(), "namespace": section.namespace}
     if not fields_of(section.group):
         options["group"] = section.group
@@ -127,7 +127,7 @@ def _work(section: ImportSection, meta: MetaSection, *, dry_run: bool) -> Work:
     parts = reader.partitions()
     rows = sum(piece.end - piece.start for piece in found) // ROW_BYTES
     buckets = max(-(-rows // BUCKET_ROWS), len(parts))
-    output = None if dry_run else Place.of(section.output)
+    output = None if dry_run else section.output
     return Work(section, output, found, reader, parts, buckets)
 
 

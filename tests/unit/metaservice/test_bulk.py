@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from itertools import pairwise, product
+from random import Random
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from adapter.metaservice.bulk import EPOCH, FIRST, LIVE, TIME, Cuts, Merge
+from adapter.metaservice.bulk import EPOCH, FIRST, LIVE, TIME, Cuts, KeySample, Merge
 from adapter.metaservice.engine import MergeCounts, Parts, decide_save
 from adapter.model.codec import encode_key, encode_record
 from adapter.model.records import EPOCH_LIMIT, EPOCH_MAX, OffsetRecord, SaveEntry, Status, next_era
@@ -149,3 +150,32 @@ def test_the_parts_are_about_equal(count: int, parts: int, step: int) -> None:
 def test_few_keys_are_cut_exactly(slices: int) -> None:
     """Every part ends at its last key."""
     assert [int.from_bytes(token, "big") for token in cut(100, 4, slices).tokens] == [24, 49, 74]
+
+
+@given(st.integers(0, 2_000), st.integers(1, 700), st.integers(1, 20), st.randoms(use_true_random=False))
+@example(2_000, 1, 10, Random(1))
+def test_a_sample_divides_what_is_in_the_store(count: int, step: int, parts: int, random: Random) -> None:
+    """In whatever order keys were added; with keys that have left again, and with keys beside the range."""
+    sample = KeySample(limit=400)
+    keys = [b"a" + at.to_bytes(4, "big") for at in range(count)]
+    others = [b"b" + key for key in keys]
+    mixed = random.sample(keys + others, 2 * count)
+    for at in range(0, 2 * count, step):
+        sample.add(mixed[at : at + step])
+    for added in others:
+        sample.remove(added)
+    assert sample.parts(b"b", parts) == Parts([], 0)
+    found = sample.parts(b"a", parts)
+    assert abs(found.records - count) <= count / 2
+    assert len(found.tokens) <= parts - 1
+    assert found.tokens == sorted({*found.tokens} & {*keys})
+
+
+def test_the_parts_of_a_sample_are_about_equal() -> None:
+    """Though it has few of the keys."""
+    sample = KeySample(limit=1_000)
+    for at in range(0, 100_000, 500):
+        sample.add([number.to_bytes(4, "big") for number in range(at, at + 500)])
+    found = sample.parts(b"", 10)
+    assert abs(found.records - 100_000) <= 1_000
+    assert [round(int.from_bytes(token, "big") / 10_000) for token in found.tokens] == list(range(1, 10))

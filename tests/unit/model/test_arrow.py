@@ -1,5 +1,6 @@
 """Columns and `codec` agree on every key and record; values that columns cannot hold are reported, damage is an error."""
 
+import struct
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from adapter.errors import InvalidInputError, StoreDamagedError
-from adapter.model.arrow import TIME_MAX_MS, as_bytes, decode_records, decode_seqs, encode_columns, encode_records
+from adapter.model.arrow import TIME_MAX_MS, as_bytes, decode_packed, decode_records, decode_seqs, encode_columns, encode_records
 from adapter.model.codec import encode_key, encode_record, pack_names
 from adapter.model.names import METADATA_MAX_BYTES
 from adapter.model.records import LONG_MAX, U64_MAX, OffsetKey, OffsetRecord
@@ -189,3 +190,30 @@ def test_what_a_record_cannot_hold_is_refused_by_its_column(column: str, value: 
     columns = [pa.array([row[field.name] for row in rows], field.type) for field in RECORDS]
     with pytest.raises(InvalidInputError, match=problem):
         encode_records(pa.RecordBatch.from_arrays(columns, names=RECORDS.names))
+
+
+def columns(keys: list[bytes], records: list[bytes]) -> tuple[bytes, bytes, bytes, bytes]:
+    """Keys, which get a cluster, and records as `PackedRows` has them."""
+    whole = [pack_names("cluster") + packed for packed in keys]
+    sizes = [struct.pack(f"<{len(values)}H", *map(len, values)) for values in (whole, records)]
+    return b"".join(whole), sizes[0], b"".join(records), sizes[1]
+
+
+@given(st.lists(st.tuples(KEYS, ANY_RECORDS), max_size=8))
+@example([(key("\u00fc" * 127, "g" * 255, "n" * 255), record(3, topic="t" * 255, metadata="m" * 4096))])
+def test_columns_of_packed_rows_are_those_of_their_keys_and_records(entries: list[Entry]) -> None:
+    """The cluster is left out; sizes have 16 bits."""
+    keys, records = encoded(entries)
+    assert decode_packed(*columns(keys, records)).equals(decode_records(keys, records))
+
+
+def test_damaged_packed_rows_are_an_error() -> None:
+    """Bytes that are missing, keys of another number of names, and columns of different lengths."""
+    keys, records = encoded([(key("a"), record(1)), (key("b"), record(2))])
+    joined, key_sizes, data, record_sizes = columns(keys, records)
+    with pytest.raises(StoreDamagedError, match=f"^{len(data) - 1} bytes, though {len(data)} should have come"):
+        decode_packed(joined, key_sizes, data[:-1], record_sizes)
+    with pytest.raises(StoreDamagedError, match=f"^key {keys[0].hex()} is damaged"):
+        decode_packed(b"".join(keys), struct.pack("<2H", *map(len, keys)), data, record_sizes)
+    with pytest.raises(InvalidInputError, match="2 keys but 1 record"):
+        decode_packed(joined, key_sizes, records[0], record_sizes[:2])

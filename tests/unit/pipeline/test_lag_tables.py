@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from adapter.model.lag_rows import LagSettings
-from adapter.pipeline.lag.clock import Clock, clock_of
+from adapter.pipeline.lag.clock import Clock, clock_of, newest_of
 from adapter.pipeline.lag.part import split, to_bytes
 from adapter.pipeline.lag.runs import ints
 from tests.pipeline.lag_batches import LagBatches, Rows, at, by_group, commit
@@ -252,3 +252,9 @@ def test_a_broker_whose_journal_is_late_holds_back_the_silence_of_all_until_it_i
     assert clock_of({"a": 10 * minute, "b": 9 * minute}) == Clock(10 * minute, 9 * minute)
     assert clock_of({"a": 10 * minute, "b": 4 * minute}) == Clock(10 * minute, 10 * minute)
     assert clock_of({}) == Clock(0, 0)
+
+
+def test_of_each_broker_the_newest_time_counts() -> None:
+    """Whichever task has told it."""
+    assert newest_of([{"b": 3, "a": 1}, {}, {"a": 2, "b": 1}]) == {"a": 2, "b": 3}
+    assert clock_of(newest_of([])) == Clock(0, 0)

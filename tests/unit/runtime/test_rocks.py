@@ -1,9 +1,11 @@
-"""An open database stays with the directory that was opened, even if its path is replaced; it is not opened twice."""
+"""An open database stays with its directory, even if its path is replaced; it is opened once; a scan is whole or an error."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rocksdict import Rdict
 
 from adapter.errors import StorageFailedError, StoreDamagedError, StoreLockedError
 from adapter.runtime import rocks
@@ -128,3 +130,70 @@ def test_errors_of_an_open_database_name_where_it_is_now(tmp_path: Path) -> None
     assert str(tmp_path / "away") in str(caught.value)
     with pytest.raises((StorageFailedError, StoreDamagedError)):
         store.close()
+
+
+ROWS = [(b"%05d" % number, bytes(40)) for number in range(20_000)]
+Reading = Callable[[Rdict, bytes, bytes], list[bytes]]
+READINGS: dict[str, Reading] = {
+    "scan": lambda db, start, end: [key for key, _ in rocks.scan(db, start, end)],
+    "slices": lambda db, start, end: [key for rows in rocks.scan_slices(db, start, end, 300) for key, _ in rows],
+    "keys": lambda db, start, end: [key for keys in rocks.key_slices(db, start, end, 300) for key in keys],
+}
+
+
+def filled(path: Path) -> rocks.Database:
+    """A database whose rows are in a table."""
+    store = opened(path)
+    for key, value in ROWS:
+        store.db.put(key, value)
+    store.db.flush()
+    return store
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_a_range_is_read_from_its_start_up_to_its_end(tmp_path: Path, name: str) -> None:
+    """Without the end; an empty end is that of the database, an empty range has no rows."""
+    store = filled(tmp_path / "db")
+    keys = [key for key, _ in ROWS]
+    for start, end in (
+        (b"", b""),
+        (b"00007", b"00951"),
+        (b"19990", b""),
+        (b"00300", b"00600"),
+        (b"7", b""),
+        (b"00001", b"00001"),
+    ):
+        wanted = [key for key in keys if start <= key and (not end or key < end)]
+        assert READINGS[name](store.db, start, end) == wanted
+    assert [len(rows) for rows in rocks.scan_slices(store.db, b"", b"00700", 300)] == [300, 300, 100]
+    store.close()
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_a_damaged_table_is_an_error_and_never_a_short_read(tmp_path: Path, name: str) -> None:
+    """Rocksdict's own iterators end at a block that cannot be read, as if nothing followed."""
+    filled(tmp_path / "db").close()
+    (table,) = (tmp_path / "db").glob("*.sst")
+    data = bytearray(table.read_bytes())
+    data[len(data) // 2] ^= 1
+    table.write_bytes(data)
+    store = opened(tmp_path / "db")
+    assert len(list(store.db.keys())) < len(ROWS)
+    with pytest.raises(StoreDamagedError, match="block checksum mismatch"):
+        READINGS[name](store.db, b"", b"")
+    store.close()
+
+
+def test_slices_show_one_instant(tmp_path: Path) -> None:
+    """What is written after the first of them is not in the others, and does not end them with an error."""
+    store = filled(tmp_path / "db")
+    slices = rocks.scan_slices(store.db, b"", b"", 300)
+    found = dict(next(slices))
+    store.db.put(b"19999", b"changed")
+    store.db.put(b"20000", b"new")
+    store.db.delete(b"10000")
+    for rows in slices:
+        found.update(rows)
+    assert found == dict(ROWS)
+    del slices
+    store.close()

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.metaservice.etcd.keys import Keys, decode_value, encode_value
-from adapter.model.codec import pack_names
+from adapter.metaservice.etcd.keys import Keys, as_record, decode_value, encode_value
+from adapter.model.codec import encode_record, pack_names
 from adapter.model.records import OffsetRecord
 from tests.unit.helpers import key, record, tombstone
 
@@ -20,6 +20,7 @@ ALIKE = st.builds(record, st.just(1), metadata=TEXT, topic=st.sampled_from(["", 
 def test_a_record_comes_back_as_it_was(found: OffsetRecord) -> None:
     """With every field, also zero bytes in the metadata."""
     assert decode_value(encode_value(found)) == found
+    assert as_record(encode_value(found)) == encode_record(found)
 
 
 @given(RECORDS | ALIKE, RECORDS | ALIKE)

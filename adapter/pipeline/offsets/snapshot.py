@@ -1,0 +1,116 @@
+"""Reads a snapshot of a cluster's offsets, as `offset-adapter meta snapshot` writes it: the same rows at each read.
+
+Row groups in which no selected name can be are left out on the driver.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from adapter.errors import ConfigError, StoreDamagedError
+from adapter.model.snapshots import MANIFEST, Manifest
+from adapter.pipeline.offsets.options import FORMAT, ReadOptions
+from adapter.pipeline.offsets.reader import AUTO_PARTS, PART_RECORDS
+from adapter.pipeline.offsets.selection import Selection
+from adapter.pipeline.places import Place
+
+
+@dataclass
+class RowGroups(InputPartition):
+    """Row groups of one file, by their numbers."""
+
+    file: str
+    numbers: list[int]
+
+
+class SnapshotReader(DataSourceReader):
+    """Reads the records of a snapshot that the options select. Created on the driver; `read` runs in the tasks."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._place = Place.of(options.snapshot or "")
+        self._selection = Selection.of(options.namespace, options.group)
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+
+    def partitions(self) -> list[InputPartition]:
+        """Divide the row groups. Raises ConfigError for what is no snapshot, StoreDamagedError for a damaged one."""
+        found = [(name, number, rows) for name in self._manifest().files for number, rows in self._row_groups(name)]
+        wanted = self._options.partitions or min(AUTO_PARTS, -(-sum(rows for _, _, rows in found) // PART_RECORDS))
+        size = -(-sum(rows for _, _, rows in found) // max(wanted, 1))
+        parts: list[RowGroups] = []
+        filled = size
+        for name, number, rows in found:
+            if filled >= size or parts[-1].file != name:
+                parts.append(RowGroups(name, []))
+                filled = 0
+            parts[-1].numbers.append(number)
+            filled += rows
+        return [*parts]
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - Spark says InputPartition
+        """Yield the records of a part. Raises StoreDamagedError for what cannot be read."""
+        with self._opened(partition.file) as file:
+            batches = file.iter_batches(self._options.page_size, partition.numbers)
+            while (batch := self._next(batches, partition.file)) is not None:
+                for column, names in (("namespace", self._selection.namespaces), ("group", self._selection.groups)):
+                    if names is not None:
+                        batch = batch.filter(pc.is_in(batch.column(column), pa.array(names, pa.string())))
+                if not self._options.tombstones and batch.column("live").false_count:
+                    batch = batch.filter(batch.column("live"))
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
+
+    def _manifest(self) -> Manifest:
+        where = self._place / MANIFEST
+        try:
+            return Manifest.decode(where.read(), str(where))
+        except FileNotFoundError as error:
+            raise ConfigError(
+                f"{FORMAT}: option snapshot: {self._place} has no {MANIFEST}: it is no snapshot, or is not on this machine; "
+                "`offset-adapter meta snapshot` writes one"
+            ) from error
+
+    def _row_groups(self, name: str) -> Iterator[tuple[int, int]]:
+        """Number and rows of each row group in which selected names may be, by the statistics in the file."""
+        with self._opened(name) as file:
+            footer = file.metadata
+            for number in range(footer.num_row_groups):
+                group = footer.row_group(number)
+                columns = [group.column(at) for at in range(2)]
+                if all(map(_may_have, columns, self._selection)):
+                    yield number, group.num_rows
+
+    def _opened(self, name: str) -> pq.ParquetFile:
+        system, path = (self._place / name).opened()
+        try:
+            return pq.ParquetFile(path, filesystem=system, page_checksum_verification=True)
+        except (pa.ArrowException, FileNotFoundError) as error:
+            raise StoreDamagedError(f"{self._place / name}: cannot be read: {error}") from error
+
+    def _next(self, batches: Iterator[pa.RecordBatch], name: str) -> pa.RecordBatch | None:
+        try:
+            return next(batches, None)
+        except (pa.ArrowException, OSError) as error:
+            raise StoreDamagedError(f"{self._place / name}: cannot be read: {error}") from error
+
+
+class FilteringSnapshotReader(SnapshotReader):
+    """A reader that handles filters of names on namespace and group itself."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Accept filters, and return those that Spark has to apply."""
+        self._selection, left = self._selection.narrowed(filters, by_range=False)
+        return left
+
+
+def _may_have(column: Any, names: tuple[str, ...] | None) -> bool:  # noqa: ANN401 - pyarrow has no types
+    if names is None or not column.statistics or not column.statistics.has_min_max:
+        return True
+    least, most = column.statistics.min, column.statistics.max
+    return any(least <= name <= most for name in names)

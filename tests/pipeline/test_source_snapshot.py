@@ -1,0 +1,140 @@
+"""`spark.read.format("offsets").option("snapshot", ...)`: the rows of a snapshot, and errors for what is none."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import EqualTo, Filter, In
+
+from adapter.cli import snapshot_directory
+from adapter.cli.snapshot_directory import SnapshotDirectory
+from adapter.errors import ConfigError, StoreDamagedError
+from adapter.metaservice.engine import RawPage
+from adapter.metaservice.scan_replies import packed
+from adapter.model.codec import encode_record, pack_names
+from adapter.model.records import OffsetKey, OffsetRecord
+from adapter.model.schemas import RECORDS
+from adapter.model.snapshots import MANIFEST
+from adapter.pipeline.offsets.options import ReadOptions, parse_options
+from adapter.pipeline.offsets.snapshot import FilteringSnapshotReader, RowGroups
+from adapter.pipeline.offsets.source import OffsetsDataSource
+from tests.unit.helpers import tombstone
+
+STORED = {
+    OffsetKey(namespace, group, f"s{shard}"): OffsetRecord(1, shard, committed_at_ms=1, metadata="m", topic="t", partition=3)
+    for namespace in ("default", "tenant")
+    for group in ("g", "gg", "\u00e4")
+    for shard in range(7)
+}
+GONE = OffsetKey("tenant", "\u00e4", "z")
+
+
+@pytest.fixture
+async def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A snapshot of STORED and a tombstone, in files of ten records and row groups of about five."""
+    monkeypatch.setattr(snapshot_directory, "FILE_ROWS", 10)
+    monkeypatch.setattr(snapshot_directory, "ROW_GROUP", 5)
+    entries = sorted(((pack_names("c", *key), encode_record(found)) for key, found in STORED.items()))
+    entries.append((pack_names("c", *GONE), encode_record(tombstone(5))))
+    with SnapshotDirectory(tmp_path / "s", "c", 1_700_000_000_000) as directory:
+        for at in range(0, len(entries), 3):
+            some = entries[at : at + 3]
+            directory.add(await packed(RawPage([key for key, _ in some], [record for _, record in some], b"")))
+    return tmp_path / "s"
+
+
+def reader_of(taken: Path, **options: str) -> FilteringSnapshotReader:
+    """A reader of the snapshot, as Spark's worker for filters makes it."""
+    return FilteringSnapshotReader(
+        parse_options(ReadOptions, {"snapshot": str(taken), **options}), OffsetsDataSource({}).schema()
+    )
+
+
+def rows_of(reader: FilteringSnapshotReader) -> list[OffsetKey]:
+    """The keys of all rows, in order."""
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert all(batch.schema == RECORDS for batch in batches)
+    return [OffsetKey(row["namespace"], row["group"], row["shard"]) for batch in batches for row in batch.to_pylist()]
+
+
+def groups_of(reader: FilteringSnapshotReader) -> int:
+    """How many row groups are read."""
+    return sum(len(part.numbers) for part in reader.partitions() if isinstance(part, RowGroups))
+
+
+@pytest.mark.parametrize("options", [{}, {"partitions": "1"}, {"partitions": "4"}, {"partitions": "99", "pagesize": "1"}])
+def test_each_record_is_read_once_however_it_is_parted(taken: Path, options: dict[str, str]) -> None:
+    """In key order; tombstones only when asked for."""
+    wanted = sorted(STORED, key=lambda key: pack_names(*key))
+    assert rows_of(reader_of(taken, **options)) == wanted
+    assert rows_of(reader_of(taken, tombstones="true", **options)) == [*wanted, GONE]
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        [EqualTo(("namespace",), "tenant")],
+        [EqualTo(("group",), "gg")],
+        [In(("group",), ("g", "\u00e4")), EqualTo(("namespace",), "default")],
+        [EqualTo(("group",), "nobody")],
+    ],
+)
+def test_filters_leave_out_row_groups(taken: Path, filters: list[Filter]) -> None:
+    """Also of a group without a namespace; what stands is what Spark would find."""
+    reader = reader_of(taken)
+    everything = groups_of(reader)
+    assert reader.pushFilters(filters) == []
+
+    def wanted(key: OffsetKey) -> bool:
+        values: list[Any] = [(getattr(key, one.attribute[0]), one.value) for one in filters]  # type: ignore[attr-defined]
+        return all(name in value if isinstance(value, tuple) else name == value for name, value in values)
+
+    assert rows_of(reader) == sorted(filter(wanted, STORED), key=lambda key: pack_names(*key))
+    assert groups_of(reader) < everything
+
+
+def test_what_is_no_whole_snapshot_is_refused(taken: Path, tmp_path: Path) -> None:
+    """By its path: no manifest, a file that is missing, and one that is damaged."""
+    with pytest.raises(ConfigError, match=r"none has no _snapshot\.json"):
+        reader_of(tmp_path / "none").partitions()
+    reader, last = reader_of(taken), max(taken.glob("*.parquet"))
+    parts = reader.partitions()
+    data = bytearray(last.read_bytes())
+    data[20:60] = bytes(40)
+    last.write_bytes(data)
+    with pytest.raises(StoreDamagedError, match="cannot be read"):
+        [list(reader.read(part)) for part in parts]
+    last.unlink()
+    with pytest.raises(StoreDamagedError, match="cannot be read"):
+        reader.partitions()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"snapshot": "s", "endpoints": "a:1"}, "give one of them"),
+        ({"snapshot": ""}, "option snapshot: String should have at least 1 character"),
+        ({"snapshot": "s", "report": "x"}, "report: is no option of reading"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options: dict[str, str], told: str) -> None:
+    """Before anything is read."""
+    with pytest.raises(ConfigError, match=told):
+        parse_options(ReadOptions, options)
+
+
+def test_spark_reads_a_snapshot_by_either_format(spark: SparkSession, taken: Path) -> None:
+    """The rows and columns are those of the Parquet files, which a cluster reads without Python."""
+    offsets = spark.read.format("offsets").options(snapshot=str(taken), tombstones="true").load()
+    files = spark.read.parquet(str(taken))
+    assert [field.name for field in files.schema] == [field.name for field in offsets.schema]
+    assert [field.dataType for field in files.schema] == [field.dataType for field in offsets.schema]
+    assert offsets.exceptAll(files).isEmpty()
+    assert files.count() == len(STORED) + 1
+    assert files.filter("live").count() == spark.read.format("offsets").options(snapshot=str(taken)).load().count()
+    few = offsets.filter("`group` in ('g', 'gg') and namespace = 'default'")
+    assert few.count() == 14
+    assert pq.read_table(taken).num_rows == len(STORED) + 1
+    assert (taken / MANIFEST).exists()

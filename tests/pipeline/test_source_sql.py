@@ -1,0 +1,91 @@
+"""The data source `offsets` in SQL: tables and views that are read and written, and what Spark refuses."""
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from adapter.model.schemas import RECORDS
+from tests.pipeline.bulk_meta import BulkMeta, serving
+from tests.unit.helpers import key, record
+
+META = BulkMeta()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """The address of a Meta Service."""
+    with serving(META) as found:
+        yield found
+
+
+@pytest.fixture
+def meta(spark: SparkSession) -> Iterator[BulkMeta]:
+    """A Meta Service with the offset of one shard; tables and views are dropped at the end."""
+    META.records = {key("s1"): record(5)}
+    yield META
+    for name in ("fleet", "other"):
+        spark.sql(f"drop table if exists {name}")
+    spark.catalog.dropTempView("seen")
+
+
+def standing(meta: BulkMeta) -> dict[str, int]:
+    """The offsets by shard."""
+    return {found.shard: value.offset for found, value in meta.records.items()}
+
+
+def test_a_table_keeps_its_options_for_reads_and_writes(spark: SparkSession, meta: BulkMeta, address: str) -> None:
+    """Spark passes those of CREATE TABLE to neither. What an INSERT leaves out has the defaults of a write."""
+    spark.sql(f"create table fleet using offsets options (endpoints '{address}', timeoutMs '20000', badRows 'skip')")
+    assert [tuple(row) for row in spark.sql("select shard, offset from fleet").collect()] == [("s1", 5)]
+    spark.sql("insert into fleet (namespace, `group`, shard, offset) values ('default', 'g', 's2', 7), ('default', 'g', '', 1)")
+    assert standing(meta) == {"s1": 5, "s2": 7}
+    spark.sql("insert into fleet by name select * from fleet where shard = 's2'")
+    assert standing(meta) == {"s1": 5, "s2": 7}
+    assert spark.sql("select count(*) from fleet with (pageSize = 1) where `group` = 'g'").first() == (2,)
+    assert spark.table("fleet").columns == RECORDS.names
+
+
+def test_rows_of_a_table_go_to_the_meta_service_that_the_write_names(spark: SparkSession, meta: BulkMeta, address: str) -> None:
+    """Not to that of the table that they were read from."""
+    spark.sql(f"create table fleet using offsets options (endpoints '{address}', cluster 'a')")
+    copy = BulkMeta()
+    with serving(copy) as elsewhere:
+        spark.table("fleet").write.format("offsets").option("endpoints", elsewhere).mode("append").save()
+    assert standing(copy) == standing(meta)
+
+
+def test_a_view_is_read_and_written(spark: SparkSession, meta: BulkMeta, address: str) -> None:
+    """A temporary view has its options from Spark."""
+    spark.sql(f"create temporary view seen using offsets options (endpoints '{address}')")
+    spark.sql("insert into seen (namespace, `group`, shard, offset) select namespace, `group`, 's3', 9 from seen")
+    assert standing(meta) == {"s1": 5, "s3": 9}
+    assert spark.sql("select max(offset) from seen").first() == (9,)
+
+
+def test_columns_have_comments(spark: SparkSession, meta: BulkMeta, address: str) -> None:  # noqa: ARG001
+    """In tables of both sources, every column."""
+    spark.sql(f"create temporary view seen using offsets options (endpoints '{address}')")
+    told = {row.col_name: row.comment for row in spark.sql("describe seen").collect()}
+    assert "messages" in told["offset"]
+    assert all(told[name] for name in RECORDS.names)
+
+
+@pytest.mark.parametrize(
+    ("statement", "problem"),
+    [
+        ("create table other using offsets options (endpoint 'a:1')", "no such option: endpoint"),
+        ("create table other using offsets options (endpoints 'a:1', pageSize '0')", "option pageSize: .* 1 .*got '0'"),
+        ("create table other using offsets options (cluster 'c')", "option endpoints: is missing"),
+        ("create table other using offsets options (endpoints '{0}') as select 1 as offset", "option endpoints: is missing"),
+        ("insert overwrite seen select * from seen", "does not support .*overwrite"),
+        ("delete from seen where shard = 's1'", "DELETE|delete"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(spark: SparkSession, meta: BulkMeta, address: str, statement: str, problem: str) -> None:
+    """By the source when it knows, else by Spark; nothing is changed."""
+    spark.sql(f"create temporary view seen using offsets options (endpoints '{address}')")
+    with pytest.raises(PySparkException, match=problem):
+        spark.sql(statement.format(address))
+    assert standing(meta) == {"s1": 5}
