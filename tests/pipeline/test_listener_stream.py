@@ -19,6 +19,7 @@ from adapter.pipeline.listener import OffsetCommitListener, Position
 from adapter.testing.sidecars import sidecar_in_thread
 from adapter.testing.waiting import PATIENCE_S
 from tests.acceptance.documents import blocks
+from tests.pipeline.jvm import SHORT_LIVED
 
 ROOT = Path(__file__).parent.parent.parent
 ROWS = 10  # of a batch
@@ -118,7 +119,7 @@ def driver(address: str, directory: Path) -> "subprocess.CompletedProcess[str]":
     environment = {**os.environ, "JAVA_HOME": str(java_home(os.environ)), "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [sys.executable, "-c", DRIVER, address, directory],
-        env={**environment, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
+        env={**environment, "JDK_JAVA_OPTIONS": SHORT_LIVED},
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
