@@ -129,7 +129,7 @@ class _Job:
 
     def _start(self, *, available_now: bool) -> StreamingQuery:
         writer = stream(self._spark, self._section).writeStream.foreachBatch(self._batch)
-        placed = writer.option("checkpointLocation", self._files.checkpoint.url)
+        placed = writer.option("checkpointLocation", self._section.checkpoints.url)
         return (placed.trigger(availableNow=True) if available_now else placed.trigger(processingTime="100 milliseconds")).start()
 
     def _batch(self, segments: DataFrame, number: int) -> None:

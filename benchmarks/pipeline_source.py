@@ -1,8 +1,11 @@
-"""The data source `offsets` compared to Parquet, in one Spark session with two cores: rows per second, and CPU by process.
+"""The data source `offsets`, and snapshots, compared to Parquet, in one Spark session with two cores: rows/s, and CPU by process.
 
 Both write the same cached rows and read all their columns. The Meta Service is a process on the same two cores.
 """
 
+import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,14 +23,15 @@ from benchmarks.report import Bar, Result, Table
 from benchmarks.scale import Scale
 
 TITLE = "the Spark data source against plain Parquet"
-READ_LEAST, WRITE_LEAST = 0.27, 0.15  # as shares of Parquet's rate
+READ_LEAST, WRITE_LEAST, SNAPSHOT_LEAST = 0.27, 0.15, 0.4  # as shares of Parquet's rate
 ROWS, SHORT_ROWS = 1_000_000, 5_000
 SHARDS = 100  # shards of a group
 SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
 
 PARQUET_WRITE, WRITE, AGAIN = "write Parquet", "write offsets", "write the same offsets again"
 PARQUET_READ, READ = "read Parquet", "read offsets"
-STEPS = (PARQUET_WRITE, WRITE, AGAIN, PARQUET_READ, READ)
+TAKE, SNAPSHOT_READ, SNAPSHOT_PYTHON = "take a snapshot", "read the snapshot as Parquet", "read the snapshot as offsets"
+STEPS = (PARQUET_WRITE, WRITE, AGAIN, PARQUET_READ, READ, TAKE, SNAPSHOT_READ, SNAPSHOT_PYTHON)
 
 # The columns of rows that an adapter flushes, and of rows of an import.
 SHAPES: dict[str, tuple[str, ...]] = {
@@ -73,7 +77,8 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
             session.stop()
     result.notes.append(
         f"{count:,} rows, {rounds} rounds after one of warm-up, medians. CPU is in seconds of one step: of the JVM, of Spark's "
-        "Python workers, of the Meta Service. The settings of Spark are those of adapter/pipeline/session.py for all steps."
+        "Python workers and of `meta snapshot`, of the Meta Service. The settings of Spark are those of "
+        "adapter/pipeline/session.py for all steps."
     )
     return result
 
@@ -105,7 +110,7 @@ class _Bench:
 
     def round(self, number: int) -> dict[str, Used]:
         """Run every step once."""
-        parquet = str(self._directory / f"{number}.parquet")
+        parquet, snapshot = (str(self._directory / f"{number}.{kind}") for kind in ("parquet", "snapshot"))
         options = {"endpoints": self._meta.address, "cluster": f"{self._directory.name}-{number}"}
         offsets = self._session.read.format("offsets").options(**options)
 
@@ -118,6 +123,9 @@ class _Bench:
             AGAIN: write,
             PARQUET_READ: lambda: _read(self._session.read.parquet(parquet)),
             READ: lambda: _read(offsets.load()),
+            TAKE: lambda: _take_snapshot(snapshot, **options),
+            SNAPSHOT_READ: lambda: _read(self._session.read.parquet(snapshot)),
+            SNAPSHOT_PYTHON: lambda: _read(self._session.read.format("offsets").option("snapshot", snapshot).load()),
         }
         found = {name: self._measured(step) for name, step in steps.items()}
         assert offsets.load().count() == self.rows.count()
@@ -133,12 +141,19 @@ class _Bench:
         jvm = next(process for process in below if process.name() == "java")
         # Idle workers have ended; their CPU time is included in that of their parents.
         workers = sum(_with_ended(process) for process in jvm.children(recursive=True)) + _with_ended(jvm) - cpu_s(jvm.pid)
+        commands = resource.getrusage(resource.RUSAGE_CHILDREN)
+        workers += commands.ru_utime + commands.ru_stime
         return Used(time.perf_counter(), cpu_s(jvm.pid), workers, cpu_s(self._meta.pid))
 
 
 def _read(frame: DataFrame) -> None:
     """Read all columns of all rows, and discard them."""
     frame.write.format("noop").mode("overwrite").save()
+
+
+def _take_snapshot(directory: str, endpoints: str, cluster: str) -> None:
+    command = [sys.executable, "-m", "adapter", "meta", "snapshot", "--output", directory]
+    subprocess.run([*command, "--address", endpoints, "--cluster", cluster], check=True, stdout=subprocess.DEVNULL)
 
 
 def _with_ended(process: psutil.Process) -> float:
@@ -154,9 +169,12 @@ def _tell(result: Result, shape: str, count: int, found: Sequence[dict[str, Used
         used = [one[step] for one in found]
         rates[step] = count / median(one.wall for one in used)
         cpu = [median(getattr(one, name) for one in used) for name in ("jvm", "workers", "meta")]
-        base = PARQUET_READ if "read" in step else PARQUET_WRITE
+        base = PARQUET_WRITE if "write" in step else PARQUET_READ
         rows.append([step, rates[step], rates[step] / rates[base], median(one.wall for one in used), *cpu])
+    whole = median(one[TAKE].wall + one[SNAPSHOT_READ].wall for one in found)
+    share = count / whole / rates[PARQUET_READ]
     columns = ("step", "rows/s", "of Parquet", "seconds", "JVM CPU s", "Python CPU s", "Meta CPU s")
     result.tables.append(Table(f"{count:,} rows, {shape}", columns, rows))
     result.bars.append(Bar(f"reading, {shape}, to Parquet", rates[READ] / rates[PARQUET_READ], READ_LEAST, least=True))
+    result.bars.append(Bar(f"taking a snapshot and reading it, {shape}, to Parquet", share, SNAPSHOT_LEAST, least=True))
     result.bars.append(Bar(f"writing, {shape}, to Parquet", rates[WRITE] / rates[PARQUET_WRITE], WRITE_LEAST, least=True))

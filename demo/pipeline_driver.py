@@ -14,7 +14,7 @@ from rich.console import Console
 from adapter.errors import AdapterError
 from adapter.pipeline import jobs
 from adapter.pipeline.config import JobConfig
-from adapter.pipeline.jobs import MODULES, Job, Switches, own_errors, spark_part
+from adapter.pipeline.jobs import MODULES, PLAIN_MODULES, Job, Switches, own_errors, run_plain_job, spark_part
 from adapter.runtime import logs
 from adapter.runtime.config import load
 
@@ -38,11 +38,14 @@ def main() -> None:
     console = Console(file=sys.stdout, highlight=False, width=110)
     for line in sys.stdin:
         name, *flags = json.loads(line)
-        job = cast("Job", spark_part(f"adapter.pipeline.{MODULES[name]}"))
         switches = Switches(apply="--apply" in flags, available_now="--available-now" in flags, console=console)
         try:
-            with own_errors():
-                code = job.run(spark, config, switches)
+            if name in PLAIN_MODULES:
+                code = run_plain_job(name, config, switches)
+            else:
+                job = cast("Job", spark_part(f"adapter.pipeline.{MODULES[name]}"))
+                with own_errors():
+                    code = job.run(spark, config, switches)
         except AdapterError as error:
             console.print(f"error: {error}", markup=False)
             code = EXIT_ERROR

@@ -23,6 +23,7 @@ from adapter.runtime.files import sync_directory
 
 FILE_ROWS = 1_000_000  # a file of some 10 MB
 ROW_GROUP = 131_072  # rows that are collected before they are written
+_TEXT = [field.name for field in RECORDS if field.type == pa.string()]  # a dictionary of numbers makes files twice as large
 
 
 class SnapshotDirectory:
@@ -79,7 +80,9 @@ class SnapshotDirectory:
         try:
             if self._writer is None:
                 name = f"part-{len(self.manifest.files):05}.parquet"
-                self._writer = pq.ParquetWriter(self._fresh / name, RECORDS, compression="zstd", write_page_checksum=True)
+                self._writer = pq.ParquetWriter(
+                    self._fresh / name, RECORDS, compression="zstd", use_dictionary=_TEXT, write_page_checksum=True
+                )
                 self.manifest = self.manifest._replace(files=(*self.manifest.files, name))
             self._writer.write_table(pa.Table.from_batches(self._collected, RECORDS), row_group_size=2 * ROW_GROUP)
             self._file_rows += self._collected_rows

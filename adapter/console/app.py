@@ -58,7 +58,7 @@ def make_app(
             *(Route(path, _page_of(view, site, metrics), name=view.name) for path, view in VIEWS.items()),
             *(Route(f"/live/{view.name}", _live_of(view, site, live), name=f"live-{view.name}") for view in VIEWS.values()),
             Route("/healthz", _healthz, name="healthz"),
-            Mount("/static", _Static(directory=STATIC), name="static"),
+            Mount("/static", _Static(directory=STATIC, packages=[("adapter.look", "static")]), name="static"),
             *(route for part in parts for route in part.routes),
         ],
         middleware=[

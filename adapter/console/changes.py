@@ -27,9 +27,9 @@ from adapter.console.change_run import Adapters, Changer, NotPlannedError, token
 from adapter.console.change_wish import Wish, wish_of
 from adapter.console.pages import linker, page
 from adapter.console.parts import Part
-from adapter.console.shown import name as shown_name
 from adapter.errors import AdapterError, OverloadedError
 from adapter.fleet.section import FleetSection
+from adapter.look.shown import name as shown_name
 from adapter.model.names import check_name
 from adapter.model.records import DEFAULT_NAMESPACE
 from adapter.runtime import logs

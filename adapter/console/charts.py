@@ -1,4 +1,4 @@
-"""Drawings: the sparkline of a group, the chart of its offset against the end of its log, and the history that the chart needs.
+"""The chart of a group's offset against the end of its log, and the history that it needs.
 
 The history is this process's own: it begins when a group is first looked at, or is among the worst. It has a bounded number of
 groups and points. A group that was not looked at for the longest time is forgotten first.
@@ -6,7 +6,6 @@ groups and points. A group that was not looked at for the longest time is forgot
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from functools import cache, lru_cache
 from typing import NamedTuple
 
 import anyio
@@ -15,13 +14,10 @@ from adapter.console.config import ChartSection
 from adapter.errors import AdapterError
 from adapter.fleet.fleet import FleetApi
 from adapter.fleet.views import GroupShards, Key
+from adapter.look.charts import Chart, chart
 from adapter.rpc import lag_pb
 from adapter.runtime.clocks import wall_ms
 
-SPARK_WIDTH, SPARK_HEIGHT = 240, 48  # in its own units
-SPARKS_KEPT = 4_096  # drawn ones that are kept: most histories are the same in the next build of a page
-CHART_WIDTH, CHART_HEIGHT = 720, 240
-LEFT, RIGHT, TOP, BOTTOM = 8, 8, 12, 28  # of the chart, around its lines
 ROWS_SHOWN = 30  # of the table beside the chart
 WORST_EVERY = 10  # intervals between two looks at which groups are worst
 AT_ONCE = 4  # groups that are asked for at the same time
@@ -130,87 +126,17 @@ def point_of(shards: GroupShards, at_ms: int) -> Point:
     return Point(at_ms, sum(shard.offset for shard in known), sum(shard.high_watermark for shard in known))
 
 
-@lru_cache(maxsize=SPARKS_KEPT)
-def spark_path(values: tuple[int | float | None, ...]) -> str:
-    """The path of a sparkline from 0 to the largest value; empty for fewer than two known values."""
-    known = [value for value in values if value is not None]
-    if len(known) < 2:  # noqa: PLR2004 - a line has two ends
-        return ""
-    scale, low = (SPARK_HEIGHT - 4) / (max(known) or 1), SPARK_HEIGHT - 2
-    parts: list[str] = []
-    pen = "M"
-    for across, value in zip(_places(len(values)), values, strict=True):
-        if value is None:
-            pen = "M"
-            continue
-        parts.append(f"{pen}{across}{int(low - scale * value)}")
-        pen = "L"
-    return "".join(parts)
-
-
-@cache
-def _places(count: int) -> tuple[str, ...]:
-    """Where the points of a sparkline are from left to right, each with the blank behind it."""
-    return tuple(f"{SPARK_WIDTH * index // max(1, count - 1)} " for index in range(count))
-
-
-@lru_cache(maxsize=SPARKS_KEPT)
-def spark_text(values: tuple[int | float | None, ...]) -> str:
-    """The same in words, for who does not see it."""
-    known = [value for value in values if value is not None]
-    if len(known) < 2:  # noqa: PLR2004
-        return "no change lately"
-    first, last, most = known[0], known[-1], max(known)
-    way = "the same" if first == last else "up" if last > first else "down"
-    return f"{way}: from {first:,.0f} to {last:,.0f}, at most {most:,.0f}"
-
-
 class Drawing(NamedTuple):
-    """The chart: the paths of both lines, the values at its borders, marks, and rows for the table."""
+    """The chart, with the paths of offset and end, and rows for the table."""
 
-    offset: str
-    end: str
-    least: int
-    most: int
-    from_ms: int
-    to_ms: int
-    marks: Sequence[tuple[float, str]]
+    chart: Chart
     rows: Sequence[Point]
 
 
 def drawing(points: Sequence[Point], marks: Sequence[tuple[int, str]] = ()) -> Drawing | None:
     """Draw points; None for fewer than two known ones. `marks`: times in Unix milliseconds, with their texts."""
-    known = [point for point in points if point.offset is not None and point.end is not None]
-    if len(known) < 2:  # noqa: PLR2004 - a line has two ends
+    made = chart([point.at_ms for point in points], [[point.offset for point in points], [point.end for point in points]], marks)
+    if made is None:
         return None
-    from_ms, to_ms = points[0].at_ms, points[-1].at_ms
-    values = [value for point in known for value in (point.offset, point.end) if value is not None]
-    least, most = min(values), max(values)
-    wide, high = CHART_WIDTH - LEFT - RIGHT, CHART_HEIGHT - TOP - BOTTOM
-    span_ms, span = max(1, to_ms - from_ms), max(1, most - least)
-
-    def across(at_ms: int) -> float:
-        return round(LEFT + wide * (at_ms - from_ms) / span_ms, 1)
-
-    def path(values: Sequence[int | None]) -> str:
-        parts: list[str] = []
-        pen_up = True
-        for point, value in zip(points, values, strict=True):
-            if value is None:
-                pen_up = True
-                continue
-            parts.append(f"{'M' if pen_up else 'L'}{across(point.at_ms)} {TOP + high - high * (value - least) / span:.1f}")
-            pen_up = False
-        return "".join(parts)
-
     every = max(1, -(-len(points) // ROWS_SHOWN))
-    return Drawing(
-        path([point.offset for point in points]),
-        path([point.end for point in points]),
-        least,
-        most,
-        from_ms,
-        to_ms,
-        [(across(at_ms), text) for at_ms, text in marks if from_ms <= at_ms <= to_ms],
-        list(points[::-1][::every]),
-    )
+    return Drawing(made, list(points[::-1][::every]))

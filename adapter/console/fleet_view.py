@@ -9,8 +9,9 @@ from adapter.console import problems
 from adapter.console.groups_view import STATUS_WORDS, group_json
 from adapter.console.meta_instances import MetaInstance
 from adapter.console.pages import Pages
-from adapter.console.views import Built, Fragments, Link, Query, Site, Table, View, row_id
+from adapter.console.views import Built, Fragments, Link, Query, Site, Table, View
 from adapter.fleet.views import AdapterView, GroupPage, Health
+from adapter.look.pages import row_id
 from adapter.rpc import lag_pb
 
 WORST = 5  # groups that the fleet page names

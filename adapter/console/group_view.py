@@ -15,8 +15,9 @@ from adapter.console import charts
 from adapter.console.asking import Asked
 from adapter.console.groups_view import STATUS_WORDS, group_json
 from adapter.console.pages import Pages
-from adapter.console.views import Built, Fragments, Link, Query, Site, Table, View, row_id
+from adapter.console.views import Built, Fragments, Link, Query, Site, Table, View
 from adapter.fleet.views import AdapterView, GroupShards, Health, ShardRow
+from adapter.look.pages import row_id
 from adapter.rpc import offsets_pb
 
 CHANGES_SHOWN = 100

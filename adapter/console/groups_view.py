@@ -5,10 +5,11 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from adapter.console import charts, shown
 from adapter.console.pages import Pages
-from adapter.console.views import Built, Fragments, Link, Query, Site, Table, View, row_id
+from adapter.console.views import Built, Fragments, Link, Query, Site, Table, View
 from adapter.fleet.views import GroupPage, GroupView
+from adapter.look import charts, shown
+from adapter.look.pages import row_id
 from adapter.rpc import lag_pb
 
 STATUS_WORDS: Final[Mapping[int, str]] = {

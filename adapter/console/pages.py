@@ -11,12 +11,11 @@ from urllib.parse import urlencode
 
 import anyio
 import anyio.to_thread
-import jinja2
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from adapter.console import shown
 from adapter.console.parts import Part
+from adapter.look.pages import environment
 from adapter.runtime.version import version
 
 T = TypeVar("T")
@@ -31,15 +30,7 @@ class Pages:
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
         self._limiter: anyio.CapacityLimiter | None = None
-        self._environment = jinja2.Environment(
-            loader=jinja2.PackageLoader("adapter.console"),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            auto_reload=False,
-        )
-        self._environment.filters.update(shown.FILTERS)
+        self._environment = environment("adapter.console")
         self._environment.globals.update(version=version())
 
     def render(self, template: str, values: Mapping[str, Any]) -> str:

@@ -6,8 +6,8 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from adapter.console.meta_instances import MetaInstance, RaftSituation
-from adapter.console.shown import name, seconds, when
 from adapter.fleet.views import AdapterView, Health
+from adapter.look.shown import name, seconds, when
 from adapter.rpc import offsets_pb
 from adapter.runtime.clocks import CLOCK_LIMIT_MS
 from adapter.runtime.wording import counted

@@ -142,12 +142,3 @@ def digest(fragments: Fragments) -> str:
         found.update(name.encode())
         found.update(html_of(fragment).encode("utf-8", "surrogatepass"))
     return found.hexdigest()
-
-
-def row_id(prefix: str, *names: str) -> str:
-    """The id of a row, the same whenever and wherever it is made: names may hold anything, an id may not."""
-    found = hashlib.blake2b(digest_size=8)
-    for name in names:
-        data = name.encode("utf-8", "surrogatepass")
-        found.update(len(data).to_bytes(4, "big") + data)
-    return f"{prefix}-{found.hexdigest()}"

@@ -1,7 +1,7 @@
 """Validation of the packed entries of a merge. A bad entry is rejected; the others of the request are merged (invariant 10).
 
-There are three ways with the same result: a slice of plain entries is checked as a whole, other good entries by their bytes, and
-the rest by the rules of SaveOffsetData.
+There are three ways with the same result: a slice of entries that need no change is checked as a whole, other good entries by
+their bytes, and the rest by the rules of SaveOffsetData.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,14 @@ NO_RECORD = "record: is cut off, longer than its lengths say, not UTF-8, or neit
 
 _SIZE = len(encode_plain(0, 0, 0, 0))  # of a record without topic and metadata
 _LENGTHS = range(_SIZE - 3, _SIZE)  # positions of the sizes of topic and metadata
+_LABELS = _LENGTHS.start  # from here on: the sizes, topic, metadata
+_NO_END = b"\xff"  # no key ends with it: keys are UTF-8
 _EPOCH_MAX_BYTE = 0x7F  # an epoch is at most EPOCH_MAX, 2**63 - 1, if its first byte is at most this
 _SEQ = range(8)
 _NEVER_ZERO = TIME.start + 2  # this byte of a commit time is not 0 from 2004 (2**40 ms) on
 _NO_SEQ = bytes(len(_SEQ))
 _NO_TIME = bytes(8)
+_CACHED_BYTES = 512  # of the end of a record: long metadata differ from record to record
 
 
 class Rejected(NamedTuple):
@@ -79,6 +82,10 @@ def check_slice(checked: Checked, at: int, keys: Sequence[bytes], records: Seque
         checked.keys.extend(keys)
         checked.records.extend(_completed(records, now_ms))
         return
+    if good_keys and are_whole_records(keys, records):
+        checked.keys.extend(keys)
+        checked.records.extend(records)
+        return
     now = now_ms.to_bytes(8, "big")
     for index, (key, data) in enumerate(zip(keys, records, strict=True), at):
         try:
@@ -122,8 +129,27 @@ def are_plain_records(records: Sequence[bytes]) -> bool:
     joined = b"".join(records)
     return (
         joined[LIVE::_SIZE].count(1) == len(records)
-        and _are_zero(joined, _LENGTHS)
+        and _are_zero(joined, _LENGTHS, _SIZE)
         and max(joined[EPOCH.start :: _SIZE]) <= _EPOCH_MAX_BYTE
+    )
+
+
+def are_whole_records(keys: Sequence[bytes], records: Sequence[bytes]) -> bool:
+    """True only if all records are good, with write counter 0 and a commit time, and no topic is the name of its shard."""
+    labels = [data[_LABELS:] for data in records]
+    sizes = {*map(len, labels)} or {0}
+    if not len(_LENGTHS) <= min(sizes) <= max(sizes) <= _CACHED_BYTES:
+        return False
+    topics = {each: _topic_of(each) for each in set(labels)}
+    if None in topics.values():
+        return False
+    heads = b"".join([data[:_LABELS] for data in records])
+    return (
+        max(heads[LIVE::_LABELS]) <= 1
+        and max(heads[EPOCH.start :: _LABELS]) <= _EPOCH_MAX_BYTE
+        and _are_zero(heads, _SEQ, _LABELS)
+        and 0 not in heads[_NEVER_ZERO::_LABELS]
+        and not any(map(bytes.endswith, keys, [topics[each] or _NO_END for each in labels]))
     )
 
 
@@ -131,20 +157,29 @@ def is_simple(key: bytes, data: bytes) -> bool:
     """True only if the record is good and its topic is not the name of its shard."""
     if len(data) < _SIZE or data[LIVE] > 1 or data[EPOCH.start] > _EPOCH_MAX_BYTE:
         return False
-    labels = _SIZE + data[_SIZE - 3]
-    metadata_size = data[_SIZE - 2] << 8 | data[_SIZE - 1]
-    if len(data) != labels + metadata_size or metadata_size > METADATA_MAX_BYTES:
-        return False
-    if metadata_size and not _is_text(data[labels:]):
-        return False
-    topic = data[_SIZE:labels]
-    return not topic or (not key.endswith(topic) and _is_good_topic(topic))
+    labels = data[_LABELS:]
+    topic = _topic_of(labels) if len(labels) <= _CACHED_BYTES else _topic_of.__wrapped__(labels)
+    return topic is not None and not (topic and key.endswith(topic))
+
+
+@lru_cache(maxsize=4096)
+def _topic_of(labels: bytes) -> bytes | None:
+    """The topic in the end of a record (sizes, topic, metadata); None if one of them is not good. Cached: many have the same."""
+    start = len(_LENGTHS)
+    end = start + labels[0]
+    metadata_size = labels[1] << 8 | labels[2]
+    if len(labels) != end + metadata_size or metadata_size > METADATA_MAX_BYTES or not _is_text(labels[end:]):
+        return None
+    topic = labels[start:end]
+    if topic and not (_is_text(topic) and name_problem(topic.decode()) is None):
+        return None
+    return topic
 
 
 def _completed(records: Sequence[bytes], now_ms: int) -> Sequence[bytes]:
     """Plain records with write counter 0 and a commit time."""
     joined = b"".join(records)
-    if _are_zero(joined, _SEQ) and 0 not in joined[_NEVER_ZERO::_SIZE]:
+    if _are_zero(joined, _SEQ, _SIZE) and 0 not in joined[_NEVER_ZERO::_SIZE]:
         return records
     now = now_ms.to_bytes(8, "big")
     return [_with_time(data, now) for data in records]
@@ -152,12 +187,14 @@ def _completed(records: Sequence[bytes], now_ms: int) -> Sequence[bytes]:
 
 def _with_time(data: bytes, now: bytes) -> bytes:
     """A good record with write counter 0 and a commit time."""
+    if data[TIME] != _NO_TIME and data.startswith(_NO_SEQ):
+        return data
     return _NO_SEQ + data[8:24] + (data[TIME] if data[TIME] != _NO_TIME else now) + data[LIVE:]
 
 
-def _are_zero(joined: bytes, places: range) -> bool:
-    """Whether the bytes at these positions are 0 in all records."""
-    return all(joined[place::_SIZE].count(0) * _SIZE == len(joined) for place in places)
+def _are_zero(joined: bytes, places: range, size: int) -> bool:
+    """Whether the bytes at these positions are 0 in all pieces of this size."""
+    return all(joined[place::size].count(0) * size == len(joined) for place in places)
 
 
 @lru_cache(maxsize=65536)
@@ -169,11 +206,6 @@ def _is_good_group(head: bytes) -> bool:
     except (InvalidInputError, StoreDamagedError, UnicodeDecodeError):
         return False
     return True
-
-
-@lru_cache(maxsize=4096)
-def _is_good_topic(topic: bytes) -> bool:
-    return _is_text(topic) and name_problem(topic.decode()) is None
 
 
 def _is_text(data: bytes) -> bool:

@@ -174,7 +174,7 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         until = parse_page_token(request.until_token, prefix, fields, "until_token")
         page = await self._engine.scan_page(cluster, names, request.page_size or DEFAULT_SCAN_PAGE, after, until)
         if request.as_packed:
-            return meta_pb.ScanOffsetDataReply(packed=await scan_replies.packed(page), next_page_token=page.after)
+            return meta_pb.ScanOffsetDataReply(packed=page.packed, next_page_token=page.after)
         return await scan_replies.by_row(page, cluster)
 
     @answering
@@ -191,8 +191,8 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
             await _send(context, meta_pb.SnapshotOffsetDataReply(taken_at_ms=wall_ms()))
             async with aclosing(self._engine.snapshot(cluster, names)) as pages:
                 async for page in pages:
-                    await _send(context, meta_pb.SnapshotOffsetDataReply(packed=await scan_replies.packed(page)))
-                    records += len(page.keys)
+                    await _send(context, meta_pb.SnapshotOffsetDataReply(packed=page.packed))
+                    records += page.rows
             await _send(context, meta_pb.SnapshotOffsetDataReply(records=records))
         finally:
             self._snapshots -= 1

@@ -55,7 +55,7 @@ def decode_packed(keys: bytes, key_sizes: bytes, records: bytes, record_sizes: b
 def _decoded(keys: "_Values", records: "_Values", names: int) -> pa.RecordBatch:
     if keys.size != records.size:
         raise InvalidInputError(f"{keys.size} keys but {records.size} records")
-    namespace, group, shard = _names(keys, names)[-3:]
+    namespace, group, shard = _names(keys, names)
     heads, topic, metadata = _parts(records)
     epoch, offset, at_ms = (heads[name].astype(np.uint64) for name in ("epoch", "offset", "committed_at_ms"))
     # 0 means that the writer did not know the time.
@@ -148,7 +148,7 @@ class _Values(NamedTuple):
 
 
 def _names(keys: _Values, names: int) -> list[pa.Array]:
-    """Split each key into its names. Raises StoreDamagedError.
+    """Split each key into so many names, and return the last three. Raises StoreDamagedError.
 
     The joined keys become one Arrow array by cutting before and after each length byte; the names are then taken from it.
     """
@@ -165,7 +165,7 @@ def _names(keys: _Values, names: int) -> list[pa.Array]:
     good = at == keys.ends[1:]
     if not good.all():
         _damaged("key", keys, good)
-    return _taken(keys, cuts, range(1, 2 * names, 2), "key")
+    return _taken(keys, cuts, range(2 * names - 5, 2 * names, 2), "key")
 
 
 def _parts(records: _Values) -> tuple[npt.NDArray[np.void], pa.Array, pa.Array]:

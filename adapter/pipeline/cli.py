@@ -143,22 +143,25 @@ def export(config: Path | None, master: str | None, conf: Conf, *, dry_run: bool
 
 @cli.command()
 @_config
-@_master
-@_conf
 @_dry_run
-def report(config: Path | None, master: str | None, conf: Conf, *, dry_run: bool) -> None:
-    """Write an HTML page and plots from the tables of `lag`."""
-    _run("report", config, master, conf, jobs.Switches(dry_run=dry_run))
+def report(config: Path | None, *, dry_run: bool) -> None:
+    """Write an HTML page from the tables of `lag`. It needs no Spark."""
+    sys.exit(jobs.run_plain_job("report", _settings_of(config), jobs.Switches(dry_run=dry_run)))
 
 
 def _run(name: str, path: Path | None, master: str | None, conf: Conf, switches: jobs.Switches) -> None:
     if switches.dry_run and switches.apply:
         raise InvalidInputError("--apply writes and --dry-run does not: give one of them")
-    config = load(path, JobConfig) if path else JobConfig()
-    logs.setup(config.log)
+    config = _settings_of(path)
     # Read by Spark's launcher. Without effect if spark-submit has started the JVM.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", shlex.quote(f"-Dlog4j2.configurationFile={_SPARK_LOGGING}"))
     sys.exit(jobs.run_job(name, config, switches, master, conf))
+
+
+def _settings_of(path: Path | None) -> JobConfig:
+    config = load(path, JobConfig) if path else JobConfig()
+    logs.setup(config.log)
+    return config
 
 
 def main() -> None:

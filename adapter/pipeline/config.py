@@ -2,6 +2,7 @@
 
 from string import Formatter
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
 
@@ -76,9 +77,18 @@ def _place(value: object) -> object:
     return places.Place.of(value)
 
 
+def _console_url(text: str) -> str:
+    parts = urlsplit(text)
+    if text and (parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment or parts.username):
+        raise ValueError("is no address of a console, such as https://console.example")
+    return text.rstrip("/")
+
+
 # A local path, on a cluster one that every machine shares, or a URL.
 Place = Annotated[places.Place, BeforeValidator(_place)]
 Places = Annotated[tuple[Place, ...], Strict(strict=False), AfterValidator(_some)]
+
+ConsoleUrl = Annotated[str, AfterValidator(_console_url)]
 
 Name = Annotated[str, AfterValidator(_name)]
 Broker = Annotated[str, AfterValidator(_optional_name)]
@@ -107,6 +117,7 @@ class LagSection(Section):
 
     journals: Places = (places.Place.of("data/journal"),)
     output: Place = places.Place.of("data/lag")
+    checkpoint: Place | None = None
     keep_hours: int = Field(default=48, ge=1, le=876_000)
     trigger_ms: int = Field(default=10_000, ge=100, le=3_600_000)
     max_files: int = Field(default=1_000, ge=1, le=1_000_000)
@@ -123,6 +134,20 @@ class LagSection(Section):
         if self.minimum_points > self.window_points:
             raise ValueError(f"minimum_points = {self.minimum_points} is more than window_points = {self.window_points}")
         return self
+
+    @model_validator(mode="after")
+    def _check_checkpoint(self) -> Self:
+        if self.checkpoint is None and self.output.is_remote:
+            raise ValueError(
+                "checkpoint: output is a URL, and Spark may not know its store: name a directory of the machine that runs "
+                "the job, or a URL that Spark can write"
+            )
+        return self
+
+    @property
+    def checkpoints(self) -> places.Place:
+        """Where Spark keeps which segments are in which batch."""
+        return self.checkpoint or self.output / "checkpoint"
 
     @property
     def rules(self) -> LagSettings:
@@ -184,10 +209,12 @@ class ExportSection(Section):
 
 
 class ReportSection(Section):
-    """Settings of the job `report`: a page and plots of the lag tables."""
+    """Settings of the job `report`: a page of the lag tables. `console`: the console's address; empty: no links to it."""
 
     tables: Place = places.Place.of("data/lag")
     output: Place = places.Place.of("data/report")
+    console: ConsoleUrl = ""
+    hours: int = Field(default=48, ge=1, le=876_000)
     worst: int = Field(default=20, ge=1, le=500)
 
 

@@ -1,6 +1,7 @@
-"""Runs a job by its name: starts Spark, runs the job, translates errors of workers, returns the exit code.
+"""Runs a job by its name: starts Spark if it needs it, runs the job, translates errors of workers, returns the exit code.
 
-A job is a module with `run(spark, config, switches) -> int`. It is imported when it is run.
+A job is a module with `run(spark, config, switches) -> int`, a plain one, for which no Spark is started, with
+`run(config, switches) -> int`. It is imported when it is run.
 """
 
 import os
@@ -33,8 +34,12 @@ MODULES: Mapping[str, str] = {
     "reconcile": "reconcile.job",
     "import": "transfer.import_job",
     "export": "transfer.export_job",
-    "report": "report.job",
 }
+# Jobs that need no Spark: they read files by pyarrow.
+PLAIN_MODULES: Mapping[str, str] = {"report": "report.job"}
+
+# The work of these is done in Python, and soon over; `lag` runs on, and `reconcile` joins in Java.
+SHORT = {"import", "export"}
 
 _LOG_LEVEL = "spark.log.level"
 
@@ -74,6 +79,24 @@ class Job(Protocol):
         ...
 
 
+class PlainJob(Protocol):
+    """The interface of a plain job's module."""
+
+    def run(self, config: JobConfig, switches: Switches) -> int:
+        """Run the job; returns the exit code. Raises AdapterError."""
+        ...
+
+
+def run_plain_job(name: str, config: JobConfig, switches: Switches) -> int:
+    """Run a job that needs no Spark; returns the exit code. Raises AdapterError, also for errors of files."""
+    module = cast("PlainJob", spark_part(f"adapter.pipeline.{PLAIN_MODULES[name]}"))
+    try:
+        return module.run(config, switches)
+    except OSError as error:
+        log.debug("job.failed", exc_info=True)
+        raise JobError(f"{error.strerror}: {error.filename}" if error.filename else str(error)) from error
+
+
 def run_job(name: str, config: JobConfig, switches: Switches, master: str | None, conf: Mapping[str, str]) -> int:
     """Start Spark with the settings `conf`, run a job, stop Spark; returns the exit code.
 
@@ -85,7 +108,7 @@ def run_job(name: str, config: JobConfig, switches: Switches, master: str | None
     quiet = {} if switches.console.is_terminal else {"spark.ui.showConsoleProgress": "false"}
     with own_errors():
         with switches.step("starting Spark"):
-            spark = session.spark_session(f"offset-adapter {name}", master, {**quiet, **conf})
+            spark = session.spark_session(f"offset-adapter {name}", master, {**quiet, **conf}, short=name in SHORT)
         try:
             if not spark.sparkContext.getConf().contains(_LOG_LEVEL):  # spark-submit's default would log every step
                 spark.sparkContext.setLogLevel("ERROR")
@@ -97,11 +120,13 @@ def run_job(name: str, config: JobConfig, switches: Switches, master: str | None
 
 
 def _places(name: str, config: JobConfig) -> tuple[dict[str, Place], dict[str, Place]]:
-    """The places that a job reads, and those that it writes, by the names of their settings."""
+    """The places that the workers of a job read, and those that they write, by the names of their settings."""
     section = getattr(config, "import_" if name == "import" else name)
     reads: dict[str, Place] = {}
     writes: dict[str, Place] = {}
     for field_name, value in section:
+        if field_name == "checkpoint":  # the driver alone uses it
+            continue
         places = [place for place in (value if isinstance(value, tuple) else (value,)) if isinstance(place, Place)]
         for number, place in enumerate(places):
             where = f"[{name}] {field_name}" + (f"[{number}]" if len(places) > 1 else "")

@@ -123,7 +123,7 @@ class OffsetCommitListener(StreamingQueryListener):
             self._take(run, progress)
         except Exception as error:  # noqa: BLE001 - also of the user's function
             UNUSABLE.inc()
-            run.tell(f"{type(error).__name__}: {error}", progress)
+            run.tell(error, progress)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Commit the last offsets again, as Kafka's consumers do: the group of a query without new data must not expire."""
@@ -195,12 +195,13 @@ class _Run:
 
     group: str = ""
     reached: dict[str, offsets_pb.ShardCommit] = field(default_factory=dict)
-    told: set[str] = field(default_factory=set)
+    told: set[type[Exception]] = field(default_factory=set)
 
-    def tell(self, problem: str, progress: StreamingQueryProgress) -> None:
-        """Log a problem of a batch, once in a run."""
-        if problem not in self.told:
-            self.told.add(problem)
+    def tell(self, error: Exception, progress: StreamingQueryProgress) -> None:
+        """Log why a batch cannot be used: the first error of each type in a run."""
+        if type(error) not in self.told:
+            self.told.add(type(error))
+            problem = f"{type(error).__name__}: {error}"
             log.warning("listener.unusable_batch", query=progress.name, batch=progress.batchId, problem=problem)
 
 

@@ -90,7 +90,7 @@ class Place:
             system, base = _opened(root)
         except (OSError, ValueError, NotImplementedError) as error:  # Arrow's own errors are ValueErrors
             reason = str(error).partition("\n")[0].replace(root, redacted(root))
-            raise ConfigError(f"{self}: cannot be opened: {reason}") from error
+            raise ConfigError(f"{self}: cannot be opened: {reason}") from None  # its text has the URL, and Spark shows causes
         return system, f"{base.rstrip('/')}{unquote(parts.path)}"
 
     def read(self) -> bytes:

@@ -31,29 +31,36 @@ LOCAL_DEFAULTS: Mapping[str, str] = {
     "spark.sql.shuffle.partitions": "4",
 }
 DRIVER_MEMORY = "2g"
+# Without Java's second compiler, which takes half of the CPU of a short job (benchmarks/pipeline_start.py).
+SHORT = "-XX:TieredStopAtLevel=1"
 
 
-def spark_session(name: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A session, or that of spark-submit. `settings` win over everything else.
+def spark_session(
+    name: str, master: str | None = None, settings: Mapping[str, str] | None = None, *, short: bool = False
+) -> SparkSession:
+    """A session, or that of spark-submit. `settings` win over everything else. `short`: Java has little to do in it.
 
     `master` None: spark.master of the settings, of spark-submit or of spark-defaults.conf, otherwise `local[*]`. Raises
     ConfigError if there is no Java.
     """
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    # Spark runs data sources in the workers by the Python that it looks them up with on the driver.
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", os.environ.setdefault("PYSPARK_PYTHON", sys.executable))
     given = dict(settings or {})
     if master:
         given["spark.master"] = master
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit has started the JVM
         os.environ["JAVA_HOME"] = str(java_home(os.environ))
         os.environ.setdefault("SPARK_DRIVER_MEMORY", DRIVER_MEMORY)  # spark.driver.memory wins over it
+        if short:  # what the user has set comes later, and wins
+            os.environ["SPARK_SUBMIT_OPTS"] = f"{SHORT} {os.environ.get('SPARK_SUBMIT_OPTS', '')}".strip()
     # Starts the JVM, which alone knows what spark-submit and spark-defaults.conf say.
     SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(given.items())))  # noqa: SLF001
     conf = SparkConf().setAll(list(given.items()))
     if conf.get("spark.app.name") in _UNNAMED:
         conf.setAppName(name)
     local = conf.get("spark.master", LOCAL).startswith("local")
-    for key, value in {**DEFAULTS, **(LOCAL_DEFAULTS if local else {})}.items():
+    executors = {"spark.executor.extraJavaOptions": SHORT} if short else {}
+    for key, value in {**DEFAULTS, **executors, **(LOCAL_DEFAULTS if local else {})}.items():
         conf.setIfMissing(key, value)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
     _register_sources(session)

@@ -14,7 +14,7 @@ _RAISED = re.compile(r"^[\w.]+: .+$", re.MULTILINE)
 _JAVA_CAUSE = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+: .+)$", re.MULTILINE)
 
 _SHARED = "name a directory that every machine shares, or a URL"
-_ENVIRONMENT = 'see "On a cluster" in docs/pipeline.md'
+_ENVIRONMENT = 'see "Run on a cluster" in docs/pipeline.md'
 # What Spark, Hadoop or Java says -> what to do. The groups of the pattern are the fields of the text.
 _KNOWN: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), text)

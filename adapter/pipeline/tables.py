@@ -89,7 +89,7 @@ def read_parquet(spark: SparkSession, files: Sequence[tuple[Place, int]], schema
     A damaged file fails the action, see `damage`.
     """
     if not any(place.is_remote for place, _ in files):
-        return spark.read.schema(schema).parquet(*(_literal(place.url) for place, _ in files))
+        return spark.read.schema(schema).parquet(*(literal(place.url) for place, _ in files))
     pieces = [(place, group) for place, groups in files for group in range(groups)]
     read = partial(_read_pieces, pieces, to_arrow_schema(schema, timezone="UTC"))
     return spark.range(0, len(pieces), 1, max(len(pieces), 1)).mapInArrow(read, schema)
@@ -170,6 +170,6 @@ def _read_group(place: Place, group: int, columns: Sequence[str]) -> pa.Table:
         raise AdapterError(f"{place}: {DAMAGED}") from error
 
 
-def _literal(path: str) -> str:
+def literal(path: str) -> str:
     """A path for Spark, with the characters escaped that it takes for patterns."""
     return "".join(f"\\{char}" if char in "\\{}[]*?" else char for char in path)

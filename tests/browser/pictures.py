@@ -110,7 +110,7 @@ def press(page: Watched, name: str) -> None:
 
 def save(page: Page, name: str, *, whole: bool = False) -> None:
     """Take a picture, and make it small."""
-    from PIL import Image  # noqa: PLC0415 - comes with matplotlib, of the extra `spark`
+    from PIL import Image  # noqa: PLC0415 - comes with matplotlib, of the group `pipeline`
 
     path = PICTURES / f"console-{name}.png"
     page.wait_for_timeout(500)

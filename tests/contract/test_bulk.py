@@ -5,7 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from adapter.metaservice.engine import Differing, Engine, MergeCounts, Parts, differing
+from adapter.metaservice.engine import Differing, Engine, MergeCounts, Parts, RawPage, differing
+from adapter.metaservice.scan_replies import values
 from adapter.model.codec import decode_record, encode_key, encode_record, pack_names, unpack_names
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
 from tests.contract.cases import CASES, CLUSTER, REQUESTS, Case, Request, save
@@ -25,6 +26,13 @@ async def merge(engine: Engine, *entries: tuple[OffsetKey, OffsetRecord], cluste
     )
 
 
+def rows_of(page: RawPage) -> Rows:
+    """The rows of a page."""
+    keys = values(page.packed.keys, page.packed.key_sizes)
+    records = values(page.packed.records, page.packed.record_sizes)
+    return [(OffsetKey(*unpack_names(where)[1:]), decode_record(found)) for where, found in zip(keys, records, strict=True)]
+
+
 async def scanned(
     engine: Engine, *names: str, size: int = 1000, after: bytes = b"", until: bytes = b"", cluster: str = CLUSTER
 ) -> Rows:
@@ -32,8 +40,8 @@ async def scanned(
     rows: Rows = []
     while True:
         page = await engine.scan_page(cluster, names, size, after, until)
-        assert len(page.keys) == len(page.records) <= size
-        rows += zip((OffsetKey(*unpack_names(packed)[1:]) for packed in page.keys), map(decode_record, page.records), strict=True)
+        assert page.rows <= size
+        rows += rows_of(page)
         after = page.after
         if not after:
             return rows
@@ -188,7 +196,7 @@ async def test_a_scan_ends_with_its_last_key_without_an_empty_page(opened: Opene
         await merge(engine, (A, record(1)), (B, record(2)), (C, record(3)))
         until = pack_names(CLUSTER, *B)
         page = await engine.scan_page(CLUSTER, (), 2, b"", until)
-        assert (page.keys, page.after) == ([pack_names(CLUSTER, *A), until], b"")
+        assert (rows_of(page), page.after) == ([(A, record(1)), (B, record(2))], b"")
         assert await scanned(engine, after=until, until=until) == []
         assert await scanned(engine, after=pack_names(CLUSTER, *C), until=until) == []
 
@@ -212,11 +220,7 @@ async def test_an_empty_store_has_no_parts(opened: Opened) -> None:
 
 async def snapshot(engine: Engine, *names: str) -> Rows:
     """All rows of a snapshot."""
-    return [
-        (OffsetKey(*unpack_names(where)[1:]), decode_record(found))
-        async for page in engine.snapshot(CLUSTER, names)
-        for where, found in zip(page.keys, page.records, strict=True)
-    ]
+    return [row async for page in engine.snapshot(CLUSTER, names) for row in rows_of(page)]
 
 
 @pytest.mark.parametrize("names", [(), ("default",), ("g",), ("default", "g"), ("default", "nobody")])
@@ -233,11 +237,10 @@ async def test_a_snapshot_is_of_one_instant(opened: Opened) -> None:
         keys = [key(f"{at:05}") for at in range(12_000)]
         await merge(engine, *((where, record(1)) for where in keys))
         pages = engine.snapshot(CLUSTER, ())
-        page = await anext(pages)
-        found = [decode_record(packed) for packed in page.records]
+        found = [row[1] for row in rows_of(await anext(pages))]
         assert len(found) < len(keys)
         await merge(engine, (keys[0], record(2)), (keys[-1], record(2)), (key("a-new-one"), record(2)))
         await engine.delete(CLUSTER, "default", "g", [keys[-2].shard])
-        found += [decode_record(packed) async for page in pages for packed in page.records]
+        found += [row[1] async for page in pages for row in rows_of(page)]
         assert found == [record(1)] * len(keys)
         assert len(await snapshot(engine)) == len(keys) + 1

@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,38 +30,49 @@ class Cluster:
     url: str
     directory: Path
 
-    def job(self, *arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """Run `offset-adapter-spark` with these arguments on the cluster, in a directory of its own."""
-        driver = self.directory / "driver"
-        driver.mkdir(exist_ok=True)
+    def job(
+        self, *arguments: str, program: Sequence[str | Path] = (sys.executable, ENTRY), **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `offset-adapter-spark` with these arguments on the cluster, in the directory of the driver."""
         conf = {"spark.executor.memory": "512m", "spark.driver.memory": "512m", "spark.executor.extraJavaOptions": SHORT_LIVED}
         options = [f"--conf={name}={value}" for name, value in conf.items()]
         return subprocess.run(
-            [sys.executable, ENTRY, *arguments, "--master", self.url, *options],
-            env={**_environment(), "SPARK_DRIVER_MEMORY": "512m", **(environment or {})},
-            cwd=driver,
+            [*program, *arguments, "--master", self.url, *options],
+            env={**_environment(), **environment},
+            cwd=self.driver,
             capture_output=True,
             text=True,
             check=False,
         )
 
+    @property
+    def driver(self) -> Path:
+        """The working directory of the driver."""
+        directory = self.directory / "driver"
+        directory.mkdir(exist_ok=True)
+        return directory
+
 
 @contextmanager
-def spark_cluster(directory: Path, workers: int = 2, private: Path | None = None) -> Iterator[Cluster]:
-    """A cluster with so many workers of one core. `private`: a directory that worker 2 and later do not share (needs root)."""
+def spark_cluster(directory: Path, private: Path | None = None, modules: Path = ROOT) -> Iterator[Cluster]:
+    """A cluster with two workers of one core.
+
+    `private`: a directory that the second worker does not share (needs root). `modules`: where the Python of the workers finds
+    the adapter; an empty directory if it is to be shipped.
+    """
     port = free_port()
     url = f"spark://127.0.0.1:{port}"
     with ExitStack() as running:
         master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
-        log = running.enter_context(_process(directory / "master", [_SPARK_CLASS, *master]))
-        for number in range(1, workers + 1):
+        log = running.enter_context(_process(directory / "master", modules, [_SPARK_CLASS, *master]))
+        for number in (1, 2):
             place = directory / f"worker-{number}"
             worker = ["org.apache.spark.deploy.worker.Worker", "--cores", "1", "--memory", "600m", "--webui-port", "0"]
             command: list[str | Path] = [_SPARK_CLASS, *worker, "--host", "127.0.0.1", "--work-dir", place, url]
             if private and number > 1:
                 command = _apart(command, private, f"worker-{number}")
-            running.enter_context(_process(place, command))
-        _wait_for(log, r"Registering worker", workers)
+            running.enter_context(_process(place, modules, command))
+        _wait_for(log, r"Registering worker", 2)
         yield Cluster(url, directory)
 
 
@@ -72,12 +83,14 @@ def _apart(command: Sequence[str | Path], private: Path, name: str) -> list[str 
 
 
 @contextmanager
-def _process(directory: Path, command: Sequence[str | Path]) -> Iterator[Path]:
+def _process(directory: Path, modules: Path, command: Sequence[str | Path]) -> Iterator[Path]:
     """A process in a directory; its log is `log` there."""
     directory.mkdir(parents=True)
     log = directory / "log"
     with log.open("wb") as out:
-        process = subprocess.Popen(command, cwd=directory, env=_environment(), stdout=out, stderr=out)
+        process = subprocess.Popen(
+            command, cwd=directory, env={**_environment(), "PYTHONPATH": str(modules)}, stdout=out, stderr=out
+        )
         try:
             yield log
         finally:

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 
 from adapter.metaservice.bulk import Cuts
 from adapter.metaservice.engine import (
+    Columns,
     Differing,
     Expiry,
     GroupPage,
@@ -126,19 +127,13 @@ class MemoryEngine:
         ]
         page = rows[:size]
         await self._sync()
-        last = pack_names(cluster, *page[-1][0]) if page else b""
-        return RawPage(
-            [pack_names(cluster, *key) for key, _ in page],
-            [encode_record(record) for _, record in page],
-            last if len(page) == size and last != until else b"",
-        )
+        return _columns(cluster, page).page(until=until, more=len(page) == size)
 
     async def snapshot(self, cluster: str, names: Sequence[str]) -> AsyncGenerator[RawPage, None]:
         rows = self._below(pack_names(cluster, *names))
         await self._sync()
         for at in range(0, len(rows), SNAPSHOT_PAGE):
-            some = rows[at : at + SNAPSHOT_PAGE]
-            yield RawPage([pack_names(cluster, *key) for key, _ in some], [encode_record(record) for _, record in some], b"")
+            yield _columns(cluster, rows[at : at + SNAPSHOT_PAGE]).page()
 
     async def split(self, cluster: str, names: Sequence[str], parts: int) -> Parts:
         cuts = Cuts(parts)
@@ -207,3 +202,10 @@ class MemoryEngine:
         await asyncio.sleep(self._sync_s)
         if writes > self._synced_writes:
             self._synced, self._synced_writes = written, writes
+
+
+def _columns(cluster: str, rows: Sequence[tuple[OffsetKey, OffsetRecord]]) -> Columns:
+    columns = Columns()
+    if rows:
+        columns.add([pack_names(cluster, *key) for key, _ in rows], [encode_record(record) for _, record in rows])
+    return columns

@@ -1,4 +1,4 @@
-"""The metrics of real processes with their labels: from the registries that an adapter and a Meta Service serve."""
+"""The metrics of real processes with their labels: from the registries that an adapter, a Meta Service and the lag job serve."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,6 +14,7 @@ from adapter.metaservice.etcd.leader_metrics import LeaderMetrics
 from adapter.metaservice.metadata_service import MetadataMetrics
 from adapter.metaservice.metrics import MetaMetrics
 from adapter.metaservice.stores import PREFIX, opened
+from adapter.pipeline.lag.metrics import LagMetrics
 from adapter.runtime import descriptors
 from adapter.runtime.config import parse
 from adapter.runtime.metrics import GaugesCollector
@@ -35,8 +36,8 @@ SUFFIXES: Mapping[str, Iterable[tuple[str, frozenset[str]]]] = {
 
 
 async def real_metrics(directory: Path) -> Catalog:
-    """Every metric that an adapter with all its parts, or a Meta Service on either engine, can have."""
-    return await adapter_metrics(directory) | await meta_metrics(directory)
+    """Every metric that an adapter with all its parts, a Meta Service on either engine, or the lag job can have."""
+    return await adapter_metrics(directory) | await meta_metrics(directory) | catalog(LagMetrics().registry)
 
 
 async def adapter_metrics(directory: Path) -> Catalog:

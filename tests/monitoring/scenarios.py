@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from deploy.monitoring.source.alerts import ALERTS
 from deploy.monitoring.source.model import Alert
@@ -13,6 +13,7 @@ SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 ADAPTER = {"job": "offset-adapter", "instance": "broker-1:9521"}
 META = {"job": "offset-meta", "instance": "meta-1:9531"}
 RAFT = META | {"raft_group": "offsets-1"}
+LAG_JOB = {"job": "offset-lag-job", "instance": "driver:9541"}
 GROUP = ADAPTER | {"namespace": "default", "group": "billing"}
 
 GOOD_S, GOOD_AGAIN_S = 600, 900
@@ -56,12 +57,30 @@ class Counting:
         return found
 
 
+@dataclass(frozen=True)
+class Timestamp:
+    """A series that has a time: so many seconds ago while all is well, and so many meanwhile."""
+
+    name: str
+    labels: Mapping[str, str]
+    good: float
+    bad: float
+
+    def values(self, good: int, bad: int, again: int, interval_s: int) -> list[str]:
+        """The samples of the three phases; promtool begins at the Unix time 0."""
+        ages = [self.good] * good + [self.bad] * bad + [self.good] * again
+        return [f"{number * interval_s - age:.10g}" for number, age in enumerate(ages)]
+
+
+Series: TypeAlias = Gauge | Counting | Timestamp
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
     """`value` is how the alert writes its value; `labels` are its own. `bad_s`: for how long, beyond `after`, all is bad."""
 
     alert: str
-    series: Sequence[Gauge | Counting]
+    series: Sequence[Series]
     labels: Mapping[str, str]
     value: str = ""
     window: str = "0s"  # of the expression, which sees what was bad for so much longer
@@ -117,7 +136,7 @@ class Scenario:
         return text
 
 
-def written(series: Gauge | Counting, values: Sequence[str], interval_s: int, gap_s: int | None) -> dict[str, str]:
+def written(series: Series, values: Sequence[str], interval_s: int, gap_s: int | None) -> dict[str, str]:
     """A series in promtool's notation. In a gap there is a mark that it is stale; `up` is 0 there."""
     labels = ",".join(f'{name}="{value}"' for name, value in series.labels.items())
     found = list(values)
@@ -330,5 +349,11 @@ SCENARIOS = (
         value="900",
         window="15m",
         late_s=915,
+    ),
+    Scenario(
+        alert="OffsetLagJobBehind",
+        series=[Timestamp("offset_lag_job_settled_timestamp_seconds", LAG_JOB, 70, 900)],
+        labels=LAG_JOB,
+        value="15m 0s",
     ),
 )

@@ -7,7 +7,7 @@ import pytest
 
 from deploy.monitoring.source.alerts import ALERTS
 from tests.monitoring.programs import check_rules
-from tests.monitoring.scenarios import ADAPTER, GOOD_S, META, SCENARIOS, Counting, Gauge, Scenario, seconds, written
+from tests.monitoring.scenarios import ADAPTER, GOOD_S, META, SCENARIOS, Counting, Gauge, Scenario, Series, seconds, written
 
 STEP_S = 15
 
@@ -66,10 +66,10 @@ def test_a_restart_does_not_resolve_an_alert_that_fires(scenario: Scenario, tmp_
     check_rules(tmp_path, [checked])
 
 
-def restarted(series: Gauge | Counting, gap_s: int, total_s: int) -> dict[str, str]:
+def restarted(series: Series, gap_s: int, total_s: int) -> dict[str, str]:
     """A good series whose process is away for 30 s, and whose counters begin at 0 behind that."""
     count = total_s // STEP_S
-    values = Gauge(series.name, series.labels, series.good, 0).values(count, 0, 0, STEP_S)
+    values = series.values(count, 0, 0, STEP_S)
     if isinstance(series, Counting):
         back = gap_s // STEP_S + 2
         values = series.values(back, 0, 0, STEP_S) + series.values(count - back, 0, 0, STEP_S)

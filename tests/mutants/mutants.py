@@ -12,6 +12,7 @@ from tests.mutants.fast_path_mutants import FAST_PATH_MUTANTS
 from tests.mutants.fleet_mutants import FLEET_MUTANTS
 from tests.mutants.hold_mutants import HOLD_MUTANTS
 from tests.mutants.http2_mutants import HTTP2_MUTANTS
+from tests.mutants.journal_read_mutants import JOURNAL_READ_MUTANTS
 from tests.mutants.lag_job_mutants import LAG_JOB_MUTANTS
 from tests.mutants.lag_live_mutants import LAG_LIVE_MUTANTS
 from tests.mutants.lag_rules_mutants import LAG_RULES_MUTANTS
@@ -403,6 +404,7 @@ MUTANTS = (
     *HOLD_MUTANTS,
     *HTTP2_MUTANTS,
     *LAG_RULES_MUTANTS,
+    *JOURNAL_READ_MUTANTS,
     *LAG_JOB_MUTANTS,
     *LAG_LIVE_MUTANTS,
     *META_MUTANTS,

@@ -52,7 +52,7 @@ def write(tables: Path, name: str, batch: int, rows: Iterable[Mapping[str, Any]]
     columns = COLUMNS[name]
     schema = pa.schema(list(columns.items()))
     directory = tables / name / f"batch={batch}"
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     full = [{column: row.get(column) for column in columns} for row in rows]
     pq.write_table(pa.Table.from_pylist(full, schema), directory / "part-00000.parquet")
 
@@ -87,12 +87,17 @@ def write_batch(tables: Path, batch: int, seconds: float, groups: Sequence[Mappi
 
 
 def complete(tables: Path, batch: int, seconds: float) -> None:
-    """Write the manifest of a batch, with all files that it has."""
+    """Write the manifest of a batch, with all files that it has. A table without any gets an empty one, as of the job."""
+    for name in COLUMNS:
+        if not (tables / name / f"batch={batch}").exists():
+            write(tables, name, batch, [])
     found = {name: sorted((tables / name / f"batch={batch}").glob("*.parquet")) for name in COLUMNS}
     paths = {name: [str(path.relative_to(tables)) for path in files] for name, files in found.items()}
     now = round(at(seconds).timestamp() * 1_000_000)
     files = LagFiles(Place.of(tables))
-    files.manifest(batch).write(BatchInfo(batch, 1, now, now, files=paths).to_json())
+    rejects, rewinds = (sum(pq.read_metadata(path).num_rows for path in found[name]) for name in ("rejects", "rewinds"))
+    info = BatchInfo(batch, 1, now, now, odd=rejects + rewinds, rejects=rejects, files=paths)
+    files.manifest(batch).write(info.to_json())
 
 
 def fleet(tables: Path, batches: int = 60, first: int = 0) -> None:

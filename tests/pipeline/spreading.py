@@ -16,6 +16,7 @@ FIRST = (
     SPARK,
     "tests/pipeline/test_end_to_end.py",
     "tests/pipeline/test_no_java.py",
+    "tests/pipeline/test_connect.py",
     "tests/pipeline/test_plain_session.py",
     "tests/model/test_model.py",
     "tests/acceptance/test_demo.py",

@@ -71,14 +71,14 @@ def test_sql_streams_and_python_sources_work_without_java(tmp_path: Path, enviro
 def test_spark_submit_runs_a_job(tmp_path: Path, environment: dict[str, str]) -> None:
     """With the script that --where prints and the Java that --java-home prints; error and exit code are the job's."""
     config = tmp_path / "job.toml"
-    config.write_text(f"[report]\ntables = '{tmp_path / 'none'}'\n")
+    config.write_text(f"[import]\nfiles = ['{tmp_path / 'none'}']\n")
     python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     answer = subprocess.run(
-        [Path(sys.executable).with_name("spark-submit"), "--master", "local[1]", ENTRY, "report", "--config", config],
+        [Path(sys.executable).with_name("spark-submit"), "--master", "local[1]", ENTRY, "import", "--config", config],
         env={**environment, **python, "JAVA_HOME": str(java_home(environment))},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert f"error: [report] tables = '{tmp_path / 'none'}'" in answer.stdout, answer.stdout + answer.stderr
+    assert f"error: [import] files: {tmp_path / 'none'}" in answer.stdout, answer.stdout + answer.stderr
     assert answer.returncode == 2

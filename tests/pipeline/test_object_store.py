@@ -13,6 +13,8 @@ from rich.console import Console
 from adapter.model.records import OffsetRecord
 from adapter.pipeline.config import JobConfig
 from adapter.pipeline.jobs import JobError, Switches
+from adapter.pipeline.lag import job as lag_job
+from adapter.pipeline.lag.files import TABLES, LagFiles
 from adapter.pipeline.places import Place
 from adapter.pipeline.reconcile import job as reconcile_job
 from adapter.pipeline.report import job as report_job
@@ -22,6 +24,7 @@ from adapter.pipeline.transfer import export_job
 from adapter.runtime.config import parse
 from tests.pipeline.bulk_meta import BulkMeta, serving
 from tests.pipeline.object_store import SECRET, s3_bucket
+from tests.pipeline.segments import commits, write_segment
 from tests.pipeline.test_reconcile_job import key, live, snapshot
 
 
@@ -111,8 +114,36 @@ def test_export_writes_files_behind_a_url(spark: SparkSession, bucket: Place) ->
     assert SECRET not in said(console)
 
 
+def test_lag_reads_journals_and_writes_tables_behind_urls(spark: SparkSession, bucket: Place, tmp_path: Path) -> None:
+    """A stream that is started again goes on; the tables equal those in a directory."""
+    journal = tmp_path / "journal"
+    for number in range(3):
+        table = commits(1, 3, 4, first_cycle=number)
+        write_segment(journal, table, number)
+    local = {"journals": [str(journal)], "output": str(tmp_path / "lag"), "max_files": 2}
+    remote = {
+        "journals": [(bucket / "journal").url],
+        "output": (bucket / "lag").url,
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "max_files": 2,
+    }
+    for path in journal.rglob("*.parquet"):
+        (bucket / "journal" / str(path.relative_to(journal))).write(path.read_bytes())
+    console = Console(file=StringIO(), width=200)
+    switches = Switches(available_now=True, console=console)
+    for section in (local, remote, remote):
+        assert lag_job.run(spark, config("127.0.0.1:1", lag=section), switches) == 0
+    assert "0 batches" in said(console).splitlines()[-1]
+    here, there = LagFiles(Place.of(tmp_path / "lag")), LagFiles(bucket / "lag")
+    assert here.complete() == there.complete() == [0, 1]
+    for name in TABLES:
+        assert there.read(1, name).to_pylist() == here.read(1, name).to_pylist()
+    assert SECRET not in said(console)
+    assert all(SECRET.encode() not in path.read_bytes() for path in (tmp_path / "checkpoint").rglob("*") if path.is_file())
+
+
 def test_the_report_is_written_behind_a_url(bucket: Place) -> None:
     """The page does not show credentials either."""
-    page = report_job.write(Report(), bucket / "lag", bucket / "report", 1)
+    page = report_job.write(Report(), bucket / "lag", bucket / "report", made_ms=1)
     assert SECRET.encode() not in page.read()
     assert SECRET not in str(page)

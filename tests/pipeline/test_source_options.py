@@ -9,6 +9,7 @@ from pyspark.sql.types import StructType
 
 from adapter.errors import ConfigError
 from adapter.pipeline.offsets.options import ReadOptions, WriteOptions, parse_options
+from adapter.pipeline.offsets.snapshot import SnapshotReader
 from adapter.pipeline.offsets.source import OffsetsDataSource
 from adapter.runtime.config import ClientTls
 
@@ -94,3 +95,21 @@ def test_a_schema_of_the_callers_is_refused() -> None:
     source = OffsetsDataSource(CaseInsensitiveDict({"endpoints": "a:1"}))
     with pytest.raises(ConfigError, match=r"read without \.schema\(\)"):
         source.reader(StructType().add("namespace", "string"))
+
+
+def test_a_table_of_a_snapshot_keeps_its_place_but_no_credentials() -> None:
+    """Whoever reads the table has its options: they are in the schema."""
+    schema = OffsetsDataSource({"option.snapshot": "/data/snapshot", "provider": "offsets"}).schema()
+    assert schema[0].metadata["offsets.options"] == {"snapshot": "/data/snapshot"}
+    with pytest.raises(ConfigError, match="has credentials") as caught:
+        OffsetsDataSource({"option.snapshot": "s3://key:secret@bucket/snapshot"}).schema()
+    assert "secret@" not in str(caught.value)
+
+
+def test_a_statement_reads_what_it_names_instead_of_what_its_table_does() -> None:
+    """A table of a Meta Service can be read from a snapshot; its other options stay."""
+    schema = OffsetsDataSource({"option.endpoints": "a:1", "option.cluster": "c"}).schema()
+    reader = OffsetsDataSource({"snapshot": "/data/snapshot"}).reader(schema)
+    assert isinstance(reader, SnapshotReader)
+    options = reader._options
+    assert (options.endpoints, options.snapshot, options.cluster) == ((), "/data/snapshot", "c")

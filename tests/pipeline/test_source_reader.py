@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualNullSafe, EqualTo, Filter, In, Not, StringStartsWith
 
 from adapter.errors import MetaUnavailableError, StoreDamagedError
+from adapter.model.codec import pack_names
+from adapter.model.paging import parse_page_token
 from adapter.model.records import OffsetRecord
 from adapter.pipeline.offsets.options import ReadOptions, parse_options
 from adapter.pipeline.offsets.reader import (
@@ -19,7 +21,7 @@ from adapter.pipeline.offsets.reader import (
     OffsetsReader,
     _thinned,
 )
-from adapter.pipeline.offsets.selection import MAX_RANGES
+from adapter.pipeline.offsets.selection import MAX_RANGES, prefix_ranges
 from adapter.pipeline.offsets.source import OffsetsDataSource
 from adapter.pipeline.pushdown import filters_are_offered
 from tests.pipeline.bulk_meta import BulkMeta, serving
@@ -46,6 +48,7 @@ def rows_of(reader: OffsetsReader) -> list[dict[str, Any]]:
     return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
 
 
+START = StringStartsWith(("group",), "g")
 GROUPS = In(("group",), ("h", None, "g", "\x00"))
 
 
@@ -63,6 +66,9 @@ GROUPS = In(("group",), ("h", None, "g", "\x00"))
         ({"namespace": "m"}, [GROUP], [], [("m", "g")]),
         ({"namespace": "m"}, [NAMESPACE], [NAMESPACE], [("m", "")]),
         ({"namespace": "m", "group": "h"}, [GROUP], [GROUP], [("m", "h")]),
+        ({}, [START], [START], [("", "")]),
+        ({}, [NAMESPACE, START], [], [("n", "")]),
+        ({}, [START, GROUP, NAMESPACE], [START], [("n", "g")]),
         ({}, [NAMESPACE, EqualTo(("namespace",), "m")], [EqualTo(("namespace",), "m")], [("n", "")]),
     ],
 )
@@ -72,7 +78,7 @@ def test_filters_are_taken_where_they_name_ranges_of_keys(
     """Spark applies the other filters itself."""
     reader = made(FilteringReader, options)
     assert list(reader.pushFilters(filters)) == left
-    assert reader._selection.ranges() == asked
+    assert reader._selection.pairs() == asked
 
 
 @pytest.mark.parametrize(
@@ -101,7 +107,7 @@ def test_a_filter_with_very_many_names_is_left_to_spark() -> None:
     many = In(("group",), tuple(f"g{number}" for number in range(MAX_RANGES + 1)))
     reader = made(FilteringReader, {"namespace": "n"})
     assert list(reader.pushFilters([many])) == [many]
-    assert reader._selection.ranges() == [("n", "")]
+    assert reader._selection.pairs() == [("n", "")]
 
 
 @pytest.mark.parametrize("count", [2, 3 * SPLIT_RANGES, 3 * PART_RANGES])
@@ -120,6 +126,45 @@ def test_named_groups_are_read_and_nothing_else(options: dict[str, str], count: 
     )
     if count > SPLIT_RANGES:
         assert parts == (2 if options else -(-(count + 1) // PART_RANGES))
+
+
+NAMES = st.text(st.sampled_from("ab\u00e4\uffff\U0001f600"), min_size=1, max_size=5)
+
+
+@given(NAMES, NAMES, NAMES)
+@example("ab", "ab", "s")
+@example("a", "a" + "\U0010ffff" * 63, "\U0010ffff" * 63)
+@example("\u00e4", "\u00e4" * 127, "\u00e4" * 127)
+def test_prefix_ranges_have_the_keys_of_the_prefix(prefix: str, group: str, shard: str) -> None:
+    """Each of its groups, of any length, is in one range, and no other is in any."""
+    ranges = list(prefix_ranges("c", "n", prefix))
+    where = pack_names("c", "n", group, shard)
+    assert sum(after < where <= until for after, until in ranges) == group.startswith(prefix)
+    assert ranges == sorted(ranges)
+    for token in (token for both in ranges for token in both):
+        assert parse_page_token(token, pack_names("c", "n"), 4) == token
+
+
+@pytest.mark.parametrize("prefix", ["g1", "g12", "g", "\u00e4", "nobody"])
+@pytest.mark.parametrize("options", [{}, {"partitions": "7", "pagesize": "3"}])
+def test_groups_by_prefix_are_read_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, str], prefix: str
+) -> None:
+    """By key ranges, and where there are few records without them."""
+    meta = BulkMeta()
+    meta.records = {
+        key(shard, group, namespace): record(1)
+        for group in (*(f"g{number}" for number in range(130)), "\u00e4", "\u00e4" * 100)
+        for shard in "ab"
+        for namespace in ("n", "m")
+    }
+    wanted = sorted((at.group, at.shard) for at in meta.records if at.namespace == "n" and at.group.startswith(prefix))
+    with serving(meta) as address:
+        for many in (0, 1_000_000):
+            monkeypatch.setattr("adapter.pipeline.offsets.reader.PREFIX_RECORDS", many)
+            reader = made(FilteringReader, {"endpoints": address, "cluster": "c", **options})
+            assert reader.pushFilters([NAMESPACE, StringStartsWith(("group",), prefix)]) == []
+            assert sorted((row["group"], row["shard"]) for row in rows_of(reader)) == wanted
 
 
 def test_outside_of_sparks_worker_for_filters_a_reader_takes_none() -> None:

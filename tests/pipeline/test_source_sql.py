@@ -7,6 +7,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from adapter.model.schemas import RECORDS
+from adapter.pipeline.journal.segment import COLUMNS
 from tests.pipeline.bulk_meta import BulkMeta, serving
 from tests.unit.helpers import key, record
 
@@ -25,7 +26,7 @@ def meta(spark: SparkSession) -> Iterator[BulkMeta]:
     """A Meta Service with the offset of one shard; tables and views are dropped at the end."""
     META.records = {key("s1"): record(5)}
     yield META
-    for name in ("fleet", "other"):
+    for name in ("fleet", "other", "bare"):
         spark.sql(f"drop table if exists {name}")
     spark.catalog.dropTempView("seen")
 
@@ -65,11 +66,15 @@ def test_a_view_is_read_and_written(spark: SparkSession, meta: BulkMeta, address
 
 
 def test_columns_have_comments(spark: SparkSession, meta: BulkMeta, address: str) -> None:  # noqa: ARG001
-    """In tables of both sources, every column."""
-    spark.sql(f"create temporary view seen using offsets options (endpoints '{address}')")
-    told = {row.col_name: row.comment for row in spark.sql("describe seen").collect()}
-    assert "messages" in told["offset"]
-    assert all(told[name] for name in RECORDS.names)
+    """In both sources, every column."""
+    for source, options, schema in (
+        ("offsets", f"endpoints '{address}'", RECORDS),
+        ("`offset-journal`", "path '/nowhere'", COLUMNS),
+    ):
+        spark.sql(f"create or replace temporary view seen using {source} options ({options})")
+        told = {row.col_name: row.comment for row in spark.sql("describe seen").collect()}
+        assert "messages" in told["offset"]
+        assert all(told[name] for name in schema.names)
 
 
 @pytest.mark.parametrize(
@@ -78,14 +83,16 @@ def test_columns_have_comments(spark: SparkSession, meta: BulkMeta, address: str
         ("create table other using offsets options (endpoint 'a:1')", "no such option: endpoint"),
         ("create table other using offsets options (endpoints 'a:1', pageSize '0')", "option pageSize: .* 1 .*got '0'"),
         ("create table other using offsets options (cluster 'c')", "option endpoints: is missing"),
-        ("create table other using offsets options (endpoints '{0}') as select 1 as offset", "option endpoints: is missing"),
-        ("insert overwrite seen select * from seen", "does not support .*overwrite"),
+        ("create table other using offsets options (endpoints '{0}') as select 1 as offset", "and no AS SELECT"),
+        ("insert into bare values ('default')", "no list of columns"),
+        ("insert overwrite seen select * from seen", r"does not support .*overwrite|mode\(.overwrite.\) would take away"),
         ("delete from seen where shard = 's1'", "DELETE|delete"),
     ],
 )
 def test_what_cannot_be_done_is_refused(spark: SparkSession, meta: BulkMeta, address: str, statement: str, problem: str) -> None:
     """By the source when it knows, else by Spark; nothing is changed."""
     spark.sql(f"create temporary view seen using offsets options (endpoints '{address}')")
+    spark.sql(f"create table bare (namespace string) using offsets options (endpoints '{address}')")
     with pytest.raises(PySparkException, match=problem):
         spark.sql(statement.format(address))
     assert standing(meta) == {"s1": 5}

@@ -15,6 +15,7 @@ import pytest
 
 from adapter.errors import InvalidInputError, MetaUnavailableError, RefusedError
 from adapter.meta.blocking import MetaCalls
+from adapter.metaservice.config import LimitsSection
 from adapter.model.arrow import decode_packed, decode_records
 from adapter.model.records import MAX_ENTRIES, OffsetKey, OffsetRecord
 from adapter.pipeline.offsets import writer as source_writer
@@ -194,6 +195,11 @@ def test_only_a_few_calls_are_in_flight_at_a_time() -> None:
     task.run(chunks(completed(batch, 1) for batch in batches_of(30)), calls, pool)
     assert task.written == Written(sent=3000, applied=3000)
     assert (pool.most, pool.flying) == (IN_FLIGHT, 0)
+
+
+def test_two_tasks_stay_below_the_limit_of_a_meta_service() -> None:
+    """With full calls. Beyond the limit a call is refused, and its task waits for seconds."""
+    assert LimitsSection().offsets > 2 * IN_FLIGHT * MAX_ENTRIES
 
 
 def test_larger_offsets_stand_and_are_counted_as_superseding() -> None:

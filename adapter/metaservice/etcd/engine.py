@@ -21,6 +21,7 @@ from adapter.errors import AdapterError, MetaUnavailableError
 from adapter.metaservice.bulk import Cuts
 from adapter.metaservice.config import EtcdSection
 from adapter.metaservice.engine import (
+    Columns,
     Differing,
     Expiry,
     GroupPage,
@@ -193,7 +194,7 @@ class EtcdEngine:
     async def scan_page(self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes) -> RawPage:
         """As `list_page`, packed. Ends before `size` if its records reach 16 MiB."""
         rows, token = await self._page(cluster, names, size, after, until, PAGE_BYTES)
-        return await self._packed(rows, token)
+        return (await self._columns(rows)).page(more=bool(token))
 
     async def snapshot(self, cluster: str, names: Sequence[str]) -> AsyncGenerator[RawPage, None]:
         """Read each Raft group at the revision of its first page. Raises MetaUnavailableError if offsets are moved meanwhile."""
@@ -206,7 +207,7 @@ class EtcdEngine:
             async for rows in walk(
                 batchers, layout, self.fences, prefix, prefix_end(prefix), self._widths, revisions=revisions, limit=SNAPSHOT_PAGE
             ):
-                yield await self._packed(rows, b"")
+                yield (await self._columns(rows)).page()
         except LayoutChangedError as error:
             await self.fences.reload(layout)
             raise MetaUnavailableError("offsets were moved to other Raft groups meanwhile: take the snapshot again") from error
@@ -432,15 +433,13 @@ class EtcdEngine:
                 await self.fences.reload(layout)
         raise MetaUnavailableError(LAYOUT_KEEPS_CHANGING)
 
-    async def _packed(self, rows: Sequence[Row], after: bytes) -> RawPage:
-        page = RawPage([], [], after)
-        cut = len(self._keys.offsets)
+    async def _columns(self, rows: Sequence[Row]) -> Columns:
+        columns, cut = Columns(), len(self._keys.offsets)
         for at in range(0, len(rows), SLICE):
             found = rows[at : at + SLICE]
-            page.keys.extend([row.where[cut:] for row in found])
-            page.records.extend([as_record(row.value) for row in found])
+            columns.add([row.where[cut:] for row in found], [as_record(row.value) for row in found])
             await others()
-        return page
+        return columns
 
     def _entry(self, row: Row) -> tuple[OffsetKey, OffsetRecord]:
         _, namespace, group, shard = unpack_names(row.where[len(self._keys.offsets) :])

@@ -24,6 +24,7 @@ from adapter.errors import AdapterError, StorageFailedError
 from adapter.metaservice.bulk import Cuts, Merge
 from adapter.metaservice.engine import (
     EXACT,
+    Columns,
     Differing,
     Expiry,
     GroupPage,
@@ -234,37 +235,31 @@ class RocksDbEngine:
         """Read a packed page by a bounded scan. Ends before `size` if its records reach 16 MiB."""
         prefix = pack_names(cluster, *names)
         start, end = after + b"\0" if after else prefix, until + b"\0" if until else prefix_end(prefix)
-        keys: list[bytes] = []
-        records: list[bytes] = []
-        room = PAGE_BYTES
+        columns, more = Columns(), False
         for rows in rocks.scan_slices(self._data, start, end, min(SCAN_SLICE, size)):
-            some = rows[: size - len(keys)]
-            keys += [key for key, _ in some]
-            records += [record for _, record in some]
-            room -= sum(map(len, records[-len(some) :]))
-            if room <= 0 or len(keys) == size:
+            some = rows[: size - columns.rows]
+            columns.add([key for key, _ in some], [record for _, record in some])
+            more = columns.record_bytes >= PAGE_BYTES or columns.rows == size
+            if more:
                 break
             await others()
         await self.wait_synced()
-        full = room <= 0 or len(keys) == size
-        return RawPage(keys, records, keys[-1] if full and keys[-1] != until else b"")
+        return columns.page(until=until, more=more)
 
     async def snapshot(self, cluster: str, names: Sequence[str]) -> AsyncGenerator[RawPage, None]:
         """Read pages of up to 10,000 records with one iterator. Yields to the event loop."""
         prefix = pack_names(cluster, *names)
-        page, room = RawPage([], [], b""), PAGE_BYTES
+        columns = Columns()
         for rows in rocks.scan_slices(self._data, prefix, prefix_end(prefix), SCAN_SLICE):
-            page.keys.extend([key for key, _ in rows])
-            page.records.extend([record for _, record in rows])
-            room -= sum(len(record) for _, record in rows)
-            if room <= 0 or len(page.keys) >= SNAPSHOT_PAGE:
+            columns.add([key for key, _ in rows], [record for _, record in rows])
+            if columns.record_bytes >= PAGE_BYTES or columns.rows >= SNAPSHOT_PAGE:
                 await self.wait_synced()
-                yield page
-                page, room = RawPage([], [], b""), PAGE_BYTES
+                yield columns.page()
+                columns = Columns()
             await others()
         await self.wait_synced()
-        if page.keys:
-            yield page
+        if columns.rows:
+            yield columns.page()
 
     async def split(self, cluster: str, names: Sequence[str], parts: int) -> Parts:
         """Divide a small listing by a walk over its keys, a large one by the sample of the store's keys."""

@@ -109,8 +109,13 @@ class Listing:
 
 def roots_of(paths: Sequence[str]) -> list[str]:
     """The directories as absolute paths, without duplicates. URLs that differ in their credentials only are one: the first."""
-    roots = (path.rstrip("/") if "://" in path else str(Path(path).absolute()) for path in paths)
+    roots = (_without_slash(path) if "://" in path else str(Path(path).absolute()) for path in paths)
     return list({redacted(root): root for root in reversed(list(roots))}.values())[::-1]
+
+
+def _without_slash(url: str) -> str:
+    path, mark, parameters = url.partition("?")
+    return f"{path.rstrip('/')}{mark}{parameters}"
 
 
 class Wanted(Protocol):

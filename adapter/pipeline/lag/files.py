@@ -3,7 +3,7 @@
     <output>/shards/batch=N/BUCKET-UNIQUE.parquet    the tables: shards, groups, rewinds, rejects
     <output>/state/batch=N/BUCKET-UNIQUE.part        the state with which batch N + 1 begins, by bucket
     <output>/complete/N.json                         the manifest of batch N: its facts, and the list of its files
-    <output>/checkpoint/                             Spark's checkpoint: which segments are in which batch
+    <output>/checkpoint/                             Spark's checkpoint, unless [lag] checkpoint names another place
     <output>/lock, lease.json                        the driver that writes here, see `lock.py`
 
 A batch exists once its manifest does, and consists of the files that the manifest lists. No file is renamed or changed after
@@ -13,6 +13,7 @@ reads it, and `publisher.py` deletes it.
 
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
@@ -28,6 +29,10 @@ STATE = "state"
 NEWEST = 2
 LARGE = ("shards", STATE)
 _BATCH = "batch="
+# Files that are read at a time: from an object store each takes some 20 ms.
+AT_ONCE = 16
+# Manifests that are read before their time is looked at.
+_BLOCK = 256
 AGAIN = "to read all journals again, remove the directory"
 
 
@@ -72,11 +77,6 @@ class LagFiles:
 
     output: Place
 
-    @property
-    def checkpoint(self) -> Place:
-        """The directory of Spark's checkpoint."""
-        return self.output / "checkpoint"
-
     def directory(self, name: str, batch: int) -> Place:
         """The directory of a table, or of the state, of a batch."""
         return self.output / relative(name, batch)
@@ -113,14 +113,13 @@ class LagFiles:
     def history(self, us: int) -> list[BatchInfo]:
         """The manifests of the newest complete batch, and of those up to so many microseconds before it, ascending."""
         found: list[BatchInfo] = []
-        for batch in reversed(self.complete()):
-            try:
-                info = self.info(batch)
-            except FileNotFoundError:
-                break  # deleted since, as all before it
-            if found and info.now < found[0].now - us:
-                break
-            found.append(info)
+        batches = self.complete()[::-1]
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            for start in range(0, len(batches), _BLOCK):
+                for info in threads.map(self._info_if_there, batches[start : start + _BLOCK]):
+                    if info is None or (found and info.now < found[0].now - us):
+                        return found[::-1]  # deleted since, as all before it; or too old
+                    found.append(info)
         return found[::-1]
 
     def table_files(self, batch: int, name: str) -> list[Place]:
@@ -133,7 +132,17 @@ class LagFiles:
 
     def read(self, batch: int, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """A table of a complete batch, or some of its columns. Raises FileNotFoundError, OSError, AdapterError."""
-        return pa.concat_tables(_read(place, columns) for place in self.table_files(batch, name))
+        return self.read_of(self.info(batch), name, columns)
+
+    def read_of(self, info: BatchInfo, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """The same of a batch whose manifest is known."""
+        return pa.concat_tables(_read(place, columns) for place in self.places(info, name))
+
+    def _info_if_there(self, batch: int) -> BatchInfo | None:
+        try:
+            return self.info(batch)
+        except FileNotFoundError:
+            return None
 
 
 def relative(name: str, batch: int) -> str:
@@ -143,6 +152,9 @@ def relative(name: str, batch: int) -> str:
 
 def _read(place: Place, columns: Sequence[str] | None) -> pa.Table:
     system, path = place.opened()
-    with system.open_input_file(path) as file:
-        table: Any = pq.ParquetFile(file).read(columns=columns)
+    try:
+        with system.open_input_file(path) as file:
+            table: Any = pq.ParquetFile(file).read(columns=columns)
+    except pa.ArrowInvalid as error:
+        raise AdapterError(f"{place}: is damaged: {error}") from error
     return table

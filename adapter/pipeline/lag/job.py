@@ -26,10 +26,10 @@ from adapter.pipeline.lag.batch import process
 from adapter.pipeline.lag.display import LagDisplay, dry_run
 from adapter.pipeline.lag.files import LagFiles
 from adapter.pipeline.lag.lock import FIELD, Check, only_driver
-from adapter.pipeline.lag.metrics import LagMetrics
+from adapter.pipeline.lag.metrics import LagMetrics, observed
 from adapter.pipeline.lag.publisher import Publisher
 from adapter.pipeline.lag.stages import PLANNED_US
-from adapter.pipeline.places import unusable
+from adapter.pipeline.places import Place, unusable
 
 # The size of a batch, compressed: some millions of rows, so that nothing that a batch shuffles is large.
 BATCH_BYTES = 64 * 2**20
@@ -75,13 +75,13 @@ def stream(spark: SparkSession, section: LagSection) -> DataFrame:
     )
     limited = source.option("maxFilesPerTrigger", str(section.max_files)).option("maxBytesPerTrigger", str(BATCH_BYTES))
     # The time of the batch. Spark stores it with the offsets, so it is the same if the batch is repeated.
-    return limited.load().withColumn(PLANNED_US, sf.unix_micros(sf.current_timestamp()))
+    return observed(limited.load()).withColumn(PLANNED_US, sf.unix_micros(sf.current_timestamp()))
 
 
-def plan_of(files: LagFiles, batch: int) -> str:
+def plan_of(checkpoint: Place, batch: int) -> str:
     """Identifies the segments of a batch, by what Spark has stored of it before it began; empty if that cannot be read."""
     try:
-        return hashlib.sha256((files.checkpoint / f"offsets/{batch}").read()).hexdigest()
+        return hashlib.sha256((checkpoint / f"offsets/{batch}").read()).hexdigest()
     except OSError:
         return ""
 
@@ -105,12 +105,10 @@ def _publisher(files: LagFiles, section: LagSection, check: Check) -> Publisher:
 def _writer(
     spark: SparkSession, section: LagSection, publisher: Publisher, switches: Switches, display: LagDisplay, metrics: LagMetrics
 ) -> DataStreamWriter:
-    files = publisher.files
-
     def batch(segments: DataFrame, number: int) -> None:
         began = time.perf_counter()
         try:
-            plan = plan_of(files, number)
+            plan = plan_of(section.checkpoints, number)
             # It may be done already: then the job crashed before Spark knew it.
             info = publisher.done(number, plan) or process(segments, number, plan, section, publisher)
         except Exception as error:
@@ -121,7 +119,7 @@ def _writer(
         metrics.on_batch(info, seconds)
 
     writer = stream(spark, section).writeStream.queryName("lag").foreachBatch(batch)
-    placed = writer.option("checkpointLocation", files.checkpoint.url)
+    placed = writer.option("checkpointLocation", section.checkpoints.url)
     if switches.available_now:
         return placed.trigger(availableNow=True)
     return placed.trigger(processingTime=f"{section.trigger_ms} milliseconds")

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from typing import Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
 from pyspark.sql.streaming.listener import (
     QueryProgressEvent,
     QueryStartedEvent,
@@ -22,6 +23,7 @@ from adapter.runtime.addresses import split_address
 from adapter.runtime.config import MetricsSection
 
 PREFIX = "offset_lag_job"
+OBSERVED = "journal"  # the name of the observation in the progress of the query
 _BUCKETS = (0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300)
 _US_OF_SECOND = 1_000_000
 
@@ -45,6 +47,13 @@ class LagMetrics(StreamingQueryListener):
             ["broker"],
             registry=self.registry,
         )
+        self._settled = Gauge(
+            f"{PREFIX}_settled_timestamp_seconds",
+            "Time up to which the journals of all live brokers are read (Unix time).",
+            registry=self.registry,
+        )
+        self._segments = Counter(f"{PREFIX}_segments", "Segments in batches.", registry=self.registry)
+        self._bytes = Counter(f"{PREFIX}_segment_bytes", "Their size, compressed.", registry=self.registry)
         self._backlog = Gauge(
             f"{PREFIX}_backlog_segments", "Segments that were found and are in no batch yet.", registry=self.registry
         )
@@ -67,6 +76,7 @@ class LagMetrics(StreamingQueryListener):
         self._rejects.inc(info.rejects)
         self._seconds.observe(seconds)
         self._last.set_to_current_time()
+        self._settled.set(info.settled / _US_OF_SECOND)
         for broker, newest_us in info.brokers.items():
             self._newest.labels(broker).set(newest_us / _US_OF_SECOND)
 
@@ -74,7 +84,11 @@ class LagMetrics(StreamingQueryListener):
         """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Note what the source has found beyond this batch."""
+        """Note what a batch has read, and what the source has found beyond it."""
+        read = event.progress.observedMetrics.get(OBSERVED)
+        if read:
+            self._segments.inc(read["segments"])
+            self._bytes.inc(read["bytes"] or 0)
         self._backlog.set(sum(map(backlog, event.progress.sources)))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
@@ -98,6 +112,11 @@ class LagMetrics(StreamingQueryListener):
             server.shutdown()
             server.server_close()
             thread.join()
+
+
+def observed(segments: DataFrame) -> DataFrame:
+    """The segments of a stream, with what is read in its progress: as `segments` and `bytes` of the observation OBSERVED."""
+    return segments.observe(OBSERVED, sf.count(sf.lit(1)).alias("segments"), sf.sum("size").alias("bytes"))
 
 
 def backlog(source: SourceProgress) -> int:

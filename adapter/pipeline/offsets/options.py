@@ -85,7 +85,7 @@ class ReadOptions(Connection):
     # The number of parts that are read in parallel; by default it follows from the number of records.
     partitions: int | None = Field(default=None, ge=1, le=MAX_PARTS)
     # Records in one call, and in one Arrow batch.
-    page_size: int = Field(default=MAX_PAGE, ge=1, le=MAX_PAGE)
+    page_size: int = Field(default=10_000, ge=1, le=MAX_PAGE)
     # Whether deleted and expired offsets are included (live = false).
     tombstones: bool = False
 

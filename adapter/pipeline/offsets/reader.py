@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -14,7 +15,7 @@ from pyspark.sql.types import StructType
 from adapter.meta.blocking import MetaCalls
 from adapter.model.arrow import decode_packed
 from adapter.pipeline.offsets.options import ReadOptions
-from adapter.pipeline.offsets.selection import Selection
+from adapter.pipeline.offsets.selection import Selection, intersection, prefix_ranges
 from adapter.rpc import meta_pb
 
 # Without the option `partitions`: the records of a part, and the largest number of parts. A task needs some 50 ms to begin.
@@ -22,6 +23,8 @@ PART_RECORDS = 250_000
 AUTO_PARTS = 64
 # With more ranges of keys than this none of them is split, and a part has so many of them.
 SPLIT_RANGES, PART_RANGES = 16, 50
+# Up to this number of records, reading them is cheaper than a call for each length of a name.
+PREFIX_RECORDS = 100_000
 
 
 class KeyRange(NamedTuple):
@@ -50,21 +53,25 @@ class OffsetsReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Split the records into parts of about the same size. Raises MetaUnavailableError, RefusedError."""
-        names, wanted = self._selection.ranges(), self._options.partitions
+        names, wanted = self._selection.pairs(), self._options.partitions
         if len(names) > SPLIT_RANGES:
             size = -(-len(names) // wanted) if wanted else PART_RANGES
             return [Part([KeyRange(*each) for each in names[at : at + size]]) for at in range(0, len(names), size)]
         with closing(self._calls()) as calls:
-            return [Part([found]) for each in names for found in self._split(calls, *each)]
+            return [part for each in names for part in self._split(calls, *each)]
 
-    def _split(self, calls: MetaCalls, namespace: str, group: str) -> Iterator[KeyRange]:
-        wanted = self._options.partitions
-        reply = calls.split(namespace, group, wanted or AUTO_PARTS)
+    def _split(self, calls: MetaCalls, namespace: str, group: str) -> Iterator[Part]:
+        options, prefix = self._options, self._selection.group_prefix
+        reply = calls.split(namespace, group, options.partitions or AUTO_PARTS)
         tokens = list(reply.tokens)
-        if wanted is None:
+        if options.partitions is None:
             tokens = _thinned(tokens, max(-(-reply.records // PART_RECORDS), 1))
-        for after, until in zip([b"", *tokens], [*tokens, b""], strict=True):
-            yield KeyRange(namespace, group, after, until)
+        parts = list(zip([b"", *tokens], [*tokens, b""], strict=True))
+        inside = [[part] for part in parts]
+        if prefix and reply.records > PREFIX_RECORDS:
+            inside = list(intersection(parts, list(prefix_ranges(options.cluster, namespace, prefix))))
+        for ranges in inside:
+            yield Part([KeyRange(namespace, group, *found) for found in ranges])
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - Spark says InputPartition
         """Yield the records of a part, one page in each batch. The next page is fetched while one is used."""
@@ -87,9 +94,11 @@ class OffsetsReader(DataSourceReader):
     def _rows(self, page: meta_pb.ScanOffsetDataReply) -> pa.RecordBatch:
         rows = page.packed
         batch = decode_packed(rows.keys, rows.key_sizes, rows.records, rows.record_sizes)
-        live = batch.column("live")
+        live, prefix = batch.column("live"), self._selection.group_prefix
         if not self._options.tombstones and live.false_count:
             batch = batch.filter(live)
+        if prefix:
+            batch = batch.filter(pc.starts_with(batch.column("group"), prefix))
         return pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
 
     def _calls(self) -> MetaCalls:

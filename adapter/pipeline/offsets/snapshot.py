@@ -59,12 +59,18 @@ class SnapshotReader(DataSourceReader):
         with self._opened(partition.file) as file:
             batches = file.iter_batches(self._options.page_size, partition.numbers)
             while (batch := self._next(batches, partition.file)) is not None:
-                for column, names in (("namespace", self._selection.namespaces), ("group", self._selection.groups)):
-                    if names is not None:
-                        batch = batch.filter(pc.is_in(batch.column(column), pa.array(names, pa.string())))
-                if not self._options.tombstones and batch.column("live").false_count:
-                    batch = batch.filter(batch.column("live"))
-                yield pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
+                yield pa.RecordBatch.from_arrays(self._selected(batch).columns, schema=self._schema)
+
+    def _selected(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        namespaces, groups, prefix = self._selection
+        for column, names in (("namespace", namespaces), ("group", groups)):
+            if names is not None:
+                batch = batch.filter(pc.is_in(batch.column(column), pa.array(names, pa.string())))
+        if prefix:
+            batch = batch.filter(pc.starts_with(batch.column("group"), prefix))
+        if not self._options.tombstones and batch.column("live").false_count:
+            batch = batch.filter(batch.column("live"))
+        return batch
 
     def _manifest(self) -> Manifest:
         where = self._place / MANIFEST
@@ -82,9 +88,15 @@ class SnapshotReader(DataSourceReader):
             footer = file.metadata
             for number in range(footer.num_row_groups):
                 group = footer.row_group(number)
-                columns = [group.column(at) for at in range(2)]
-                if all(map(_may_have, columns, self._selection)):
+                if self._may_have_rows(group.column(0).statistics, group.column(1).statistics):
                     yield number, group.num_rows
+
+    def _may_have_rows(self, namespace: Any, group: Any) -> bool:  # noqa: ANN401 - pyarrow has no types
+        namespaces, groups, prefix = self._selection
+        if prefix and group and not group.min[: len(prefix)] <= prefix <= group.max[: len(prefix)]:
+            return False
+        wanted = ((namespace, namespaces), (group, groups))
+        return all(names is None or not found or any(found.min <= name <= found.max for name in names) for found, names in wanted)
 
     def _opened(self, name: str) -> pq.ParquetFile:
         system, path = (self._place / name).opened()
@@ -107,10 +119,3 @@ class FilteringSnapshotReader(SnapshotReader):
         """Accept filters, and return those that Spark has to apply."""
         self._selection, left = self._selection.narrowed(filters, by_range=False)
         return left
-
-
-def _may_have(column: Any, names: tuple[str, ...] | None) -> bool:  # noqa: ANN401 - pyarrow has no types
-    if names is None or not column.statistics or not column.statistics.has_min_max:
-        return True
-    least, most = column.statistics.min, column.statistics.max
-    return any(least <= name <= most for name in names)

@@ -32,7 +32,9 @@ log = structlog.get_logger(__name__)
 
 MAX_BYTES = 3 * 2**20  # of one call: below gRPC's 4 MiB for a message
 ENTRY_BYTES = 8  # bytes that protobuf adds to a key and its record
-IN_FLIGHT = 3
+# Calls of a task. The Meta Service works on one while the next one is encoded. More of them do not finish earlier, and with full
+# calls of two tasks they would reach its limit of offsets under way (100,000): it refuses, and the task waits for seconds.
+IN_FLIGHT = 2
 SAMPLES = 20  # rejected rows that a task and the report list
 
 AGAIN = "Merging is harmless: run the same write again, it repeats what was merged without effect and adds the rest"

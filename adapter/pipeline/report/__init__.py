@@ -1,1 +1,1 @@
-"""The job `report`: a page and plots of the lag tables."""
+"""The job `report`: a page of the lag tables. It needs no Spark."""

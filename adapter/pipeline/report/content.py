@@ -1,35 +1,32 @@
-"""Gathers the content of the report from the tables of the lag job: the newest batch, and the 24 hours before it.
+"""Gathers the content of the report from the tables of the lag job, by its manifests and with Arrow alone: Spark is not needed.
 
-The aggregation runs in Spark; only the rows that the page shows are collected, however large the fleet is. An unknown value stays
-None. The tables are not changed.
+Of the newest batch all groups are read, and of its shards one column. The history is that of up to STEPS batches, evenly over the
+period: a batch has a row for each group, and there may be thousands of batches. An unknown value stays None. The tables are not
+changed; the lag job may write and delete batches meanwhile.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
-from pyspark.sql import functions as sf
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from adapter.pipeline.lag.files import BatchInfo, LagFiles
+from adapter.pipeline.lag.files import AT_ONCE, BatchInfo, LagFiles
 from adapter.pipeline.lag.status import SEVERITY
-from adapter.pipeline.places import Place
 
-HISTORY_MS = 24 * 3_600_000  # the time range of lag, rewinds and rejects, back from the newest data
-LAG_STEPS = 240  # points of a line: about two pixels each
+STEPS = 240  # points of a line: about three pixels each
 REWIND_STEPS = 48  # bars
+TRIES = 3
+BAD = ("STALL", "STOP")
+_US_OF_MS, _MS_OF_HOUR = 1_000, 3_600_000
 
-# The columns that are read; the lag job writes more.
-_SCHEMAS = {
-    "groups": "batch LONG, evaluated_at TIMESTAMP, namespace STRING, `group` STRING, status STRING, burrow STRING, shards INT, "
-    "unknown_lag_shards INT, total_lag LONG, max_lag_seconds DOUBLE, drain_seconds DOUBLE, worst_shard STRING",
-    "shards": "batch LONG, namespace STRING, `group` STRING, shard STRING, status STRING, lag LONG",
-    "rewinds": "batch LONG, at TIMESTAMP, namespace STRING, `group` STRING, shard STRING, broker STRING, kind STRING, "
-    "from_offset LONG, offset LONG, duplicates LONG, skipped LONG",
-    "rejects": "batch LONG, at TIMESTAMP, broker STRING, segment STRING, namespace STRING, `group` STRING, shard STRING, "
-    "kind STRING, problem STRING",
-}
+GROUP_COLUMNS = (
+    *("namespace", "group", "status", "burrow", "shards", "unknown_lag_shards", "total_lag", "max_lag_seconds", "drain_seconds"),
+    "worst_shard",
+)
+_HISTORY = ("namespace", "group", "status", "total_lag", "max_lag_seconds")
 
 
 class Count(NamedTuple):
@@ -56,10 +53,16 @@ class Group(NamedTuple):
 
 
 class Point(NamedTuple):
-    """The lag of a group at a time."""
+    """All groups in a batch: the sum of their lag as far as it is known (None: of none), and how many stall or have stopped."""
 
-    namespace: str
-    group: str
+    at_ms: int
+    total_lag: float | None
+    bad: int
+
+
+class GroupPoint(NamedTuple):
+    """A group in a batch."""
+
     at_ms: int
     total_lag: int | None
     lag_seconds: float | None
@@ -100,7 +103,7 @@ class Reject(NamedTuple):
 
 
 class RewindTotals(NamedTuple):
-    """The totals of all rewinds in the time range. `unknown`: rewinds whose messages cannot be counted."""
+    """The totals of all rewinds in the period. `unknown`: rewinds whose messages cannot be counted."""
 
     rewinds: int = 0
     duplicates: int = 0
@@ -109,11 +112,15 @@ class RewindTotals(NamedTuple):
 
 
 NO_REWINDS = RewindTotals()
+Key = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Report:
-    """The content of a page. Times are Unix milliseconds; `at_ms` is None if the lag job has written nothing yet."""
+    """The content of a page. Times are Unix milliseconds; `at_ms` is None if the lag job has written no group yet.
+
+    `from_ms`: of the oldest batch of the period. `lines`: the history of the groups in `worst`, in its order.
+    """
 
     at_ms: int | None = None
     from_ms: int = 0
@@ -122,8 +129,8 @@ class Report:
     unknown_lag_shards: int = 0
     counts: tuple[Count, ...] = ()
     worst: tuple[Group, ...] = ()
-    lag: tuple[Point, ...] = ()
-    lag_step_ms: int = 1
+    history: tuple[Point, ...] = ()
+    lines: tuple[tuple[GroupPoint, ...], ...] = ()
     rewinds: tuple[Rewind, ...] = ()
     rewind_totals: RewindTotals = NO_REWINDS
     bars: tuple[Bar, ...] = ()
@@ -132,148 +139,153 @@ class Report:
     reject_count: int = 0
 
 
-def gather(spark: SparkSession, tables: Path, worst: int) -> Report:
-    """The report of the tables in a directory, with up to `worst` rows in each list. A missing table counts as empty."""
-    files = LagFiles(Place.of(tables))
-    history = files.history(HISTORY_MS * 1_000)
-    # The shards of one batch are as many as the fleet has.
-    infos = {name: history[-1:] if name == "shards" else history for name in _SCHEMAS}
-    groups, shards, rewinds, rejects = (_table(spark, files, name, infos[name]) for name in _SCHEMAS)
-    rejected, reject_count = _rejects(rejects, worst)
-    newest = _newest(groups, shards)
-    if newest is None:
-        return Report(rejects=rejected, reject_count=reject_count)
-    batch, at_ms = newest
-    now = groups.where(sf.col("batch") == batch)
-    counts = _counts(now, shards.where(sf.col("batch") == batch))
-    worst_now = worst_first(now).limit(worst)
-    recent = groups.where(_millis("evaluated_at").between(at_ms - HISTORY_MS, at_ms))
-    from_ms, unknown_lag_shards = _only(
-        recent.agg(
-            sf.min(_millis("evaluated_at")),
-            sf.coalesce(sf.sum(sf.when(sf.col("batch") == batch, sf.col("unknown_lag_shards"))), sf.lit(0)),
+def gather(files: LagFiles, hours: int, worst: int) -> Report:
+    """The report of the newest batch and of the hours before it, with up to `worst` rows in each list.
+
+    Raises AdapterError for a damaged manifest or file, OSError.
+    """
+    for left in reversed(range(TRIES)):
+        try:
+            return _gather(files, hours, worst)
+        except FileNotFoundError:
+            # A newer batch is complete, and the shards of this one were deleted: a reader has a minute.
+            if not left:
+                raise
+    raise AssertionError
+
+
+def _gather(files: LagFiles, hours: int, worst: int) -> Report:
+    infos = files.history(hours * _MS_OF_HOUR * _US_OF_MS)
+    if not infos:
+        return Report()
+    newest, from_ms = infos[-1], infos[0].now // _US_OF_MS
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        rejects = _rows(files, threads, "rejects", (info for info in infos if info.rejects), Reject._fields)
+        shown = _rejects(rejects, worst)
+        groups = files.read_of(newest, "groups", GROUP_COLUMNS)
+        if not groups.num_rows:
+            return Report(rejects=shown, reject_count=rejects.num_rows)
+        at_ms = newest.now // _US_OF_MS
+        bar_ms = max((at_ms - from_ms) // REWIND_STEPS, 1)
+        rewinds = _rows(files, threads, "rewinds", (info for info in infos if info.odd), Rewind._fields)
+        rewinds = rewinds.filter(pc.greater_equal(rewinds["at_ms"], at_ms - hours * _MS_OF_HOUR))
+        first = worst_first(groups).slice(0, worst)
+        worst_groups = tuple(Group(**row) for row in first.to_pylist())
+        history, lines = _history(files, threads, thinned(infos, STEPS), worst_groups)
+        counts = _counts(groups["status"], files.read_of(newest, "shards", ["status"])["status"])
+        return Report(
+            at_ms,
+            from_ms,
+            groups=groups.num_rows,
+            shards=sum(count.shards for count in counts),
+            unknown_lag_shards=pc.sum(groups["unknown_lag_shards"]).as_py() or 0,
+            counts=counts,
+            worst=worst_groups,
+            history=history,
+            lines=lines,
+            rewinds=tuple(Rewind(**row) for row in most_duplicates(rewinds).slice(0, worst).to_pylist()),
+            rewind_totals=_totals(rewinds),
+            bars=duplicates_over_time(rewinds, bar_ms),
+            bar_ms=bar_ms,
+            rejects=shown,
+            reject_count=rejects.num_rows,
         )
-    )
-    lag_step_ms = _step(from_ms, at_ms, LAG_STEPS)
-    lag = over_time(recent.join(sf.broadcast(worst_now.select("namespace", "group")), ["namespace", "group"]), lag_step_ms)
-    back = rewinds.where(_millis("at") >= at_ms - HISTORY_MS)
-    bar_ms = _step(from_ms, at_ms, REWIND_STEPS)
-    return Report(
-        at_ms,
-        from_ms,
-        groups=sum(count.groups for count in counts),
-        shards=sum(count.shards for count in counts),
-        unknown_lag_shards=unknown_lag_shards,
-        counts=counts,
-        worst=tuple(Group(*row) for row in worst_now.select(*Group._fields).collect()),
-        lag=tuple(Point(*row) for row in lag.select(*Point._fields).collect()),
-        lag_step_ms=lag_step_ms,
-        rewinds=tuple(Rewind(*row) for row in most_duplicates(back).select(*Rewind._fields).limit(worst).collect()),
-        rewind_totals=RewindTotals(*(value or 0 for value in _only(_totals(back)))),
-        bars=tuple(Bar(*row) for row in duplicates_over_time(back, bar_ms).select(*Bar._fields).collect()),
-        bar_ms=bar_ms,
-        rejects=rejected,
-        reject_count=reject_count,
-    )
 
 
-def worst_first(groups: DataFrame) -> DataFrame:
+def worst_first(groups: pa.Table) -> pa.Table:
     """Sort groups by status, then by lag (largest first, then unknown, then none), then by name."""
-    lag = sf.col("total_lag")
-    known = sf.when(lag > 0, 2).when(lag.isNull(), 1).otherwise(0)
-    order = (severity(sf.col("status")).desc(), known.desc(), lag.desc(), sf.col("max_lag_seconds").desc_nulls_last())
-    return groups.orderBy(*order, "namespace", "group")
+    lag = groups["total_lag"]
+    known = pc.if_else(pc.is_null(lag), 1, pc.if_else(pc.greater(pc.fill_null(lag, 0), 0), 2, 0))
+    severity = pc.index_in(groups["status"], value_set=pa.array(SEVERITY))
+    order = [("severity", "descending"), ("known", "descending"), ("total_lag", "descending"), ("max_lag_seconds", "descending")]
+    table = groups.append_column("severity", severity).append_column("known", known)
+    return table.sort_by([*order, ("namespace", "ascending"), ("group", "ascending")]).select(groups.column_names)
 
 
-def severity(name: Column) -> Column:
-    """The number of a status: the larger, the worse."""
-    return sf.array_position(sf.array(*map(sf.lit, SEVERITY)), name).cast("int")
-
-
-def over_time(groups: DataFrame, step_ms: int) -> DataFrame:
-    """For each group and time step the largest lag, in messages and in seconds; null if it was never known."""
-    at = _millis("evaluated_at")
-    return (
-        groups.groupBy("namespace", "group", _floor(at, step_ms).alias("step"))
-        .agg(sf.max(at).alias("at_ms"), sf.max("total_lag").alias("total_lag"), sf.max("max_lag_seconds").alias("lag_seconds"))
-        .orderBy("namespace", "group", "at_ms")
-    )
-
-
-def most_duplicates(rewinds: DataFrame) -> DataFrame:
+def most_duplicates(rewinds: pa.Table) -> pa.Table:
     """Sort rewinds: most duplicates first, then the newest first."""
-    return rewinds.withColumn("at_ms", _millis("at")).orderBy(
-        sf.col("duplicates").desc_nulls_last(), sf.col("at_ms").desc(), "namespace", "group", "shard", "broker"
-    )
+    names = [(name, "ascending") for name in ("namespace", "group", "shard", "broker")]
+    return rewinds.sort_by([("duplicates", "descending"), ("at_ms", "descending"), *names])
 
 
-def duplicates_over_time(rewinds: DataFrame, step_ms: int) -> DataFrame:
+def duplicates_over_time(rewinds: pa.Table, step_ms: int) -> tuple[Bar, ...]:
     """The messages that are read again by time step; only steps with some."""
-    return (
-        rewinds.where(sf.col("duplicates") > 0)
-        .groupBy(_floor(_millis("at"), step_ms).alias("at_ms"))
-        .agg(sf.sum("duplicates").alias("duplicates"))
-        .orderBy("at_ms")
-    )
+    sums: dict[int, int] = {}
+    for at_ms, duplicates in zip(rewinds["at_ms"].to_pylist(), rewinds["duplicates"].to_pylist(), strict=True):
+        if duplicates:
+            step = at_ms // step_ms * step_ms
+            sums[step] = sums.get(step, 0) + duplicates
+    return tuple(Bar(*both) for both in sorted(sums.items()))
 
 
-def _table(spark: SparkSession, files: LagFiles, name: str, infos: Sequence[BatchInfo]) -> DataFrame:
-    """A table in some complete batches."""
-    urls = [place.url for info in infos for place in files.places(info, name)]
-    if not urls:
-        return spark.createDataFrame([], _SCHEMAS[name])
-    # The base gives the column `batch`. A batch that the lag job deletes meanwhile is too old to matter.
-    reader = spark.read.schema(_SCHEMAS[name]).option("basePath", (files.output / name).url)
-    return reader.option("ignoreMissingFiles", value=True).parquet(*urls)
+def thinned(infos: Sequence[BatchInfo], steps: int) -> list[BatchInfo]:
+    """The last batch of each of so many steps of time; the newest batch is one of them."""
+    first, span = infos[0].now, infos[-1].now - infos[0].now + 1
+    return list({(info.now - first) * steps // span: info for info in infos}.values())
 
 
-def _newest(groups: DataFrame, shards: DataFrame) -> tuple[int, int] | None:
-    """The newest batch in both tables, and its time. The lag job may be writing the next one."""
-    last_of_both = sf.least(groups.agg(sf.max("batch")).scalar(), shards.agg(sf.max("batch")).scalar())
-    batch, at_ms = _only(groups.where(sf.col("batch") == last_of_both).agg(sf.max("batch"), sf.max(_millis("evaluated_at"))))
-    return None if batch is None else (batch, at_ms)
+def _history(
+    files: LagFiles, threads: ThreadPoolExecutor, infos: Sequence[BatchInfo], worst: Sequence[Group]
+) -> tuple[tuple[Point, ...], tuple[tuple[GroupPoint, ...], ...]]:
+    """All groups over time, and each of the worst ones; a group without a row in a batch has unknown values there."""
+    keys = [(row.namespace, row.group) for row in worst]
+    names = pa.array({row.group for row in worst})
+
+    def one(info: BatchInfo) -> tuple[Point, dict[Key, GroupPoint]] | None:
+        try:
+            table = files.read_of(info, "groups", _HISTORY)
+        except FileNotFoundError:
+            return None  # deleted meanwhile, as it is too old
+        at_ms = info.now // _US_OF_MS
+        total = pc.sum(table["total_lag"].cast(pa.float64(), safe=False)).as_py()
+        bad = pc.sum(pc.is_in(table["status"], value_set=pa.array(BAD))).as_py() or 0
+        rows = table.filter(pc.is_in(table["group"], value_set=names)).to_pylist()
+        points = {(row["namespace"], row["group"]): GroupPoint(at_ms, row["total_lag"], row["max_lag_seconds"]) for row in rows}
+        return Point(at_ms, total, bad), points
+
+    found = [one_of for one_of in threads.map(one, infos) if one_of]
+    lines = tuple(tuple(points.get(key) or GroupPoint(point.at_ms, None, None) for point, points in found) for key in keys)
+    return tuple(point for point, _ in found), lines
 
 
-def _counts(groups: DataFrame, shards: DataFrame) -> tuple[Count, ...]:
+def _counts(groups: pa.ChunkedArray, shards: pa.ChunkedArray) -> tuple[Count, ...]:
     """The counts by status, the worst first, zeros included."""
-    rows = (
-        groups.select("status", sf.lit(1).alias("groups"), sf.lit(0).alias("shards"))
-        .unionAll(shards.select("status", sf.lit(0).alias("groups"), sf.lit(1).alias("shards")))
-        .groupBy("status")
-        .agg(sf.sum("groups"), sf.sum("shards"))
-        .collect()
-    )
-    found = {row[0]: Count(*row) for row in rows}
-    return tuple(found.get(status, Count(status, 0, 0)) for status in reversed(SEVERITY))
+    found = [{row["values"]: row["counts"] for row in pc.value_counts(column).to_pylist()} for column in (groups, shards)]
+    return tuple(Count(status, *(counts.get(status, 0) for counts in found)) for status in reversed(SEVERITY))
 
 
-def _totals(rewinds: DataFrame) -> DataFrame:
-    unknown = sf.col("duplicates").isNull() | sf.col("skipped").isNull()
-    return rewinds.agg(sf.count("*"), sf.sum("duplicates"), sf.sum("skipped"), sf.count_if(unknown))
+def _totals(rewinds: pa.Table) -> RewindTotals:
+    unknown = pc.or_(pc.is_null(rewinds["duplicates"]), pc.is_null(rewinds["skipped"]))
+    duplicates, skipped = (sum(filter(None, rewinds[name].to_pylist())) for name in ("duplicates", "skipped"))
+    return RewindTotals(rewinds.num_rows, duplicates, skipped, pc.sum(unknown).as_py() or 0)
 
 
-def _rejects(rejects: DataFrame, worst: int) -> tuple[tuple[Reject, ...], int]:
-    """The newest rejects, and how many there are. An unreadable segment has no time: 0."""
-    at = _millis("at")
-    rows = rejects.withColumn("at_ms", sf.when(at > 0, at))
-    shown = rows.orderBy(sf.col("at_ms").desc_nulls_first(), "segment", "broker", "problem").select(*Reject._fields).limit(worst)
-    return tuple(Reject(*row) for row in shown.collect()), rejects.count()
+def _rejects(rejects: pa.Table, worst: int) -> tuple[Reject, ...]:
+    """The newest rejects; first those without a time, which are segments that cannot be read."""
+    is_known = pc.greater(rejects["at_ms"], 0)
+    rows = rejects.set_column(0, "at_ms", pc.if_else(is_known, rejects["at_ms"], None)).append_column("is_known", is_known)
+    names = [(name, "ascending") for name in ("segment", "broker", "problem")]
+    ordered = rows.sort_by([("is_known", "ascending"), ("at_ms", "descending"), *names]).select(rejects.column_names)
+    return tuple(Reject(**row) for row in ordered.slice(0, worst).to_pylist())
 
 
-def _only(aggregate: DataFrame) -> Row:
-    """The single row of an aggregate over all rows."""
-    (row,) = aggregate.collect()
-    return row
+def _rows(
+    files: LagFiles, threads: ThreadPoolExecutor, name: str, infos: Iterable[BatchInfo], columns: Sequence[str]
+) -> pa.Table:
+    """The rows of a table in some batches, those that are deleted meanwhile left out. The column `at` is read as `at_ms`."""
+
+    def one(info: BatchInfo) -> pa.Table | None:
+        try:
+            return files.read_of(info, name, ["at", *columns[1:]])
+        except FileNotFoundError:
+            return None
+
+    tables = [table for table in threads.map(one, infos) if table is not None]
+    if not tables:
+        return pa.table({column: pa.nulls(0, _TYPES.get(column, pa.string())) for column in columns})
+    table = pa.concat_tables(tables)
+    millis = pc.divide(table["at"].cast(pa.int64()), _US_OF_MS)
+    return table.set_column(0, "at_ms", millis).select(columns)
 
 
-def _millis(column: str) -> Column:
-    """A timestamp as Unix milliseconds: a Python datetime would be in the driver's time zone."""
-    return sf.unix_millis(sf.col(column))
-
-
-def _floor(at_ms: Column, step_ms: int) -> Column:
-    return (sf.floor(at_ms / step_ms) * step_ms).cast("long")
-
-
-def _step(from_ms: int, to_ms: int, steps: int) -> int:
-    return max((to_ms - from_ms) // steps, 1)
+_TYPES = {name: pa.int64() for name in ("at_ms", "from_offset", "offset", "duplicates", "skipped")}

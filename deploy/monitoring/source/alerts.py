@@ -384,5 +384,25 @@ GROUPS = (
     ),
 )
 
-GROUPS_OF_ALERTS = {"offset-adapter": ADAPTERS, "offset-processes": PROCESSES, "offset-meta": META, "offset-groups": GROUPS}
-ALERTS = (*ADAPTERS, *PROCESSES, *META, *GROUPS)
+PIPELINE = (
+    Alert(
+        name="OffsetLagJobBehind",
+        severity="warning",
+        expr="time() - offset_lag_job_settled_timestamp_seconds > <600 s>",
+        after="5m",
+        summary="The lag tables are {{ $value | humanizeDuration }} behind",
+        description="The Spark job lag has read the journals of all live brokers up to {{ $value | humanizeDuration }} ago: the"
+        " tables, the report and what is computed from them are that old.",
+        reason="A segment is finished after a minute (journal.segment_max_age_ms) and a batch begins every 10 s"
+        " (lag.trigger_ms); ten minutes leave time to copy segments, and for a large batch.",
+    ),
+)
+
+GROUPS_OF_ALERTS = {
+    "offset-adapter": ADAPTERS,
+    "offset-processes": PROCESSES,
+    "offset-meta": META,
+    "offset-groups": GROUPS,
+    "offset-pipeline": PIPELINE,
+}
+ALERTS = (*ADAPTERS, *PROCESSES, *META, *GROUPS, *PIPELINE)

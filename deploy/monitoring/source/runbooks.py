@@ -14,6 +14,7 @@ TITLES = {
     "offset-processes": "Adapters and the Meta Service",
     "offset-meta": "The Meta Service",
     "offset-groups": "Groups of consumers",
+    "offset-pipeline": "The pipeline",
 }
 
 

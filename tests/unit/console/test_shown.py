@@ -5,12 +5,13 @@ import math
 import anyio
 import pytest
 
-from adapter.console import shown
-from adapter.console.charts import CHART_WIDTH, Charts, Point, drawing, point_of, spark_path, spark_text
+from adapter.console.charts import Charts, Point, drawing, point_of
 from adapter.console.config import ChartSection
-from adapter.console.shown import NOTHING
-from adapter.console.views import row_id
 from adapter.fleet.views import GroupShards
+from adapter.look import shown
+from adapter.look.charts import CHART_WIDTH, spark_path, spark_text
+from adapter.look.pages import row_id
+from adapter.look.shown import NOTHING
 from tests.unit.console.fakes import HOSTILE, FakeFleet, group_view, shard_row
 
 
@@ -83,10 +84,10 @@ def test_a_chart_has_both_lines_gaps_and_a_table() -> None:
     points = [Point(1_000, 10, 20), Point(2_000, None, None), Point(3_000, 15, 30)]
     found = drawing(points, [(2_500, "reset"), (9_000, "later")])
     assert found is not None
-    assert (found.least, found.most) == (10, 30)
-    assert found.offset.count("M") == found.end.count("M") == 2
-    assert [text for _, text in found.marks] == ["reset"]
-    assert all(0 <= across <= CHART_WIDTH for across, _ in found.marks)
+    assert (found.chart.least, found.chart.most) == (10, 30)
+    assert [path.count("M") for path in found.chart.paths] == [2, 2]
+    assert [text for _, text in found.chart.marks] == ["reset"]
+    assert all(0 <= across <= CHART_WIDTH for across, _ in found.chart.marks)
     assert [row.at_ms for row in found.rows] == [3_000, 2_000, 1_000]
     assert drawing(points[:2]) is None
 

@@ -122,6 +122,22 @@ def test_plain_names_go_the_short_way(names: tuple[str, str, str]) -> None:
     assert bulk_checks.are_plain_records([encode_record(PLAIN), encode_record(record(1, 0, partition=2**32 - 1))])
 
 
+def test_labelled_records_go_the_short_way_if_they_need_no_change() -> None:
+    """With a time and without a write counter; a topic may not be the end of its key, as that may be the shard's name."""
+    whole = encode_record(PLAIN._replace(topic="t", metadata="m"))
+    assert bulk_checks.are_whole_records([KEY] * 3, [whole, encode_record(PLAIN), encode_record(PLAIN._replace(live=False))])
+    for changed in (
+        encode_record(PLAIN._replace(topic="s")),
+        encode_record(PLAIN._replace(topic="t", committed_at_ms=0)),
+        encode_record(PLAIN._replace(topic="t"), seq=1),
+        encode_record(PLAIN._replace(topic="t\n")),
+        encode_record(PLAIN._replace(epoch=EPOCH_MAX + 1)),
+        whole[:-1],
+        whole[:36],
+    ):
+        assert not bulk_checks.are_whole_records([KEY] * 2, [whole, changed])
+
+
 PIECES = st.sampled_from(
     [b"", b"\0", b"\1", b"\2", b"a", b"s\n", b"\xc3", b"\xa4", "ä".encode(), b"\xff", KEY, KEY[:-1], b"x" * 256]
 )

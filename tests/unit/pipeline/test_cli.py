@@ -13,7 +13,7 @@ from adapter.errors import InvalidInputError
 from adapter.pipeline import jobs
 from adapter.pipeline.cli import ENTRY, cli
 from adapter.pipeline.config import JobConfig
-from adapter.pipeline.jobs import MODULES, WITH_REJECTS, Switches
+from adapter.pipeline.jobs import MODULES, PLAIN_MODULES, WITH_REJECTS, Switches
 
 SETTINGS = ("--conf", "spark.a=1", "--conf", "spark.b=x=y")
 
@@ -41,14 +41,22 @@ def test_every_job_is_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append((name, switches.dry_run, switches.apply, switches.available_now, master))
         return WITH_REJECTS
 
+    def run_plain_job(name: str, _: JobConfig, switches: Switches) -> int:
+        asked.append((name, switches.dry_run, switches.apply, switches.available_now, None))
+        return WITH_REJECTS
+
     monkeypatch.setattr(jobs, "run_job", run_job)
-    assert set(cli.commands) == set(MODULES)
+    monkeypatch.setattr(jobs, "run_plain_job", run_plain_job)
+    assert set(cli.commands) == {*MODULES, *PLAIN_MODULES}
+    for name in PLAIN_MODULES:
+        assert CliRunner().invoke(cli, [name, "--dry-run"]).exit_code == WITH_REJECTS
     for name in MODULES:
         assert CliRunner().invoke(cli, [name, "--dry-run", "--master", "local[1]", *SETTINGS]).exit_code == WITH_REJECTS
     assert CliRunner().invoke(cli, ["lag", "--available-now"]).exit_code == WITH_REJECTS
     for name in ("import", "reconcile"):
         assert CliRunner().invoke(cli, [name, "--apply"]).exit_code == WITH_REJECTS
     assert asked == [
+        *((name, True, False, False, None) for name in PLAIN_MODULES),
         *((name, True, False, False, "local[1]") for name in MODULES),
         ("lag", False, False, True, None),
         ("import", False, True, False, None),
@@ -97,7 +105,7 @@ def test_java_home_prints_nothing_but_the_path(tmp_path: Path) -> None:
 def test_a_setting_of_spark_has_a_key_and_a_value() -> None:
     """And its key begins as all of Spark's do: the others would be ignored."""
     for text in ("spark.ui.enabled", "ui.enabled=true"):
-        result = CliRunner().invoke(cli, ["report", "--conf", text])
+        result = CliRunner().invoke(cli, ["export", "--conf", text])
         assert isinstance(result.exception, InvalidInputError)
         assert str(result.exception) == f"--conf {text}: is not KEY=VALUE with a key that begins with spark."
 

@@ -54,6 +54,7 @@ def test_job_toml_gives_each_number_its_bounds() -> None:
         ("[lag]\njournals = []", "lag.journals: is empty; name at least one (got [])"),
         ("[lag]\njournals = 'data'", "lag.journals: "),
         ("[lag]\njournals = ['']", "lag.journals.0: is empty; name a path or a URL"),
+        ("[lag]\noutput = 's3://b/lag'", "lag: checkpoint: output is a URL, and Spark may not know its store: name a directory"),
         ("[lag]\noutput = ''", "lag.output: is empty; name a path or a URL"),
         ("[report]\noutput = 7", "report.output: "),
         ("[lag]\nminimum_points = 11", "lag: minimum_points = 11 is more than window_points = 10"),

@@ -1,16 +1,18 @@
 """Journals behind a URL with credentials: everything reads them, and nothing shows them."""
 
 import pickle
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
+from adapter.errors import ConfigError
 from adapter.pipeline.journal.listing import Lister, Segment, roots_of
 from adapter.pipeline.journal.segment import MissingSegmentError, read_table
 from adapter.pipeline.journal.source import JournalDataSource, JournalStreamReader, SegmentsDataSource, segments_of
-from tests.pipeline.buckets import Bucket, is_hidden, running_bucket
+from tests.pipeline.buckets import KEY, SECRET, Bucket, is_hidden, running_bucket
 from tests.pipeline.segments import commits, write_segments
 
 
@@ -44,7 +46,7 @@ def test_tasks_read_the_segments_and_the_column_names_them_without_credentials(b
     ]
     assert sum(batch.num_rows for batch in batches) == 100
     names = {name for batch in batches for name in batch["segment"].to_pylist()}
-    assert all(name.startswith("s3://journals/j/date=2025-12-01/broker=a%2Fb/") for name in names)
+    assert all(name.startswith("s3://journals/j/date=2025-12-01/broker=a%252Fb/") for name in names)
     assert is_hidden(end, names, found.partitions({}, end))
 
 
@@ -82,9 +84,18 @@ def test_no_message_shows_credentials(bucket: Bucket, tmp_path: Path) -> None:
     assert is_hidden(logs, listing, missing.value, missing.value.__cause__, rows)
 
 
+@pytest.mark.parametrize("url", ["s3://{0}:{1}@b/x?no=such", "s3://{0}:{1} @b/x", "nosuch://{0}:{1}@b/x", "s3://{0}:a/{1}@b/x"])
+def test_no_traceback_of_a_wrong_url_shows_credentials(url: str) -> None:
+    """Spark shows the traceback of an error with its causes, whose texts have the URL."""
+    with pytest.raises(ConfigError) as caught:
+        Lister([url.format(KEY, SECRET)])
+    assert is_hidden("".join(traceback.format_exception(caught.value)))
+    assert "cannot be opened" in str(caught.value)
+
+
 def test_a_root_is_one_whatever_its_credentials() -> None:
     """Otherwise its segments would be listed twice; the first credentials are used."""
-    assert roots_of(["s3://a:b@j/x/", "s3://c:d@j/x", "s3://j/x", "s3://j/y"]) == ["s3://a:b@j/x", "s3://j/y"]
+    assert roots_of(["s3://a:b@j/x/", "s3://c:d@j/x", "s3://j/x", "s3://j/y/?region=r"]) == ["s3://a:b@j/x", "s3://j/y?region=r"]
 
 
 def test_a_segment_shows_its_path_only() -> None:

@@ -26,7 +26,7 @@ def test_batches_add_up_and_each_broker_has_the_time_of_its_newest_row() -> None
     metrics.on_batch(
         BatchInfo(0, rows=10, now=7_000_000, settled=5_500_000, rejects=1, brokers={"a": 7_000_000, "b": 5_500_000}), 0.5
     )
-    metrics.on_batch(BatchInfo(1, rows=5, now=9_000_000, settled=5_500_000, brokers={"a": 9_000_000, "b": 5_500_000}), 1.5)
+    metrics.on_batch(BatchInfo(1, rows=5, now=9_000_000, settled=6_000_000, brokers={"a": 9_000_000, "b": 5_500_000}), 1.5)
     assert value(metrics, "rows_total") == 15
     assert value(metrics, "rejects_total") == 1
     assert (value(metrics, "batch_seconds_count"), value(metrics, "batch_seconds_sum")) == (2, 2.0)
@@ -34,6 +34,7 @@ def test_batches_add_up_and_each_broker_has_the_time_of_its_newest_row() -> None
         9.0,
         5.5,
     )
+    assert value(metrics, "settled_timestamp_seconds") == 6.0
     assert (value(metrics, "last_batch_timestamp_seconds") or 0) > 0
 
 
