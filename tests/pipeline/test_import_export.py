@@ -210,4 +210,6 @@ def test_an_import_that_was_killed_is_completed_by_the_next(
     assert {key.shard: record.offset for key, record in meta.records.items()} == {f"t/{number}": number for number in range(MANY)}
     assert sum(row["change"] == "unchanged" for row in jobs.table("preview")) == merged
     assert len(jobs.table("applied")) == MANY - merged
-    assert (tmp_path / "import" / "applied" / "_SUCCESS").exists()
+    manifest = json.loads((tmp_path / "import" / "preview" / "_manifest.json").read_bytes())
+    files = {path.name for path in (tmp_path / "import" / "preview").glob("*.parquet")}
+    assert {file["name"] for file in manifest["files"]} == files, "those of the first run are deleted"

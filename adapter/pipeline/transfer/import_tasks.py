@@ -1,7 +1,7 @@
 """The work of an import in Spark's workers: read, compare, merge, read back. Rows stay in Arrow columns; the JVM sees none.
 
-Between two stages, rows travel as blobs, one for each bucket of keys. What a task writes has the number of its bucket or of its
-first piece as name, so that a repeated task replaces it; a repeated merge changes nothing.
+Between two stages, rows travel as blobs, one for each bucket of keys. What a task writes is named by the run and by its bucket or
+its first piece, so that a repeated task replaces it; a repeated merge changes nothing.
 """
 
 import json
@@ -42,10 +42,11 @@ Batches = Iterable[pa.RecordBatch]
 
 @dataclass(frozen=True)
 class Work:
-    """What all tasks of an import share. `output` None: a dry run, which writes no table."""
+    """What all tasks of an import share. `output` None: a dry run, which writes no table. `run`: a name that is used once."""
 
     section: ImportSection
     output: Place | None
+    run: str
     pieces: Sequence[Piece]
     reader: OffsetsReader
     parts: Sequence[Any]  # of the reader
@@ -128,7 +129,11 @@ class Work:
 
     def _part(self, table: str, number: int) -> Place:
         assert self.output, "a dry run has no tables"  # noqa: S101
-        return self.output / f"{table}/part-{number:05d}.parquet"
+        return self.output / f"{table}/{self.part_name(number)}"
+
+    def part_name(self, number: int) -> str:
+        """The file of a part of a table."""
+        return f"{self.run}-{number:05d}.parquet"
 
     def _blobs(self, kind: str, number: int, rows: pa.Table, *, empty: bool = False) -> pa.RecordBatch:
         """Messages with the rows of each bucket, in their order. `empty`: also for buckets without rows."""
@@ -152,7 +157,7 @@ class Work:
 def write_part(place: Place, rows: pa.Table) -> None:
     """Write a Parquet file, whole or not at all. Raises ConfigError, InvalidInputError."""
     buffer = BytesIO()
-    pq.write_table(rows, buffer)
+    pq.write_table(rows, buffer, row_group_size=max(rows.num_rows, 1))  # one row group, as the manifest says
     try:
         place.write(buffer.getvalue())
     except OSError as error:

@@ -54,7 +54,7 @@ def work(tmp_path: Path, texts: Sequence[str], stored: dict[str, tuple[int, int]
         pieces.append(Piece(str(path), 1, 0, len(text)))
     section = ImportSection(format="kafka-csv", namespace="n")
     reader = cast("OffsetsReader", Stored(stored or {}))
-    return Work(section, Place.of(tmp_path / "out"), pieces, reader, ["all"], BUCKETS)
+    return Work(section, Place.of(tmp_path / "out"), "run", pieces, reader, ["all"], BUCKETS)
 
 
 def numbers(*values: int) -> list[pa.RecordBatch]:
@@ -134,13 +134,13 @@ def test_only_rows_of_the_preview_that_raise_an_offset_are_merged_and_read_back(
 
 def test_a_preview_that_another_machine_has_is_told_as_such(tmp_path: Path) -> None:
     """Not as a missing file somewhere in Spark."""
-    with pytest.raises(ConfigError, match=r"part-00003.parquet: is gone, and a worker wrote it: \[import\] output has to be"):
+    with pytest.raises(ConfigError, match=r"run-00003.parquet: is gone, and a worker wrote it: \[import\] output has to be"):
         list(work(tmp_path, TEXTS).merge(numbers(0), [3], cast("OffsetsWriter", Merged())))
 
 
 def test_a_dry_run_writes_no_table(tmp_path: Path) -> None:
     """But it tells the same."""
     job = work(tmp_path, TEXTS)
-    dry = Work(job.section, None, job.pieces, job.reader, job.parts, BUCKETS)
+    dry = Work(job.section, None, job.run, job.pieces, job.reader, job.parts, BUCKETS)
     assert rows(list(dry.compare(dry.read(numbers(0, 1, 2, 3))))) == rows(list(job.compare(job.read(numbers(0, 1, 2, 3)))))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.csv", "1.csv", "2.csv", "out"]
