@@ -8,25 +8,21 @@ the next run merges the rest.
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from adapter.errors import AdapterError
 from adapter.model.schemas import RECORDS
 from adapter.pipeline.config import ImportSection, JobConfig, MetaSection, fields_of
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
 from adapter.pipeline.offsets.options import ReadOptions, WriteOptions, parse_options
 from adapter.pipeline.offsets.reader import OffsetsReader
 from adapter.pipeline.offsets.writer import OffsetsWriter
-from adapter.pipeline.places import unusable
-from adapter.pipeline.tables import MANIFEST, File
 from adapter.pipeline.transfer import imports
 from adapter.pipeline.transfer.import_files import find_files, pieces
-from adapter.pipeline.transfer.import_tasks import COUNTS, MESSAGES, REJECTS, Work, unpacked, write_part
+from adapter.pipeline.transfer.import_tasks import COUNTS, MESSAGES, REJECTS, Work, publish, unpacked
 from adapter.pipeline.transfer.imports import APPLIED, PREVIEW
 from adapter.pipeline.transfer.summary import show_counts, show_rejects
 from adapter.runtime.wording import counted
@@ -63,10 +59,7 @@ class _Import:
     def look(self) -> int:
         """Write the tables `preview` and `rejects`, and show their summary; returns the number of rejects."""
         work = self._work
-        with (
-            self._switches.step("reading the files and the Meta Service"),
-            self._tables(preview=PREVIEW, rejects=imports.REJECTS),
-        ):
+        with self._switches.step("reading the files and the Meta Service"):
             read = self._over(len(work.pieces) + len(work.parts)).mapInArrow(work.read, _MESSAGES)
             told = self._by_bucket(read).mapInArrow(work.compare, _MESSAGES).collect()
             found = {row.bucket: unpacked(row.data) for row in told if row.kind == COUNTS}
@@ -106,31 +99,9 @@ class _Import:
         return messages.repartitionById(self._work.buckets, "bucket")
 
     def _publish(self, name: str, schema: pa.Schema, numbers: Sequence[int]) -> None:
-        """Make the parts with these numbers a table, as `pipeline.tables` does: write the manifest, then delete other files.
-
-        Raises AdapterError if a part is not seen here.
-        """
-        work, output = self._work, self._work.output
-        if not output:
-            return
-        place = output / name
-        if not numbers:  # a reader of the directory finds the columns
-            write_part(place / work.part_name(0), schema.empty_table())
-        names = [work.part_name(number) for number in numbers or [0]]
-        try:
-            seen = {entry.path: entry.size for entry in place.entries()}
-            missing = [part for part in names if part not in seen]
-            if missing:
-                raise AdapterError(
-                    f"{place}: {len(missing)} of {len(names)} files that workers wrote are not seen here, such as {missing[0]}: "
-                    "name a directory that every machine shares, or a URL"
-                )
-            files = [asdict(File(part, seen[part], 1)) for part in names]
-            (place / MANIFEST).write(json.dumps({"files": files}).encode())
-            for other in seen.keys() - {MANIFEST, *names}:
-                (place / other).delete()
-        except OSError as error:
-            raise unusable(place, "[import] output", error) from error
+        """Make the parts with these numbers a table. Raises AdapterError, ConfigError."""
+        if self._work.output:
+            publish(self._work.output / name, [self._work.part_name(number) for number in numbers], schema)
 
 
 def _work(section: ImportSection, meta: MetaSection, *, dry_run: bool) -> Work:

@@ -5,10 +5,11 @@ its first piece, so that a repeated task replaces it; a repeated merge changes n
 """
 
 import json
+import uuid
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from io import BytesIO
 from typing import Any
 
@@ -18,11 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from adapter.errors import ConfigError
+from adapter.errors import AdapterError, ConfigError
 from adapter.pipeline.config import ImportSection
 from adapter.pipeline.offsets.reader import OffsetsReader
 from adapter.pipeline.offsets.writer import OffsetsWriter
 from adapter.pipeline.places import Place, unusable
+from adapter.pipeline.tables import MANIFEST, File
 from adapter.pipeline.transfer import imports
 from adapter.pipeline.transfer.import_entries import entries
 from adapter.pipeline.transfer.import_files import Piece
@@ -160,6 +162,30 @@ def write_part(place: Place, rows: pa.Table) -> None:
     pq.write_table(rows, buffer, row_group_size=max(rows.num_rows, 1))  # one row group, as the manifest says
     try:
         place.write(buffer.getvalue())
+    except OSError as error:
+        raise unusable(place, "[import] output", error) from error
+
+
+def publish(place: Place, parts: Sequence[str], schema: pa.Schema) -> None:
+    """Make these files a table, as `pipeline.tables` does: write its manifest, then delete all other files. On the driver.
+
+    Raises AdapterError if a file is not seen here, ConfigError.
+    """
+    if not parts:  # a reader of the directory finds the columns
+        parts = [f"{uuid.uuid4().hex}.parquet"]
+        write_part(place / parts[0], schema.empty_table())
+    try:
+        seen = {entry.path: entry.size for entry in place.entries()}
+        missing = [part for part in parts if part not in seen]
+        if missing:
+            raise AdapterError(
+                f"{place}: {len(missing)} of {len(parts)} files that workers wrote are not seen here, such as {missing[0]}: "
+                "name a directory that every machine shares, or a URL"
+            )
+        files = [asdict(File(part, seen[part], 1)) for part in parts]
+        (place / MANIFEST).write(json.dumps({"files": files}).encode())
+        for other in seen.keys() - {MANIFEST, *parts}:
+            (place / other).delete()
     except OSError as error:
         raise unusable(place, "[import] output", error) from error
 
