@@ -114,6 +114,16 @@ mutants: $(SPARK_STAMP) ## Plant bugs in copies of the code; each has to be caug
 soak: $(STAMP) ## Crash real processes 200 times under load; nothing acknowledged may be lost (CYCLES=... SEED=...)
 	$(BIN)/python -m tests.soak $(if $(CYCLES),--cycles $(CYCLES)) $(if $(SEED),--seed $(SEED))
 
+.PHONY: evidence evidence-page track-record
+evidence: $(SPARK_STAMP) ## Spend MINUTES=10 on random seeds of all machines of proof; docs/evidence.md shows the totals (ONLY="model soak")
+	nice -n 15 $(BIN)/python -m tests.evidence --minutes $(or $(MINUTES),10) $(foreach name,$(ONLY),--only $(name))
+
+evidence-page: $(SPARK_STAMP) ## Draw docs/evidence.md from evidence/runs.jsonl, as every slice of make evidence does
+	$(BIN)/python -m tests.evidence --page
+
+track-record: $(SPARK_STAMP) ## Replay every bug of docs/track-record.md on the commit before its fix; takes an hour
+	nice -n 15 $(BIN)/python -m tests.evidence.replay --all
+
 interop: $(SPARK_STAMP) ## Others' software: RobustMQ's Meta Service (ROBUSTMQ_META=PATH of its binary); RocketMQ's own classes on offset files; its brokers beside the bridge and with the plugin; h2spec and gRPC clients in five languages on both gRPC servers; KEDA's external scaler; a Spark cluster, an S3 server (Java, Node, Go, Cargo)
 	@sh tests/interop/install-rocketmq.sh 5.3.3 5.2.0 5.4.0 4.9.7
 	@$(MAKE) --no-print-directory plugin
@@ -166,7 +176,8 @@ bench: $(BENCH_STAMP) ## Measure; tables, JSON and a plot (BENCH=short or full, 
 	@sh benchmarks/install-peers.sh
 	$(BIN)/python -m benchmarks $(NAMES)
 
-LOCK_FLAGS := --universal --python-version 3.11 --generate-hashes --no-header --quiet
+# With extras: Debian 12's pip (23.0) else takes the newest `coverage[toml]` for another package than the locked `coverage`.
+LOCK_FLAGS := --universal --no-strip-extras --python-version 3.11 --generate-hashes --no-header --quiet
 lock: ## Resolve the dependencies again (needs uv); UPGRADE=1 takes newer versions
 	uv pip compile pyproject.toml $(LOCK_FLAGS) $(if $(UPGRADE),--upgrade) -o requirements/runtime.lock
 	uv pip compile pyproject.toml --group dev --extra console $(LOCK_FLAGS) -c requirements/runtime.lock -o requirements/dev.lock

@@ -21,7 +21,7 @@ from rich.progress import Progress
 from adapter.pipeline.config import LagSection
 from adapter.pipeline.lag.batch import process
 from adapter.pipeline.lag.files import LagFiles
-from adapter.pipeline.lag.job import stream
+from adapter.pipeline.lag.job import checkpoint_of, stream
 from adapter.pipeline.lag.publisher import Publisher
 from adapter.pipeline.places import Place
 from adapter.pipeline.session import spark_session
@@ -73,7 +73,7 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
     plain_rate = median(batch.rows / took for batch, took in zip(counted, counted_plain, strict=True))
     result.bars += [
         Bar("lag job, journal rows/s on two cores", rate, LEAST_ROWS_S, least=True),
-        Bar(f"lag job, seconds of a batch of {SMALL_ROWS} rows", median(small[1:]), MOST_SMALL_S),
+        Bar(f"lag job, seconds of a batch of {SMALL_ROWS} rows", median(batch.wall for batch in small[1:]), MOST_SMALL_S),
     ]
     cpu_us = median(1e6 * one.cpu / one.rows for one in counted)
     alone = f"Spark alone, the newest commit of each key from the same segments: {plain_rate:,.0f} rows/s"
@@ -112,24 +112,26 @@ class _Job:
         """Read all that there is."""
         self._last = time.perf_counter(), _cpu_s()
         self._start(available_now=True).awaitTermination()
-        return self._batches
+        return list(self._batches)
 
-    def small(self, cycle: int) -> list[float]:
-        """The seconds of small batches, each of a segment that comes while the stream waits for one."""
+    def small(self, cycle: int) -> list[Batch]:
+        """Small batches, each of a segment that comes while the stream waits for one."""
         query = self._start(available_now=False)
         found = []
         try:
             for number in range(SMALL_BATCHES):
                 rows = commits(1, 1, SMALL_ROWS, interval_s=INTERVAL_S, namespace="team-0", first_cycle=cycle + number)
+                began = _cpu_s()
                 write_segment(self._journal, rows, cycle + number, broker="broker-0")
-                found.append(_seconds_of(query, len(self._batches) + 1, lambda: len(self._batches)))
+                seconds = _seconds_of(query, len(self._batches) + 1, lambda: len(self._batches))
+                found.append(Batch(SMALL_ROWS, seconds, _cpu_s() - began))
         finally:
             query.stop()
         return found
 
     def _start(self, *, available_now: bool) -> StreamingQuery:
         writer = stream(self._spark, self._section).writeStream.foreachBatch(self._batch)
-        placed = writer.option("checkpointLocation", self._section.checkpoints.url)
+        placed = writer.option("checkpointLocation", checkpoint_of(self._section).url)
         return (placed.trigger(availableNow=True) if available_now else placed.trigger(processingTime="100 milliseconds")).start()
 
     def _batch(self, segments: DataFrame, number: int) -> None:
@@ -174,8 +176,9 @@ def _rates(batches: list[Batch], plain: list[float]) -> Table:
     return Table("Large batches", columns, cells)
 
 
-def _small(seconds: list[float]) -> Table:
-    return Table(f"Batches of {SMALL_ROWS} rows", ["batch", "seconds"], list(enumerate(seconds)))
+def _small(batches: list[Batch]) -> Table:
+    cells = [(at, batch.wall, batch.cpu) for at, batch in enumerate(batches)]
+    return Table(f"Batches of {SMALL_ROWS} rows", ["batch", "seconds", "CPU s"], cells)
 
 
 def _cpu_s() -> float:

@@ -30,7 +30,8 @@ class Manifest(NamedTuple):
             version = int(found["version"])
             if version == VERSION:
                 taken_at_ms, records, tombstones = (int(found[name]) for name in ("taken_at_ms", "records", "tombstones"))
-                return cls(str(found["cluster"]), taken_at_ms, records, tombstones, tuple(map(str, found["files"])))
+                first, *more = map(str, found["files"])
+                return cls(str(found["cluster"]), taken_at_ms, records, tombstones, (first, *more))
         except (ValueError, KeyError, TypeError) as error:
             raise StoreDamagedError(f"{where}: is no manifest of a snapshot: {error!r}") from error
         raise StoreVersionError(f"{where}: the snapshot has version {version}; this program reads version {VERSION}: upgrade it")

@@ -117,6 +117,7 @@ class LagSection(Section):
 
     journals: Places = (places.Place.of("data/journal"),)
     output: Place = places.Place.of("data/lag")
+    # None: a directory below the output.
     checkpoint: Place | None = None
     keep_hours: int = Field(default=48, ge=1, le=876_000)
     trigger_ms: int = Field(default=10_000, ge=100, le=3_600_000)
@@ -133,21 +134,9 @@ class LagSection(Section):
     def _check_window(self) -> Self:
         if self.minimum_points > self.window_points:
             raise ValueError(f"minimum_points = {self.minimum_points} is more than window_points = {self.window_points}")
+        if self.output.is_remote and self.checkpoint is None:
+            raise ValueError("output is a URL: give checkpoint as well, a place that Spark's own file systems can write")
         return self
-
-    @model_validator(mode="after")
-    def _check_checkpoint(self) -> Self:
-        if self.checkpoint is None and self.output.is_remote:
-            raise ValueError(
-                "checkpoint: output is a URL, and Spark may not know its store: name a directory of the machine that runs "
-                "the job, or a URL that Spark can write"
-            )
-        return self
-
-    @property
-    def checkpoints(self) -> places.Place:
-        """Where Spark keeps which segments are in which batch."""
-        return self.checkpoint or self.output / "checkpoint"
 
     @property
     def rules(self) -> LagSettings:

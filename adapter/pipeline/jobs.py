@@ -125,7 +125,7 @@ def _places(name: str, config: JobConfig) -> tuple[dict[str, Place], dict[str, P
     reads: dict[str, Place] = {}
     writes: dict[str, Place] = {}
     for field_name, value in section:
-        if field_name == "checkpoint":  # the driver alone uses it
+        if field_name == "checkpoint":  # only the driver sees it
             continue
         places = [place for place in (value if isinstance(value, tuple) else (value,)) if isinstance(place, Place)]
         for number, place in enumerate(places):

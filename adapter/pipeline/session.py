@@ -31,7 +31,7 @@ LOCAL_DEFAULTS: Mapping[str, str] = {
     "spark.sql.shuffle.partitions": "4",
 }
 DRIVER_MEMORY = "2g"
-# Without Java's second compiler, which takes half of the CPU of a short job (benchmarks/pipeline_start.py).
+# Without Java's second compiler, which takes a third of the CPU of a short job (benchmarks/pipeline_start.py).
 SHORT = "-XX:TieredStopAtLevel=1"
 
 

@@ -32,28 +32,34 @@ def check_shared(spark: SparkSession, reads: Mapping[str, Place], writes: Mappin
 
     Raises ConfigError that names the setting, the directory and the machine.
     """
-    if str(spark.sparkContext.master).startswith("local"):
+    if on_one_machine(spark):
         return
     read = {field: place.url for field, place in reads.items() if not place.is_remote and Path(place.url).exists()}
     written = {field: place for field, place in writes.items() if not place.is_remote}
     if not read and not written:
         return
     name = f".probe-{uuid.uuid4().hex}"
+    probes: dict[str, Place] = {}
     try:
         for field, place in written.items():
-            _begin(place / name, field)
-        probes = {field: (place / name).url for field, place in written.items()}
-        _check(spark, read, probes)
+            _begin(field, place, name)
+            probes[field] = place / name
+        _check(spark, read, {field: probe.url for field, probe in probes.items()})
     finally:
-        for place in written.values():
-            (place / name).delete_tree()
+        for probe in probes.values():
+            probe.delete_tree()
 
 
-def _begin(probe: Place, field: str) -> None:
+def on_one_machine(spark: SparkSession) -> bool:
+    """Whether driver and workers are on the same machine."""
+    return str(spark.sparkContext.master).startswith("local")
+
+
+def _begin(field: str, place: Place, probe: str) -> None:
     try:
-        (probe / "driver").write(b"")
+        (place / probe / "driver").write(b"")
     except OSError as error:
-        raise unusable(probe, field, error) from error
+        raise unusable(place, field, error) from error
 
 
 def _check(spark: SparkSession, read: Mapping[str, str], probes: Mapping[str, str]) -> None:

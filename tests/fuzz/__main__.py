@@ -14,6 +14,12 @@ WATCHED = [
     "adapter.model.queues",
     "adapter.client.offset_store.local_file",
     "adapter.runtime.http2",
+    "adapter.sidecar.api",
+    "adapter.metaservice.bulk_checks",
+    "adapter.console",
+    "adapter.runtime.config",
+    "adapter.pipeline.journal.segment",
+    "adapter.sidecar.journal.frames",
     "json.decoder",
     "json.scanner",
 ]
@@ -24,7 +30,7 @@ def main() -> None:
     atheris = import_module("atheris")  # no dependency of the project, and so without types
     with atheris.instrument_imports(include=WATCHED):
         targets, seeds = import_module("tests.fuzz.targets").TARGETS, import_module("tests.fuzz.seeds").seeds
-    structlog.configure(processors=[_drop])
+    structlog.configure(processors=[drop])
     target, *options = sys.argv[1:]
     with tempfile.TemporaryDirectory() as directory:
         corpus = Path(directory, "corpus")
@@ -38,7 +44,8 @@ def main() -> None:
         atheris.Fuzz()
 
 
-def _drop(*_: object) -> NoReturn:
+def drop(*_: object) -> NoReturn:
+    """A log that keeps nothing."""
     raise structlog.DropEvent
 
 

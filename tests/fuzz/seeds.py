@@ -6,6 +6,7 @@ from pathlib import Path
 from adapter.formats import rocksdb_layouts
 from adapter.formats.rocksdb_layouts import Entry
 from tests import http2_client
+from tests.fuzz.own_seeds import OWN_SEEDS
 
 DATA = Path(__file__).parents[1] / "data" / "rocketmq"
 SESSIONS = DATA.parent / "http2"  # what grpcio and grpc-go sent
@@ -87,4 +88,6 @@ def seeds(target: str) -> Iterator[bytes]:
         yield from (path.read_bytes() for path in sorted(DATA.glob("*.json")))
     if target == "http2":
         yield from _sessions()
+    if target in OWN_SEEDS:
+        yield from OWN_SEEDS[target]()
     yield from SEEDS.get(target, [])

@@ -1,7 +1,8 @@
 """One target for each parser: bytes in, AssertionError or any other error but NotReadableError out when a promise is broken.
 
 The promises: only NotReadableError, every entry a row or a reject as the reference says, the same wherever chunks are cut, and a
-file that is torn is never taken for a whole one. The target `http2` is in http2.py.
+file that is torn is never taken for a whole one. The target `http2` is in http2.py; messages of RPCs, forms,
+settings and segments are in own_inputs.py.
 """
 
 import json
@@ -21,6 +22,7 @@ from adapter.formats.rows import Naming, NotReadableError, OffsetRow, Reject
 from adapter.model.queues import queue_of
 from tests.fuzz import reference
 from tests.fuzz.http2 import http2
+from tests.fuzz.own_inputs import OWN_INPUTS
 from tests.fuzz.reference import Expected, Members, Number
 
 GROUP = "g"
@@ -137,6 +139,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "v2": v2,
     "local": local,
     "http2": http2,
+    **OWN_INPUTS,
 }
 
 

@@ -13,9 +13,11 @@ from zipfile import ZipFile
 import pyarrow.parquet as pq
 import pytest
 
+from adapter.pipeline.lag.files import STATE, TABLES, LagFiles
 from adapter.pipeline.places import Place
 from adapter.testing.processes import ServiceProcess, ended, meta_process
 from tests.interop.spark_standalone import ROOT, Cluster, spark_cluster
+from tests.pipeline import faults
 from tests.pipeline.object_store import SECRET, s3_bucket
 from tests.pipeline.segments import commits, write_segment
 from tests.pipeline.test_reconcile_job import live, merge, snapshot, standing
@@ -66,7 +68,8 @@ def test_lag_and_report_on_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
     assert (code, "36 rows" in said) == (0, True), said
     code, said = run(cluster, tmp_path, report, "report")
     assert code == 0, said
-    assert "g-" in (tmp_path / "report" / "index.html").read_text() or "group" in (tmp_path / "report" / "index.html").read_text()
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert all(f"group-{number}" in page for number in range(3))
 
 
 def test_reconcile_on_a_cluster_behind_urls(cluster: Cluster, meta: ServiceProcess, bucket: Place, tmp_path: Path) -> None:
@@ -179,6 +182,26 @@ def test_workers_without_the_adapter_are_told(empty: Cluster, shipped: Shipped, 
     assert ran.stderr.splitlines()[-1].startswith(
         "error: the Python of Spark's workers has no module adapter: ship the environment"
     )
+
+
+def test_executors_of_the_lag_job_that_are_killed_are_replaced(cluster: Cluster, tmp_path: Path) -> None:
+    """With kill -9, while they read and with half of their files written: all bytes are those of an undisturbed run."""
+    for number in range(4):
+        write_segment(tmp_path / "journal", commits(2, 3, 4, first_cycle=2 * number), number)
+    done = tmp_path / "done"
+    wanted = faults.environment(done, ("in stage 1", "executor"), ("files written", "executor"))
+    conf = [f"--conf=spark.executorEnv.{name}={value}" for name, value in wanted.items() if name != "SPARK_CONF_DIR"]
+    killing = [*conf, "--conf=spark.python.daemon.module=tests.pipeline.faulty_daemon"]
+    for name, options in (("calm", []), ("killed", killing)):
+        section = f"journals = ['{tmp_path / 'journal'}']\noutput = '{tmp_path / name}'\nmax_files = 2\n"
+        code, said = run(cluster, tmp_path, f"[lag]\n{section}", "lag", "--available-now", *options)
+        assert code == 0, said
+    assert faults.happened(done) == ["files written", "in stage 1"]
+    calm, killed = (LagFiles(Place.of(tmp_path / name)) for name in ("calm", "killed"))
+    assert calm.complete() == killed.complete() == [0, 1]
+    for table in (*TABLES, STATE):
+        contents = [[place.read() for place in files.table_files(1, table)] for files in (calm, killed)]
+        assert contents[0] == contents[1], table
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a file system of its own needs root")

@@ -1,10 +1,12 @@
 """`make model RUNS=...`: the model test on all cores, each process with a seed of its own. Ends with the first failure."""
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 PORTION = 250  # runs between two lines of progress
 SAME_ORDER = {**os.environ, "PYTHONHASHSEED": "0"}  # the order of a set of names must not depend on the process
@@ -16,17 +18,20 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5_000, help="how many (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32, help="where to begin (default: by the clock)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="default: %(default)s")
-    parser.add_argument("--portion", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--portion", type=int, help="so many runs in this process, and nothing else")
+    parser.add_argument("--counts", type=Path, help="with --portion: a file for what was done, as JSON")
     options = parser.parse_args()
     if options.portion:
-        return _run_portion(options.portion, options.seed)
+        return _run_portion(options.portion, options.seed, options.counts)
     return _run_all(options.runs, options.seed, options.processes)
 
 
-def _run_portion(runs: int, seed: int) -> int:
+def _run_portion(runs: int, seed: int, counts: Path | None) -> int:
     from tests.model.runs import run  # noqa: PLC0415 - not in the parent, which only waits
 
-    run(runs, seed=seed)
+    played = run(runs, seed=seed)
+    if counts:
+        counts.write_text(json.dumps({"runs": played.runs, "simulated seconds": round(played.seconds, 1)}))
     return 0
 
 

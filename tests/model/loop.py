@@ -12,6 +12,7 @@ from typing import Any, TypeVarTuple, Unpack
 
 Ts = TypeVarTuple("Ts")
 
+STARTS_AT_S = 1_000.0  # virtual
 RESOLUTION_S = 1e-9  # timers that are this near are due: sums of floats are not exact
 
 
@@ -62,7 +63,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = 1_000.0
+        self.now = STARTS_AT_S
         self.until = 0.0
         self._selector = _Selector(self)
         self._clock_resolution = RESOLUTION_S

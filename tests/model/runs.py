@@ -1,6 +1,7 @@
 """Runs of the model: Hypothesis draws the steps and faults of each, and `run` plays so many of them."""
 
 import logging
+from dataclasses import dataclass
 from typing import NoReturn
 
 import hypothesis
@@ -14,6 +15,7 @@ from adapter.sidecar.config import WalSync
 from tests.model.broker import Setup
 from tests.model.consumers import Offer, Way
 from tests.model.invariants import Watch
+from tests.model.loop import STARTS_AT_S
 from tests.model.machines import GROUPS, KEYS
 from tests.model.network import Fault
 from tests.model.settle import settle
@@ -42,12 +44,21 @@ EARLY_S = 0.003  # a recovery has begun, and not ended
 UNHEARD_S = 0.22  # enough for a group load to be given up
 
 
+@dataclass
+class Played:
+    """So many runs, and their virtual time."""
+
+    runs: int = 0
+    seconds: float = 0.0
+
+
 class Everything(RuleBasedStateMachine):
     """Two adapters and one Meta Service. Each rule is a step of the world, after which some time passes."""
 
     world: World
     watch: Watch
     fine = True
+    played = Played()
 
     @initialize(seed=st.integers(0, 99), setups=st.tuples(*[SETUPS] * 2))
     def begin(self, seed: int, setups: tuple[Setup, ...]) -> None:
@@ -333,6 +344,8 @@ class Everything(RuleBasedStateMachine):
                 if self.fine:
                     settle(self.world, self.watch)
             finally:
+                self.played.runs += 1
+                self.played.seconds += self.world.loop.now - STARTS_AT_S
                 self.world.close()
 
 
@@ -340,7 +353,7 @@ def _drop(*_: object) -> NoReturn:
     raise structlog.DropEvent
 
 
-def run(runs: int, *, seed: int | None = None, shrink: bool = True) -> None:
+def run(runs: int, *, seed: int | None = None, shrink: bool = True) -> Played:
     """So many runs, always the same ones for a seed (none: derived from the code). Raises what broke, with its steps."""
     before = structlog.get_config()
     structlog.configure(processors=[_drop], wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -355,10 +368,12 @@ def run(runs: int, *, seed: int | None = None, shrink: bool = True) -> None:
         print_blob=True,
         suppress_health_check=list(HealthCheck),
     )
-    machine = type("Everything", (Everything,), {})
+    played = Played()
+    machine = type("Everything", (Everything,), {"played": played})
     if seed is not None:
         hypothesis.seed(seed)(machine)
     try:
         run_state_machine_as_test(machine, settings=chosen)
     finally:
         structlog.configure(**before)
+    return played

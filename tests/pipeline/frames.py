@@ -37,8 +37,16 @@ class Frame:
 
     @property
     def sparkSession(self) -> "Frame":
-        """What has `createDataFrame`."""
+        """What has `createDataFrame` and `conf`."""
         return self
+
+    @property
+    def conf(self) -> "Frame":
+        """What has `set`."""
+        return self
+
+    def set(self, name: str, value: str) -> None:
+        """A setting of the session: nothing here depends on one."""
 
     def createDataFrame(self, rows: Sequence[tuple[Any, ...]], schema: str) -> "Frame":
         """One partition with these rows."""

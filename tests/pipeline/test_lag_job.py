@@ -15,10 +15,13 @@ from rich.console import Console
 from adapter.errors import ConfigError
 from adapter.pipeline.config import JobConfig, LagSection
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
+from adapter.pipeline.lag import batch as lag_batch
 from adapter.pipeline.lag import job as lag_job
+from adapter.pipeline.lag.batch import process
 from adapter.pipeline.lag.files import BatchInfo, LagFiles
 from adapter.pipeline.lag.publisher import Publisher
 from adapter.pipeline.places import Place
+from tests.pipeline.frames import segments
 from tests.pipeline.segments import START, commits, segment_path, write_segment
 
 ROWS = 3 * 4  # of a segment
@@ -90,6 +93,25 @@ def test_a_stream_that_is_broken_and_started_again_has_every_segment_once(
     rejects = [row["problem"] for batch in range(3) for row in table(broken, "rejects", batch)]
     assert rejects == [row["problem"] for row in table(whole, "rejects", 0)]
     assert len(rejects) == 1
+
+
+def test_many_buckets_and_a_batch_without_segments_in_spark(
+    spark: SparkSession, journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark deals rows as the tests without it do: with a stage for groups the tables are the same."""
+    fill(journal)
+    expected = LagFiles(Place.of(tmp_path / "expected"))
+    section = config(journal, tmp_path / "expected").lag
+    process(segments(journal), 0, "", section, Publisher(expected, 48))
+    rows = spark.createDataFrame(segments(journal).toArrow())
+    monkeypatch.setattr(lag_batch, "FIRST_BUCKETS", 16)
+    files = LagFiles(Place.of(tmp_path / "lag"))
+    section, publisher = config(journal, tmp_path / "lag").lag, Publisher(files, 48)
+    assert process(rows, 0, "", section, publisher).rows == 4 * ROWS + 1
+    info = process(rows.where("number < 0"), 1, "", section, publisher)
+    assert {name: len(paths) for name, paths in info.files.items() if name in {"groups", "shards"}} == {"groups": 2, "shards": 16}
+    for name in ("shards", "groups"):
+        assert table(tmp_path / "lag", name, 1) == table(tmp_path / "lag", name, 0) == table(tmp_path / "expected", name, 0)
 
 
 def test_sigterm_ends_it_with_0_when_the_batch_is_done(spark: SparkSession, journal: Path, tmp_path: Path) -> None:

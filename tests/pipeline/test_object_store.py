@@ -14,17 +14,17 @@ from adapter.model.records import OffsetRecord
 from adapter.pipeline.config import JobConfig
 from adapter.pipeline.jobs import JobError, Switches
 from adapter.pipeline.lag import job as lag_job
-from adapter.pipeline.lag.files import TABLES, LagFiles
+from adapter.pipeline.lag.files import STATE, TABLES, LagFiles
 from adapter.pipeline.places import Place
 from adapter.pipeline.reconcile import job as reconcile_job
 from adapter.pipeline.report import job as report_job
 from adapter.pipeline.report.content import Report
 from adapter.pipeline.tables import MANIFEST, read_table, write_table
-from adapter.pipeline.transfer import export_job
+from adapter.pipeline.transfer import export_job, import_job
 from adapter.runtime.config import parse
 from tests.pipeline.bulk_meta import BulkMeta, serving
 from tests.pipeline.object_store import SECRET, s3_bucket
-from tests.pipeline.segments import commits, write_segment
+from tests.pipeline.segments import RUN, commits, write_segment
 from tests.pipeline.test_reconcile_job import key, live, snapshot
 
 
@@ -114,32 +114,46 @@ def test_export_writes_files_behind_a_url(spark: SparkSession, bucket: Place) ->
     assert SECRET not in said(console)
 
 
-def test_lag_reads_journals_and_writes_tables_behind_urls(spark: SparkSession, bucket: Place, tmp_path: Path) -> None:
-    """A stream that is started again goes on; the tables equal those in a directory."""
-    journal = tmp_path / "journal"
-    for number in range(3):
-        table = commits(1, 3, 4, first_cycle=number)
-        write_segment(journal, table, number)
-    local = {"journals": [str(journal)], "output": str(tmp_path / "lag"), "max_files": 2}
-    remote = {
-        "journals": [(bucket / "journal").url],
-        "output": (bucket / "lag").url,
-        "checkpoint": str(tmp_path / "checkpoint"),
-        "max_files": 2,
-    }
-    for path in journal.rglob("*.parquet"):
-        (bucket / "journal" / str(path.relative_to(journal))).write(path.read_bytes())
+def test_import_writes_its_tables_behind_a_url(spark: SparkSession, bucket: Place, tmp_path: Path) -> None:
+    """And reads them back; the files themselves are local."""
+    (tmp_path / "offsets.csv").write_text("g,t,0,5\ng,t,x,5\n")
+    section = {"files": [str(tmp_path / "offsets.csv")], "format": "kafka-csv", "output": (bucket / "import").url}
     console = Console(file=StringIO(), width=200)
-    switches = Switches(available_now=True, console=console)
-    for section in (local, remote, remote):
-        assert lag_job.run(spark, config("127.0.0.1:1", lag=section), switches) == 0
-    assert "0 batches" in said(console).splitlines()[-1]
-    here, there = LagFiles(Place.of(tmp_path / "lag")), LagFiles(bucket / "lag")
-    assert here.complete() == there.complete() == [0, 1]
-    for name in TABLES:
-        assert there.read(1, name).to_pylist() == here.read(1, name).to_pylist()
+    meta = BulkMeta()
+    with serving(meta) as address:
+        assert import_job.run(spark, config(address, **{"import": section}), Switches(apply=True, console=console)) == 3
+    assert {name.shard: record.offset for name, record in meta.records.items()} == {"t/0": 5}
+    for name in ("preview", "rejects", "applied"):
+        assert len(rows_of(bucket / "import" / name)) == 1
     assert SECRET not in said(console)
-    assert all(SECRET.encode() not in path.read_bytes() for path in (tmp_path / "checkpoint").rglob("*") if path.is_file())
+
+
+def test_the_lag_job_reads_journals_and_writes_tables_behind_urls(spark: SparkSession, bucket: Place, tmp_path: Path) -> None:
+    """Also after a start: the lease is given back, and old state is deleted."""
+    for number in range(3):
+        path = write_segment(tmp_path / "journal", commits(2, 3, 4, first_cycle=2 * number), number)
+        (bucket / f"journal/{path.relative_to(tmp_path / 'journal')}").write(path.read_bytes())
+    torn = bucket / f"journal/{path.relative_to(tmp_path / 'journal').with_name(f'{RUN}-{3:08}.parquet')}"
+    torn.write(b"PAR1")
+    urls = {"journals": [(bucket / "journal").url], "output": (bucket / "lag").url}
+    local = {"journals": [str(tmp_path / "journal")], "output": str(tmp_path / "lag")}
+    console = Console(file=StringIO(), width=200)
+    placed = urls | {"checkpoint": str(tmp_path / "checkpoint")}
+    for section, code in ((placed, 3), (placed, 0), (local, 0)):  # nothing is left for the second one
+        settings = config("127.0.0.1:1", lag={**section, "max_files": 2})
+        assert lag_job.run(spark, settings, Switches(available_now=True, console=console)) == code, said(console)
+    remote, plain = LagFiles(bucket / "lag"), LagFiles(Place.of(tmp_path / "lag"))
+    assert remote.complete() == plain.complete() == [0, 1]
+    for name in ("shards", "groups"):
+        assert remote.read(1, name).to_pylist() == plain.read(1, name).to_pylist()
+    (reject,) = remote.read(1, "rejects").to_pylist()
+    assert reject["segment"] == str(torn)
+    listed = {place.url for batch in (0, 1) for name in (*TABLES, STATE) for place in remote.table_files(batch, name)}
+    entries = [entry.path for entry in (bucket / "lag").entries(recursive=True) if not entry.is_directory]
+    assert {(bucket / f"lag/{path}").url for path in entries} - listed == {remote.manifest(batch).url for batch in (0, 1)}
+    everything = b"".join((bucket / f"lag/{path}").read() for path in entries)
+    assert SECRET.encode() not in everything
+    assert SECRET not in said(console)
 
 
 def test_the_report_is_written_behind_a_url(bucket: Place) -> None:

@@ -19,12 +19,13 @@ import sys
 from adapter.pipeline.session import spark_session
 
 if __name__ == "__main__":
-    spark = spark_session("the name", None, {"spark.ui.port": "4141"})
+    spark = spark_session("the name", None, {"spark.ui.port": "4141"}, short=True)
     conf = dict(spark.sparkContext.getConf().getAll())
     conf["rows"] = spark.read.format("offset-journal").load(sys.argv[1]).count()
     conf["memory"] = spark._jvm.Runtime.getRuntime().maxMemory() >> 20
     listeners = spark.sparkContext._jsc.sc().listenerBus().listeners()
     conf["listeners"] = [listeners.get(number).getClass().getSimpleName() for number in range(listeners.size())]
+    conf["java"] = list(spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments())
     conf["zone"] = spark.conf.get("spark.sql.session.timeZone")
     print(json.dumps(conf))
 """
@@ -34,7 +35,7 @@ spark.sql.shuffle.partitions     3
 spark.sql.session.timeZone       Asia/Tokyo
 spark.ui.port                    4242
 spark.extraListeners             org.apache.spark.scheduler.StatsReportListener
-spark.driver.extraJavaOptions    -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+spark.driver.extraJavaOptions    -XX:TieredStopAtLevel=2 -XX:+UseSerialGC
 """
 
 
@@ -67,6 +68,7 @@ def test_settings_of_spark_win_over_our_defaults(tmp_path: Path, environment: di
     assert {name: conf[name] for name in expected} == expected
     assert 600 < conf["memory"] <= 700
     assert "StatsReportListener" in conf["listeners"]  # as OpenLineage's would be
+    assert [option for option in conf["java"] if "Tiered" in option] == ["-XX:TieredStopAtLevel=1", "-XX:TieredStopAtLevel=2"]
     assert "incubator" not in answer.stderr
     assert "replaced a statically registered data source" not in answer.stderr
 

@@ -98,6 +98,15 @@ def test_filters_leave_out_row_groups(taken: Path, filters: list[Filter], wanted
     assert groups_of(reader) < everything
 
 
+def test_an_empty_snapshot_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """Neither has one in which no row group can have the names."""
+    with SnapshotDirectory(tmp_path / "s", "c", 1):
+        pass
+    assert rows_of(reader_of(tmp_path / "s")) == []
+    assert spark.read.format("offsets").option("snapshot", str(tmp_path / "s")).load().isEmpty()
+    assert spark.read.parquet(str(tmp_path / "s")).isEmpty()
+
+
 def test_what_is_no_whole_snapshot_is_refused(taken: Path, tmp_path: Path) -> None:
     """By its path: no manifest, a file that is missing, and one that is damaged."""
     with pytest.raises(ConfigError, match=r"none has no _snapshot\.json"):

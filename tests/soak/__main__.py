@@ -1,10 +1,12 @@
 """`make soak`: exit code 0 when nothing acknowledged was lost and nothing went back, else 1 with what contradicts what."""
 
+import json
 import random
 import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import get_args
 
 import anyio
 import click
@@ -13,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from adapter.runtime.config import GrpcServerKind
+from adapter.sidecar.config import WalSync
 from adapter.testing.sidecars import GRPC_SERVERS
 from tests.soak.run import Report, soak
 
@@ -36,6 +39,18 @@ def table(report: Report) -> Table:
     return rows
 
 
+def counted(report: Report) -> dict[str, int]:
+    """How much of what was done, for the record."""
+    kills = sum(count for name, count in report.faults.items() if "kill" in name)
+    return {
+        "crash cycles": report.crashes,
+        "kills": kills,
+        "commits acknowledged": report.acknowledged,
+        "reads": report.reads,
+        "changes": sum(report.changes.values()),
+    }
+
+
 def tell(report: Report, directory: Path, console: Console) -> None:
     """The table, and when something is wrong, what."""
     console.print(table(report))
@@ -53,7 +68,11 @@ def tell(report: Report, directory: Path, console: Console) -> None:
 @click.option("--cycles", default=200, show_default=True, type=click.IntRange(min=1), help="Crash cycles.")
 @click.option("--seed", type=int, help="Repeat the faults and instants of another run; without it they are random.")
 @click.option("--grpc-server", type=click.Choice(GRPC_SERVERS), help="Of both adapters; without it one has each.")
-def main(cycles: int, seed: int | None, grpc_server: GrpcServerKind | None) -> None:
+@click.option("--wal-sync", type=click.Choice(get_args(WalSync)), help="Of both adapters; without it interval and always.")
+@click.option("--counts", type=click.Path(path_type=Path), help="A file for what was done, as JSON.")
+def main(
+    cycles: int, seed: int | None, grpc_server: GrpcServerKind | None, wal_sync: WalSync | None, counts: Path | None
+) -> None:
     """Run it and show it."""
     console = Console(highlight=False)
     directory = Path(tempfile.mkdtemp(prefix="soak-"))
@@ -67,12 +86,15 @@ def main(cycles: int, seed: int | None, grpc_server: GrpcServerKind | None) -> N
                 console.print(f"{report.crashes} of {cycles} crash cycles")
 
         try:
-            report = anyio.run(soak, cycles, random.getrandbits(32) if seed is None else seed, directory, told, grpc_server)
+            chosen = random.getrandbits(32) if seed is None else seed
+            report = anyio.run(soak, cycles, chosen, directory, told, grpc_server, wal_sync)
         except KeyboardInterrupt:
             shutil.rmtree(directory)
             raise
         progress.update(bar, completed=report.crashes)
     tell(report, directory, console)
+    if counts:
+        counts.write_text(json.dumps(counted(report)))
     if report.passed:
         shutil.rmtree(directory)
     sys.exit(0 if report.passed else 1)

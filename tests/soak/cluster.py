@@ -93,12 +93,20 @@ class Cluster:
     @classmethod
     @asynccontextmanager
     async def running(
-        cls, directory: Path, history: History, rng: random.Random, grpc_server: GrpcServerKind | None = None
+        cls,
+        directory: Path,
+        history: History,
+        rng: random.Random,
+        grpc_server: GrpcServerKind | None = None,
+        wal_sync: WalSync | None = None,
     ) -> AsyncIterator["Cluster"]:
-        """All processes up, under load; killed at the end. `grpc_server`: of both adapters."""
+        """All processes up, under load; killed at the end. `grpc_server` and `wal_sync`: of both adapters."""
         meta = meta_process(directory / "meta-service")
         async with AsyncExitStack() as stack:
-            setups = [setup._replace(grpc_server=grpc_server or setup.grpc_server) for setup in SETUPS]
+            setups = [
+                setup._replace(grpc_server=grpc_server or setup.grpc_server, wal_sync=wal_sync or setup.wal_sync)
+                for setup in SETUPS
+            ]
             nodes = [await _node(stack, directory, setup, meta, history) for setup in setups]
             stack.enter_context(ended(meta, *(node.process for node in nodes)))
             remote = await stack.enter_async_context(

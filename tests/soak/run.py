@@ -12,6 +12,7 @@ import anyio
 import grpc.aio
 
 from adapter.runtime.config import GrpcServerKind
+from adapter.sidecar.config import WalSync
 from adapter.testing.history import History, Violation
 from tests.soak.cluster import Cluster
 from tests.soak.faults import CRASHES, DISTURBANCES, Fault
@@ -41,15 +42,22 @@ class Report:
 
 
 async def soak(
-    cycles: int, seed: int, directory: Path, told: Callable[[Report, str], None], grpc_server: GrpcServerKind | None = None
+    cycles: int,
+    seed: int,
+    directory: Path,
+    told: Callable[[Report, str], None],
+    grpc_server: GrpcServerKind | None = None,
+    wal_sync: WalSync | None = None,
 ) -> Report:
     """Run so many crash cycles; `told` hears of each step. The seed decides the faults and their instants.
 
-    `grpc_server`: of both adapters; None: one has the built-in server and the other one grpcio.
+    `grpc_server`: of both adapters; None: one has the built-in server and the other one grpcio. `wal_sync`: of both; None: one
+    has interval and the other one always.
     """
     report, history, started = Report(seed), History(), time.monotonic()
     try:
-        async with Cluster.running(directory, history, random.Random(f"{seed} administrator"), grpc_server) as cluster:
+        rng = random.Random(f"{seed} administrator")
+        async with Cluster.running(directory, history, rng, grpc_server, wal_sync) as cluster:
             await _run(cluster, cycles, report, told)
             report.changes = cluster.admin.done
     except Exception as error:  # noqa: BLE001 - whatever it is, the report has to be written

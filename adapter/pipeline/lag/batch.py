@@ -28,6 +28,8 @@ def process(segments: DataFrame, batch: int, plan: str, section: LagSection, pub
 
     `segments`: rows of SEGMENTS and PLANNED_US. `plan` identifies them, see `Publisher.done`.
     """
+    # Of the stream's own session. Spark would plan a second time between stages, and has nothing to choose there.
+    segments.sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
     before = publisher.begin(batch)
     work = _work(batch, before, section)
     texts, groups = _run(segments, work)

@@ -3,7 +3,7 @@
     <output>/shards/batch=N/BUCKET-UNIQUE.parquet    the tables: shards, groups, rewinds, rejects
     <output>/state/batch=N/BUCKET-UNIQUE.part        the state with which batch N + 1 begins, by bucket
     <output>/complete/N.json                         the manifest of batch N: its facts, and the list of its files
-    <output>/checkpoint/                             Spark's checkpoint, unless [lag] checkpoint names another place
+    <output>/checkpoint/                             Spark's checkpoint, unless it is elsewhere: which segments are in which batch
     <output>/lock, lease.json                        the driver that writes here, see `lock.py`
 
 A batch exists once its manifest does, and consists of the files that the manifest lists. No file is renamed or changed after
@@ -33,7 +33,6 @@ _BATCH = "batch="
 AT_ONCE = 16
 # Manifests that are read before their time is looked at.
 _BLOCK = 256
-AGAIN = "to read all journals again, remove the directory"
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ class LagFiles:
         try:
             return BatchInfo.from_json(place.read())
         except ValueError as error:
-            raise AdapterError(f"{place}: is damaged, or of another release ({error}); {AGAIN} {self.output}") from error
+            raise AdapterError(f"{place}: is damaged, or of another release ({error}); {start_again(self.output)}") from error
 
     def history(self, us: int) -> list[BatchInfo]:
         """The manifests of the newest complete batch, and of those up to so many microseconds before it, ascending."""
@@ -143,6 +142,11 @@ class LagFiles:
             return self.info(batch)
         except FileNotFoundError:
             return None
+
+
+def start_again(output: Place) -> str:
+    """What to do when the state cannot be used."""
+    return f"to read all journals again, remove the directory {output}, and that of [lag] checkpoint if it is elsewhere"
 
 
 def relative(name: str, batch: int) -> str:

@@ -20,6 +20,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from adapter.errors import ConfigError
 from adapter.pipeline.config import JobConfig, LagSection
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
 from adapter.pipeline.lag.batch import process
@@ -78,11 +79,16 @@ def stream(spark: SparkSession, section: LagSection) -> DataFrame:
     return observed(limited.load()).withColumn(PLANNED_US, sf.unix_micros(sf.current_timestamp()))
 
 
+def checkpoint_of(section: LagSection) -> Place:
+    """The directory of Spark's checkpoint."""
+    return section.checkpoint or section.output / "checkpoint"
+
+
 def plan_of(checkpoint: Place, batch: int) -> str:
     """Identifies the segments of a batch, by what Spark has stored of it before it began; empty if that cannot be read."""
     try:
         return hashlib.sha256((checkpoint / f"offsets/{batch}").read()).hexdigest()
-    except OSError:
+    except (OSError, ConfigError):  # a file system that only Spark has: such a batch is done again
         return ""
 
 
@@ -105,10 +111,12 @@ def _publisher(files: LagFiles, section: LagSection, check: Check) -> Publisher:
 def _writer(
     spark: SparkSession, section: LagSection, publisher: Publisher, switches: Switches, display: LagDisplay, metrics: LagMetrics
 ) -> DataStreamWriter:
+    checkpoint = checkpoint_of(section)
+
     def batch(segments: DataFrame, number: int) -> None:
         began = time.perf_counter()
         try:
-            plan = plan_of(section.checkpoints, number)
+            plan = plan_of(checkpoint, number)
             # It may be done already: then the job crashed before Spark knew it.
             info = publisher.done(number, plan) or process(segments, number, plan, section, publisher)
         except Exception as error:
@@ -119,7 +127,7 @@ def _writer(
         metrics.on_batch(info, seconds)
 
     writer = stream(spark, section).writeStream.queryName("lag").foreachBatch(batch)
-    placed = writer.option("checkpointLocation", section.checkpoints.url)
+    placed = writer.option("checkpointLocation", checkpoint.url)
     if switches.available_now:
         return placed.trigger(availableNow=True)
     return placed.trigger(processingTime=f"{section.trigger_ms} milliseconds")

@@ -6,6 +6,9 @@ The manifest is the commit: before it is written, a batch does not exist; then a
 - After the manifest, before Spark has noted the batch: Spark repeats it, and it is found to be done already.
 - While old batches are deleted: the rest is deleted at the next start.
 
+Neither the files nor Spark's checkpoint are synced. After a power cut they may be torn: the state has checksums, so the next
+batch says so, and the directory has to be removed.
+
 Of the state and the shards, which are as large as the fleet, two batches are kept. Shards stay READERS_S longer, for those who
 are still reading them. Batches with a higher number than the one that begins are of a stream whose checkpoint is gone; they are
 removed.
@@ -16,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 
 from adapter.errors import AdapterError
-from adapter.pipeline.lag.files import AGAIN, LARGE, NEWEST, STATE, TABLES, BatchInfo, LagFiles, relative
+from adapter.pipeline.lag.files import LARGE, NEWEST, STATE, TABLES, BatchInfo, LagFiles, relative, start_again
 
 # The shards of a batch stay readable for at least so many seconds after a newer batch is complete.
 READERS_S = 60.0
@@ -99,7 +102,7 @@ class Publisher:
             return None
         found = self._info(earlier[-1]) if earlier else None
         if found is None or not (found is self._newest or self._has_state(found)):
-            raise AdapterError(f"{self.files.output}: has no state of a batch before {batch}; {AGAIN}")
+            raise AdapterError(f"there is no state of a batch before {batch}; {start_again(self.files.output)}")
         return found
 
     def _has_state(self, info: BatchInfo) -> bool:

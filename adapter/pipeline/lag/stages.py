@@ -28,7 +28,7 @@ from adapter.pipeline.lag import part as parts
 from adapter.pipeline.lag.clock import clock_of, newest_of
 from adapter.pipeline.lag.evaluate import evaluate
 from adapter.pipeline.lag.evaluate import groups as groups_of
-from adapter.pipeline.lag.files import AGAIN, STATE, relative
+from adapter.pipeline.lag.files import STATE, relative, start_again
 from adapter.pipeline.lag.part import Part
 from adapter.pipeline.lag.segment_rows import COLUMNS, Gathered, Origin, gather, unreadable
 from adapter.pipeline.places import Place
@@ -251,10 +251,10 @@ def _state(work: Work, bucket: int) -> Part | None:
     except FileNotFoundError as error:
         raise AdapterError(
             f"{place}: is not found on this machine. If it is there on the driver's, let all machines of the cluster share the "
-            f"directory; if it was deleted: {AGAIN} {work.output}"
+            f"directory; if it was deleted: {start_again(work.output)}"
         ) from error
     except ValueError as error:
-        raise AdapterError(f"{place}: is damaged ({error}); {AGAIN} {work.output}") from error
+        raise AdapterError(f"{place}: is damaged ({error}); {start_again(work.output)}") from error
     return part if len(work.state) == work.buckets else parts.split(part, work.buckets)[bucket]
 
 
@@ -279,7 +279,7 @@ def _write_table(work: Work, name: str, bucket: int, table: pa.Table) -> str:
 def _write(work: Work, name: str, bucket: int, suffix: str, content: bytes) -> str:
     """Write a file under a name that no other task uses; returns its path below the output."""
     path = f"{relative(name, work.batch)}/{bucket:05}-{secrets.token_hex(8)}{suffix}"
-    (work.output / path).write(content)
+    (work.output / path).write_unsynced(content)
     return path
 
 

@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from adapter.errors import ConfigError, StoreDamagedError
+from adapter.model.names import NAME_MAX_BYTES
 from adapter.model.snapshots import MANIFEST, Manifest
 from adapter.pipeline.offsets.options import FORMAT, ReadOptions
 from adapter.pipeline.offsets.reader import AUTO_PARTS, PART_RECORDS
@@ -41,9 +42,12 @@ class SnapshotReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Divide the row groups. Raises ConfigError for what is no snapshot, StoreDamagedError for a damaged one."""
-        found = [(name, number, rows) for name in self._manifest().files for number, rows in self._row_groups(name)]
-        wanted = self._options.partitions or min(AUTO_PARTS, -(-sum(rows for _, _, rows in found) // PART_RECORDS))
-        size = -(-sum(rows for _, _, rows in found) // max(wanted, 1))
+        files = self._manifest().files
+        found = [(name, number, rows) for name in files for number, rows in self._row_groups(name)]
+        if not found:  # without any part, Spark would read one that it makes itself
+            return [RowGroups(files[0], [])]
+        total = sum(rows for _, _, rows in found)
+        size = -(-total // (self._options.partitions or min(AUTO_PARTS, -(-total // PART_RECORDS))))
         parts: list[RowGroups] = []
         filled = size
         for name, number, rows in found:
@@ -56,6 +60,8 @@ class SnapshotReader(DataSourceReader):
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - Spark says InputPartition
         """Yield the records of a part. Raises StoreDamagedError for what cannot be read."""
+        if not partition.numbers:
+            return
         with self._opened(partition.file) as file:
             batches = file.iter_batches(self._options.page_size, partition.numbers)
             while (batch := self._next(batches, partition.file)) is not None:
@@ -88,15 +94,16 @@ class SnapshotReader(DataSourceReader):
             footer = file.metadata
             for number in range(footer.num_row_groups):
                 group = footer.row_group(number)
-                if self._may_have_rows(group.column(0).statistics, group.column(1).statistics):
+                bounds = [_bounds(group.column(at).statistics) for at in range(2)]
+                if group.num_rows and self._may_have_rows(*bounds):
                     yield number, group.num_rows
 
-    def _may_have_rows(self, namespace: Any, group: Any) -> bool:  # noqa: ANN401 - pyarrow has no types
+    def _may_have_rows(self, namespace: tuple[str, str], group: tuple[str, str]) -> bool:
         namespaces, groups, prefix = self._selection
-        if prefix and group and not group.min[: len(prefix)] <= prefix <= group.max[: len(prefix)]:
+        if prefix and not group[0][: len(prefix)] <= prefix <= group[1][: len(prefix)]:
             return False
         wanted = ((namespace, namespaces), (group, groups))
-        return all(names is None or not found or any(found.min <= name <= found.max for name in names) for found, names in wanted)
+        return all(names is None or any(least <= name <= most for name in names) for (least, most), names in wanted)
 
     def _opened(self, name: str) -> pq.ParquetFile:
         system, path = (self._place / name).opened()
@@ -119,3 +126,8 @@ class FilteringSnapshotReader(SnapshotReader):
         """Accept filters, and return those that Spark has to apply."""
         self._selection, left = self._selection.narrowed(filters, by_range=False)
         return left
+
+
+def _bounds(statistics: Any) -> tuple[str, str]:  # noqa: ANN401 - pyarrow has no types
+    """The smallest and the largest name in a row group; those of any where the file does not say them."""
+    return (statistics.min, statistics.max) if statistics and statistics.has_min_max else ("", "\U0010ffff" * NAME_MAX_BYTES)

@@ -13,7 +13,10 @@ def test_a_manifest_comes_back_as_it_was() -> None:
     assert Manifest.decode(WHOLE.encode(), "x") == WHOLE
 
 
-@pytest.mark.parametrize("bad", [b"", b"{}", b"[]", WHOLE.encode()[:-20], WHOLE.encode().replace(b"records", b"record")])
+@pytest.mark.parametrize(
+    "bad",
+    [b"", b"{}", b"[]", WHOLE.encode()[:-20], WHOLE.encode().replace(b"records", b"record"), WHOLE._replace(files=()).encode()],
+)
 def test_a_damaged_manifest_is_named(bad: bytes) -> None:
     """By its path."""
     with pytest.raises(StoreDamagedError, match=r"^data/x: is no manifest of a snapshot"):

@@ -60,7 +60,7 @@ def test_files_are_written_listed_and_deleted(tmp_path: Path) -> None:
     assert place.entries() == []
     assert not place.is_directory()
     (place / "d/b.parquet").write(b"12")
-    (place / "d/a.txt").write(b"1")
+    (place / "d/a.txt").write_unsynced(b"1")
     assert place.entries(recursive=True) == [("d", 0, True), ("d/a.txt", 1, False), ("d/b.parquet", 2, False)]
     assert [file.read() for file in data_files(place / "d")] == [b"12"]
     assert (place / "d/a.txt").is_file()

@@ -1,0 +1,297 @@
+"""The bugs that checks found: what was wrong, the commit that fixed it, and the check that finds it again.
+
+The most severe come first. The number of a bug is its place, from 1 on. After an addition draw the page again. `git log` has the
+rest of each story.
+"""
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class Severity(Enum):
+    """What the bug did to a user."""
+
+    LOSS = "offsets lost, taken back or skipped"
+    REFUSED = "work refused for ever, or a store that does not open"
+    HELD_UP = "a process that ends, hangs or is held up"
+    OPEN = "something told or opened to whom it is not for"
+    WRONG = "a wrong answer, display or report"
+
+
+class Bug(NamedTuple):
+    """`fix`: the commit. `test`: pytest's name of the check at `after` (empty: `fix`); empty if only `command` finds it.
+
+    On the commit before `fix`, with the tests of `after`, it fails; on `after` it passes. `found_by`: where the history says so.
+    """
+
+    text: str
+    fix: str
+    test: str = ""
+    after: str = ""
+    command: str = ""
+    found_by: str = ""
+
+
+UNIT, INTEGRATION, DURABILITY = "tests/unit", "tests/integration", "tests/durability"
+
+LOSS = (
+    Bug(
+        "The journal's source took segments on a mount that one worker lacks for unreadable, and went on past their rows",
+        "a3f9fab",
+        f"{UNIT}/pipeline/test_journal_segment.py::test_a_segment_that_a_task_does_not_find_fails_the_task",
+        "b9cddb4",
+    ),
+    Bug(
+        "A Meta Service that had lost offsets went unnoticed when the answer to an adapter's report of its store got lost",
+        "fe06cfa",
+        f"{UNIT}/test_meta_watch.py::test_a_report_whose_answer_got_lost_does_not_hide_the_loss",
+    ),
+    Bug(
+        "An older copy of the Meta Service's store that was put back went unnoticed once others had written to it",
+        "eea184b",
+        f"{UNIT}/test_meta_told.py::test_a_copy_that_was_put_back_is_found_by_its_starts",
+    ),
+    Bug(
+        "A store that was moved to the path of one that had just gone was damaged when that one was closed",
+        "a67fad5",
+        f"{UNIT}/runtime/test_rocks.py::test_another_store_at_the_path_is_left_as_it_is",
+    ),
+    Bug(
+        "After a repair the Meta Service gave revisions of metadata a second time: a compare-and-set of the past succeeded",
+        "af65b13",
+        f"{UNIT}/test_meta_store.py::test_no_revision_of_the_metadata_is_given_twice_after_a_loss",
+    ),
+    Bug(
+        "`meta repair` without enough file descriptors left out tables that it could not open",
+        "2cab7bf",
+        f"{UNIT}/test_meta_store.py::test_a_repair_without_file_descriptors_leaves_nothing_out",
+    ),
+    Bug(
+        "An answer of the Meta Service that did not fit the save marked offsets as saved",
+        "a27a66f",
+        f"{DURABILITY}/test_flush_faults.py::test_an_answer_that_cannot_be_about_the_save_leaves_everything_dirty",
+    ),
+    Bug(
+        "What was only read before a failover was remembered as what a server without epochs has: its next save overwrote others",
+        "83d504d",
+        f"{UNIT}/meta/test_epochless.py::test_what_was_only_read_is_not_remembered_as_what_stands",
+    ),
+    Bug(
+        "A shard that was handed over during a recovery's comparison came back with an old value",
+        "72e6fe8",
+        f"{UNIT}/test_recovery.py::test_what_is_removed_during_a_comparison_does_not_come_back",
+        "5b901e0",
+    ),
+    Bug(
+        "Behind a failed sync a later one was taken as proof that everything before it is on the disk",
+        "b44e1d2",
+        f"{UNIT}/test_cache.py::test_a_sync_behind_a_failed_one_proves_nothing",
+    ),
+    Bug(
+        "A retry of refused offsets replaced newer values that were in flight",
+        "5063da3",
+        f"{UNIT}/test_flush_faults.py::test_a_retry_of_what_was_refused_does_not_replace_a_newer_value_in_flight",
+        "03256be",
+    ),
+    Bug(
+        "Commits were taken before the store was open and verified",
+        "66a052c",
+        f"{INTEGRATION}/test_early_commits.py::test_before_the_store_is_open_and_verified_nothing_is_taken",
+    ),
+    Bug(
+        "A rewind before the end of the recovery reached a server without epochs, over what others had committed",
+        "84b8705",
+        f"{INTEGRATION}/test_early_commits.py::test_a_server_without_epochs_gets_no_rewind_before_the_recovery",
+    ),
+    Bug(
+        "A broker that lost its groups with its offsets got the groups back without offsets",
+        "459199c",
+        f"{INTEGRATION}/test_bridge.py::test_a_broker_that_lost_its_groups_gets_them_with_their_offsets",
+    ),
+    Bug(
+        "A broker that was asked in its first second after a kill did not get back what it had lost",
+        "2529004",
+        f"{INTEGRATION}/test_bridge.py::test_a_broker_in_its_first_second_gets_it_back_as_well",
+    ),
+    Bug(
+        "The plugin took an offset of another log when a consumer asked for one: on an empty disk messages were skipped",
+        "3d66e60",
+        command="mvn -q -f integrations/rocketmq/pom.xml test -Dtest=MirrorTest",
+        found_by="`make demo-rocketmq`",
+    ),
+    Bug(
+        "A Meta Service that was idle while a move of offsets ended read them at their former Raft group",
+        "24ece2b",
+        f"{DURABILITY}/test_rebalance.py::test_a_front_finds_everything_where_it_was_before_it_is_copied",
+    ),
+)
+REFUSED = (
+    Bug(
+        "A flipped bit in a table with nothing but bookkeeping stopped the Meta Service, and a repair found nothing to repair",
+        "a2e4b9d",
+        f"{UNIT}/metaservice/rocksdb/test_store.py::test_every_bit_of_the_tables_counts",
+    ),
+    Bug(
+        "A rewind from the largest epoch was acknowledged and refused for ever after",
+        "90ed958",
+        f"{UNIT}/test_bulk.py::test_any_epochs_are_decided_alike",
+    ),
+    Bug(
+        "A sync that found no space was taken for a broken disk: the adapter stopped instead of waiting for space",
+        "bbf8bfa",
+        f"{UNIT}/sidecar/storage/test_store.py::test_a_sync_that_finds_no_space_means_a_full_disk_until_the_store_is_opened_again",
+    ),
+    Bug(
+        "Named shards of groups from 10,000 shards on could not be read",
+        "9b2ebed",
+        f"{DURABILITY}/test_large_groups.py::test_one_shard_of_a_large_group_is_read_described_committed_and_reset",
+    ),
+    Bug(
+        "The write-ahead log of the Meta Service's store was never removed: the bookkeeping kept it",
+        "31c3dfd",
+        f"{UNIT}/test_meta_store.py::test_the_log_goes_when_its_rows_are_in_a_table",
+    ),
+    Bug(
+        "An adapter that waited for its vanished store ended itself at whatever else was in its place",
+        "cfdbc29",
+        f"{DURABILITY}/test_store_gone.py::test_the_same_directory_is_served_again_when_it_is_back_and_no_other",
+    ),
+    Bug(
+        "After a few slow answers a save carried so few offsets that a flush never caught up",
+        "d8bde0f",
+        f"{UNIT}/meta/test_save_window.py::test_it_never_shrinks_below_its_minimum",
+    ),
+)
+HELD_UP = (
+    Bug(
+        "The Meta Service died with SIGSEGV when its sync failed: the store was closed under a read",
+        "3fdb9f7",
+        f"{INTEGRATION}/test_ends.py::test_a_meta_store_that_fails_is_closed_whole",
+    ),
+    Bug(
+        "A client that was gone at a stop ended the process before it had drained",
+        "e4fa531",
+        f"{INTEGRATION}/http2/test_leaving.py::test_a_client_that_is_gone_holds_up_no_stop",
+        found_by="a run of CI",
+    ),
+    Bug(
+        "A storm of connections that reset their calls held up new ones for a minute and more",
+        "2dd34b4",
+        f"{INTEGRATION}/test_front_hostile.py::test_a_storm_of_resets_by_new_connections_holds_up_no_newcomer",
+    ),
+    Bug(
+        "One small request that names a large group many times took minutes and gigabytes",
+        "24aeda5",
+        "tests/contract/test_group_pages.py::test_a_request_that_names_too_much_is_refused",
+    ),
+    Bug(
+        "Idle connections took the file descriptors that the store needs",
+        "63deac7",
+        f"{INTEGRATION}/test_descriptors.py::test_idle_connections_leave_the_stores_their_files",
+    ),
+    Bug(
+        "A group that is too large for a change was loaded before it was refused",
+        "0fd4fdd",
+        f"{UNIT}/test_large.py::test_a_group_that_is_too_large_for_a_change_is_not_brought_here",
+    ),
+    Bug(
+        "A pattern over names, both chosen by callers, held the event loop for 0.4 s",
+        "4cc142c",
+        f"{UNIT}/sidecar/lag/test_filters.py::test_the_worst_pattern_over_the_worst_names_lets_other_work_run",
+    ),
+    Bug(
+        "Suggestions for a mistyped shard held up all commits while they were computed",
+        "ae78796",
+        f"{UNIT}/test_reset_names.py::test_suggestions_do_not_hold_up_commits",
+    ),
+    Bug(
+        "A hand-over waited for the end of a flush of minutes",
+        "377f522",
+        f"{UNIT}/sidecar/engine/test_urgent_flushes.py::test_a_hand_over_does_not_wait_for_the_rest_of_a_flush",
+    ),
+    Bug(
+        "A stop was held up by streams that came back",
+        "e6606b1",
+        f"{DURABILITY}/test_crash.py::test_a_stop_under_load_brings_everything_to_the_meta_service",
+    ),
+    Bug(
+        "A client that connected right after a restart inherited the reconnect pause of another client",
+        "36afc10",
+        f"{INTEGRATION}/test_client_reconnect.py::test_a_new_client_does_not_wait_for_the_reconnect_of_an_old_one",
+    ),
+    Bug(
+        "A server ended connections for too many pings",
+        "57312b8",
+        f"{INTEGRATION}/test_pings.py::test_pings_are_answered_and_end_no_connection",
+    ),
+    Bug(
+        "A page of the console that could not be made ended the others",
+        "2c5d01e",
+        f"{UNIT}/console/test_live.py::test_a_page_that_cannot_be_made_is_said_to_be_old",
+    ),
+)
+OPEN = (
+    Bug(
+        "The console sent an administrator's token to another machine in plaintext",
+        "f3e623c",
+        f"{INTEGRATION}/test_console_changes.py::test_a_token_goes_to_no_other_machine_in_plaintext",
+    ),
+    Bug(
+        "Stores, sockets and files were readable for others under a wide umask",
+        "8df30bd",
+        "tests/acceptance/test_modes.py::test_what_is_created_is_for_its_owner_alone",
+    ),
+    Bug(
+        "An import followed symbolic links inside a store that it was given",
+        "8df30bd",
+        f"{UNIT}/test_rocksdb_damage.py::test_a_link_in_a_store_is_refused_by_its_name",
+    ),
+    Bug(
+        "Credentials in a journal's URL were shown in the column segment, in logs and in errors",
+        "a3f9fab",
+        f"{UNIT}/pipeline/test_journal_credentials.py::test_tasks_read_the_segments_and_the_column_names_them_without_credentials",
+        "b9cddb4",
+    ),
+    Bug(
+        "Headers of any size were kept for a request to the console, if its packets were small",
+        "9c52e65",
+        f"{INTEGRATION}/test_console.py::test_a_request_with_a_head_that_is_too_large_is_refused",
+    ),
+)
+WRONG = (
+    Bug(
+        "With `wal_sync = always` the watermark was written before the sync: a power cut raised a false alarm of loss",
+        "452bbb9",
+        f"{UNIT}/test_cache.py::test_with_always_the_watermark_follows_the_sync",
+    ),
+    Bug(
+        "A CSV line of blanks beyond the limit was left out silently",
+        "83ed80b",
+        f"{UNIT}/test_formats_csv.py",
+        found_by="fuzzing with atheris",
+    ),
+    Bug(
+        "A JSON number that is cut behind its e was told with the wrong place, and what followed depended on the chunks",
+        "83ed80b",
+        f"{UNIT}/test_rocketmq_json.py",
+        found_by="fuzzing with atheris",
+    ),
+    Bug(
+        "A reset of a mistyped shard created it",
+        "065c5c1",
+        f"{UNIT}/test_reset_names.py::test_a_shard_without_an_offset_refuses_the_whole_reset",
+    ),
+    Bug(
+        "A page of the console hung with an adapter that does not answer: grpc.aio's cancellation was taken for the page's own",
+        "26999f1",
+        command="python -m tests.mutants (the fleet's), make console and SIGSTOP to an adapter",
+    ),
+)
+BY_SEVERITY = {
+    Severity.LOSS: LOSS,
+    Severity.REFUSED: REFUSED,
+    Severity.HELD_UP: HELD_UP,
+    Severity.OPEN: OPEN,
+    Severity.WRONG: WRONG,
+}
+BUGS = tuple((severity, bug) for severity, bugs in BY_SEVERITY.items() for bug in bugs)

@@ -1,0 +1,241 @@
+"""The machines of proof: for each, the command of its next slice, and how much of what a finished one has done.
+
+A slice is one command that takes seconds to a minute. Its line, environment included, repeats it.
+"""
+
+import json
+import random
+import shlex
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, get_args
+from xml.etree import ElementTree as ET
+
+from adapter.sidecar.config import WalSync
+from adapter.testing.sidecars import GRPC_SERVERS
+
+MODEL_RUNS = 100
+SOAK_CYCLES = 5
+KILLS = 5  # of the leader, in one slice
+FUZZ_INPUTS = 2_000
+HTTP2_EXAMPLES = 300
+WAL_SYNCS: tuple[WalSync, ...] = get_args(WalSync)
+DURABILITY = "tests/durability"
+
+Counts = Mapping[str, float]
+
+
+class Command(NamedTuple):
+    """What to run after `python -m`, with these variables. `seeds`: the first and the last seed that it uses."""
+
+    arguments: tuple[str, ...]
+    seeds: tuple[int, int]
+    variables: Mapping[str, str] = {}
+
+    def __str__(self) -> str:
+        """As it is typed."""
+        variables = [f"{name}={value}" for name, value in self.variables.items()]
+        return shlex.join([*variables, "python", "-m", *self.arguments])
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`next`: the command for a seed. `option`: what makes it write its counts to a file. `counts`: reads that file."""
+
+    name: str
+    text: str
+    next: Callable[[int], Command]
+    option: str
+    counts: Callable[[Path], Counts]
+
+
+def of_json(path: Path) -> Counts:
+    """What the command counted itself. Nothing if it ended before."""
+    try:
+        counts: Counts = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return counts
+
+
+def of_pytest(each: Callable[[str], Counts]) -> Callable[[Path], Counts]:
+    """By the tests that passed: `each` says what a test, by its name without parameters, has done."""
+
+    def counts(path: Path) -> Counts:
+        total: Counter[str] = Counter()
+        try:
+            cases = list(ET.parse(path).iter("testcase"))  # noqa: S314 - our own pytest wrote it
+        except (OSError, ET.ParseError):
+            return {}
+        for case in cases:
+            if case.find("skipped") is not None:
+                total["tests skipped"] += 1
+            elif case.find("failure") is None and case.find("error") is None:
+                total["tests passed"] += 1
+                total.update({name: int(count) for name, count in each(case.get("name", "").partition("[")[0]).items()})
+        return dict(total)
+
+    return counts
+
+
+def _pytest(seed: int, *arguments: str, **variables: str) -> Command:
+    return Command(
+        ("pytest", "-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit1", *arguments),
+        (seed, seed),
+        {"CRASH_SEED": str(seed), **variables},
+    )
+
+
+def _model(seed: int) -> Command:
+    arguments = ("tests.model", "--portion", str(MODEL_RUNS), "--seed", str(seed))
+    return Command(arguments, (seed, seed), {"PYTHONHASHSEED": "0"})
+
+
+def _soak(seed: int) -> Command:
+    rng = random.Random(seed)
+    kinds = ("--grpc-server", rng.choice(GRPC_SERVERS), "--wal-sync", rng.choice(WAL_SYNCS))
+    return Command(("tests.soak", "--cycles", str(SOAK_CYCLES), "--seed", str(seed), *kinds), (seed, seed))
+
+
+def _power_cuts(seed: int) -> Command:
+    return _pytest(seed, f"{DURABILITY}/test_power_cut.py", "-k", random.Random(seed).choice(GRPC_SERVERS))
+
+
+def _leader_kills(seed: int) -> Command:
+    timers = random.Random(seed).choice(("fast", "default"))
+    faults = f"{DURABILITY}/test_etcd_faults.py::test_kills_of_the_leader_lose_nothing"
+    return _pytest(seed, faults, ETCD_KILLS=str(KILLS), ETCD_TIMERS=timers)
+
+
+def _etcd(seed: int) -> Command:
+    tests = [
+        f"{DURABILITY}/test_etcd_partition.py",
+        f"{DURABILITY}/test_etcd_faults.py::test_a_frozen_leader_loses_nothing",
+        f"{DURABILITY}/test_etcd_faults.py::test_without_a_minority_saves_go_on_and_without_a_majority_adapters_do",
+        f"{DURABILITY}/test_etcd_faults.py::test_a_meta_that_dies_between_the_txn_and_its_reply_loses_nothing",
+        f"{DURABILITY}/test_etcd_faults.py::test_a_leader_whose_disk_fails_loses_nothing",
+    ]
+    return _pytest(seed, random.Random(seed).choice(tests))
+
+
+def _rebalances(seed: int) -> Command:
+    tests = [
+        f"{DURABILITY}/test_rebalance_faults.py",
+        f"{DURABILITY}/test_rebalance.py::test_rebalances_and_metas_that_die_at_every_point_lose_nothing",
+    ]
+    return _pytest(seed, random.Random(seed).choice(tests))
+
+
+def _hostile_peers(seed: int) -> Command:
+    tests = ["test_hostile_clients.py", "test_slow_clients.py"]
+    return _pytest(seed, f"tests/integration/http2/{random.Random(seed).choice(tests)}")
+
+
+def _fuzz(seed: int) -> Command:
+    return Command(("tests.fuzz.mutations", "--inputs", str(FUZZ_INPUTS), "--seed", str(seed)), (seed, seed))
+
+
+def _properties(seed: int) -> Command:
+    tests = [
+        "tests/unit/formats/test_fuzz.py",
+        "tests/unit/runtime/http2/test_properties.py",
+        "tests/unit/runtime/http2/test_machine.py",
+    ]
+    chosen = random.Random(seed).choice(tests)
+    return _pytest(seed, chosen, f"--hypothesis-seed={seed}", HTTP2_EXAMPLES=str(HTTP2_EXAMPLES))
+
+
+def _power_cuts_of(test: str) -> Counts:
+    """The other tests of that file change the boot id alone."""
+    cuts = {
+        "test_synced_acknowledgements_survive_a_power_cut",
+        "test_a_power_cut_takes_at_most_what_no_sync_had_covered",
+        "test_without_syncs_a_power_cut_is_alarmed",
+    }
+    return {"power cuts": 1} if test in cuts else {"reboots": 1}
+
+
+def _etcd_of(test: str) -> Counts:
+    members = 3
+    return {"members cut off": members} if "cut_off" in test else {"faults of members": 1}
+
+
+def _nothing_more(_: str) -> Counts:
+    return {}
+
+
+MACHINES = {
+    machine.name: machine
+    for machine in (
+        Machine(
+            "model",
+            "The production code in virtual time with random faults; all invariants after every step (`tests/model`).",
+            _model,
+            "--counts",
+            of_json,
+        ),
+        Machine(
+            "soak",
+            "Real processes, killed under load; what was acknowledged is read again (`tests/soak`). Both gRPC servers, all "
+            "three `wal_sync`.",
+            _soak,
+            "--counts",
+            of_json,
+        ),
+        Machine(
+            "power-cuts",
+            "An adapter's ext4 image, copied at some instant under load and started again (`test_power_cut.py`).",
+            _power_cuts,
+            "--junitxml",
+            of_pytest(_power_cuts_of),
+        ),
+        Machine(
+            "leader-kills",
+            "SIGKILL of etcd's leader under load (`test_etcd_faults.py`).",
+            _leader_kills,
+            "--junitxml",
+            of_pytest(lambda _: {"leader kills": KILLS}),
+        ),
+        Machine(
+            "etcd",
+            "Members of etcd cut off, frozen, without a disk; Meta Services that die (`test_etcd_partition.py`, "
+            "`test_etcd_faults.py`).",
+            _etcd,
+            "--junitxml",
+            of_pytest(_etcd_of),
+        ),
+        Machine(
+            "rebalances",
+            "Raft groups, Meta Services and the rebalance itself fail while offsets move (`test_rebalance_faults.py`, "
+            "`test_rebalance.py`).",
+            _rebalances,
+            "--junitxml",
+            of_pytest(_nothing_more),
+        ),
+        Machine(
+            "hostile-peers",
+            "Floods, broken frames and peers that read nothing, against the built-in server (`tests/integration/http2`).",
+            _hostile_peers,
+            "--junitxml",
+            of_pytest(_nothing_more),
+        ),
+        Machine(
+            "fuzz",
+            "Changed inputs for every parser: files of others, HTTP/2, RPC messages, forms of the console, settings, segments of "
+            "journals (`tests/fuzz`).",
+            _fuzz,
+            "--counts",
+            of_json,
+        ),
+        Machine(
+            "properties",
+            "Hypothesis draws files and HTTP/2 sessions and compares with a reference (`test_fuzz.py`, `test_properties.py`, "
+            "`test_machine.py`).",
+            _properties,
+            "--junitxml",
+            of_pytest(_nothing_more),
+        ),
+    )
+}

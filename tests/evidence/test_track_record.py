@@ -1,0 +1,88 @@
+"""docs/track-record.md is what the table of bugs gives, and the replays tell a bug from its fix."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.evidence.bugs import BUGS, Bug
+from tests.evidence.replay import Replay, replay, replays
+from tests.evidence.track_record import PAGE, page
+
+TEST = "from code import answer\n\ndef test_the_answer():\n    assert answer() == 42\n"
+
+
+def _git(directory: Path, *arguments: str) -> str:
+    settings = ("-c", "user.name=t", "-c", "user.email=t@localhost")
+    return subprocess.run(
+        ["git", *settings, *arguments], cwd=directory, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Three commits: wrong code, the fix, and the check that came later."""
+    _git(tmp_path, "init", "--quiet")
+    (tmp_path / "answers.py").write_text("def answer():\n    return 41\n")
+    _commit(tmp_path, "wrong")
+    (tmp_path / "answers.py").write_text("def answer():\n    return 42\n")
+    _commit(tmp_path, "fix")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_answers.py").write_text(TEST.replace("code", "answers"))
+    (tmp_path / "tests" / "test_nothing.py").write_text("def test_nothing():\n    pass\n")
+    (tmp_path / "tests" / "test_imports.py").write_text("from answers import question\n\ndef test_it():\n    pass\n")
+    _commit(tmp_path, "check")
+    return tmp_path
+
+
+def _commit(directory: Path, message: str) -> None:
+    _git(directory, "add", "--all")
+    _git(directory, "commit", "--quiet", "-m", message)
+
+
+@pytest.mark.parametrize(
+    ("test", "before", "after", "found"), [("answers", 1, 0, True), ("nothing", 0, 0, False), ("imports", 2, 2, False)]
+)
+def test_a_replay_needs_a_failure_before_the_fix_and_none_after_it(
+    repository: Path, test: str, before: int, after: int, *, found: bool
+) -> None:
+    """A check that cannot run on the commit before has found nothing. No worktree is left behind."""
+    fix, check = _git(repository, "rev-parse", "HEAD^"), _git(repository, "rev-parse", "HEAD")
+    done, text = replay(Bug("wrong", fix, f"tests/test_{test}.py", check), repository)
+    assert (done.before, done.after, done.found) == (before, after, found), text
+    assert len(_git(repository, "worktree", "list").splitlines()) == 1
+
+
+def test_the_page_is_what_the_table_gives() -> None:
+    """`python -m tests.evidence.replay --page` draws it again."""
+    assert PAGE.read_text(encoding="utf-8") == page(replays()), "run: python -m tests.evidence.replay --page"
+
+
+def test_the_page_shows_what_was_replayed() -> None:
+    """By the fix and the check, so that numbers may change."""
+    (_, first), (_, second) = [each for each in BUGS if each[1].test][:2]
+    done = {
+        (first.fix, first.test): Replay("2026-11-24", first.fix, first.test, 1, 0),
+        (second.fix, second.test): Replay("2026-11-25", second.fix, second.test, 0, 0),
+    }
+    text = page(done)
+    assert text.count("| 2026-11-24 |") == 1
+    assert text.count("| **not found**, 2026-11-25 |") == 1
+    assert "1 were replayed and found again" in text
+
+
+def test_every_bug_can_be_looked_for() -> None:
+    """At least 30 by a replay, the others by a command; none twice."""
+    assert all(bug.test or bug.command for _, bug in BUGS)
+    assert len({(bug.fix, bug.test) for _, bug in BUGS}) == len(BUGS)
+    assert sum(bool(bug.test) for _, bug in BUGS) >= 30
+
+
+@pytest.mark.parametrize(("fix", "after", "test"), [(bug.fix, bug.after or bug.fix, bug.test) for _, bug in BUGS if bug.test])
+def test_the_check_is_in_the_history(fix: str, after: str, test: str) -> None:
+    """With its file and its name, at the commit that is named, which has the fix."""
+    if subprocess.run(["git", "cat-file", "-e", f"{fix}^"], capture_output=True, check=False).returncode:
+        pytest.skip("the history is not here: a shallow clone, or no clone")
+    path, _, name = test.partition("::")
+    assert f"def {name}" in _git(Path.cwd(), "show", f"{after}:{path}")
+    assert subprocess.run(["git", "merge-base", "--is-ancestor", fix, after], check=False).returncode == 0
