@@ -7,14 +7,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from adapter.pipeline.session import spark_session
+from tests.pipeline.jvm import SHORT_LIVED
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session with two cores, as the CI machine has."""
     settings = {
-        # Half of the time of short queries is the compiler's second stage.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": SHORT_LIVED,
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),

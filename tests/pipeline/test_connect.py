@@ -16,6 +16,7 @@ from adapter.pipeline.jobs import Switches, run_job
 from adapter.testing.sidecars import sidecar_in_thread
 from adapter.testing.waiting import PATIENCE_S
 from tests.pipeline.bulk_meta import BulkMeta, serving
+from tests.pipeline.jvm import SHORT_LIVED
 from tests.pipeline.segments import commits, write_segment
 
 ROOT = Path(__file__).parent.parent.parent
@@ -79,7 +80,7 @@ def client(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
         [sys.executable, "-c", CLIENT, *arguments],
         env={
             **environment,
-            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "JDK_JAVA_OPTIONS": SHORT_LIVED,
             "PYTHONPATH": str(ROOT),
             "SPARK_LOCAL_IP": "127.0.0.1",
         },

@@ -12,11 +12,10 @@ from demo.pipeline_fleet import Fleet, run
 from demo.pipeline_load import Load, Way
 from demo.pipeline_scenario import below, clean, collect, held, write_config
 from demo.table import QueueOffset
+from tests.pipeline.jvm import SHORT_LIVED
 
 LOAD_TICKS = 130  # 6.5 s: one that stopped after 1.3 s is silent for longer than Burrow's window
 OUTAGE_TICKS = 20
-# Half of a short job is the compiler's second stage.
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 FIRST = 1_000  # where every shard's log ends at first
 
 

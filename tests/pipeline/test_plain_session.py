@@ -9,6 +9,7 @@ import pytest
 
 from adapter.pipeline.java import java_home
 from tests.pipeline.bulk_meta import BulkMeta, kill_the_caller, no_fault, serving
+from tests.pipeline.jvm import SHORT_LIVED
 
 ROOT = Path(__file__).parent.parent.parent
 LIMIT_S = 550  # far above what it takes
@@ -20,7 +21,7 @@ from pyspark.sql import SparkSession
 address = sys.argv[1]
 spark = (
     SparkSession.builder.master("local[2,3]").config("spark.ui.enabled", "false")
-    .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC").getOrCreate()
+    .config("spark.driver.extraJavaOptions", sys.argv[2]).getOrCreate()
 )
 rows = spark.range(0, 50_000, 1, 1).selectExpr(
     "'default' as namespace", "'g' as `group`", "concat('s', id) as shard", "id as offset"
@@ -38,7 +39,7 @@ def test_a_plain_session_knows_the_source_and_repeats_a_task_that_was_killed_hal
     environment = {**os.environ, "JAVA_HOME": str(java_home(os.environ)), "PYSPARK_PYTHON": sys.executable}
     with serving(meta) as address:
         ran = subprocess.run(
-            [sys.executable, "-c", PLAIN, address],
+            [sys.executable, "-c", PLAIN, address, SHORT_LIVED],
             cwd=tmp_path,
             env={**environment, "PYTHONPATH": str(ROOT)},
             capture_output=True,

@@ -1,13 +1,13 @@
 """The job `import`: reads files of offsets, and writes the tables `preview` and `rejects`.
 
 With --apply it merges the rows of `preview`, reads them back, and writes the table `applied`. Only rows of the table `preview`
-are merged. An unreadable row goes to `rejects`, and does not stop the others. A run that is killed has merged a part at most, and
-its last table has no file `_SUCCESS`; the next run merges the rest.
+are merged. An unreadable row goes to `rejects`, and does not stop the others. A run that is killed has merged a part at most;
+the next run merges the rest.
 """
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+import uuid
+from collections.abc import Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -20,10 +20,9 @@ from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
 from adapter.pipeline.offsets.options import ReadOptions, WriteOptions, parse_options
 from adapter.pipeline.offsets.reader import OffsetsReader
 from adapter.pipeline.offsets.writer import OffsetsWriter
-from adapter.pipeline.places import data_files, unusable
 from adapter.pipeline.transfer import imports
 from adapter.pipeline.transfer.import_files import find_files, pieces
-from adapter.pipeline.transfer.import_tasks import COUNTS, MESSAGES, REJECTS, Work, unpacked, write_part
+from adapter.pipeline.transfer.import_tasks import COUNTS, MESSAGES, REJECTS, Work, publish, unpacked
 from adapter.pipeline.transfer.imports import APPLIED, PREVIEW
 from adapter.pipeline.transfer.summary import show_counts, show_rejects
 from adapter.runtime.wording import counted
@@ -60,16 +59,16 @@ class _Import:
     def look(self) -> int:
         """Write the tables `preview` and `rejects`, and show their summary; returns the number of rejects."""
         work = self._work
-        with (
-            self._switches.step("reading the files and the Meta Service"),
-            self._tables(preview=PREVIEW, rejects=imports.REJECTS),
-        ):
+        with self._switches.step("reading the files and the Meta Service"):
             read = self._over(len(work.pieces) + len(work.parts)).mapInArrow(work.read, _MESSAGES)
             told = self._by_bucket(read).mapInArrow(work.compare, _MESSAGES).collect()
-        found = {row.bucket: unpacked(row.data) for row in told if row.kind == COUNTS}
+            found = {row.bucket: unpacked(row.data) for row in told if row.kind == COUNTS}
+            refused = sorted((row.number, row.data) for row in told if row.kind == REJECTS)
+            self._publish("preview", PREVIEW, sorted(found))
+            self._publish("rejects", imports.REJECTS, [number for number, _ in refused])
         self._merging = sorted(bucket for bucket, counts in found.items() if imports.changes(counts))
         show_counts(imports.summed(list(found.values())), imports.COUNTS, self._switches)
-        rejected = [json.loads(row.data) for row in sorted(told, key=lambda row: row.number) if row.kind == REJECTS]
+        rejected = [json.loads(data) for _, data in refused]
         first = [_line(**row) for some in rejected for row in some["first"]]
         return show_rejects(sum(some["count"] for some in rejected), first, self._switches)
 
@@ -81,11 +80,12 @@ class _Import:
             if merging:
                 merge = partial(work.merge, buckets=merging, writer=self._writer)
                 self._over(len(merging), MERGING_TASKS).mapInArrow(merge, _MESSAGES).collect()
-        with self._switches.step("reading back"), self._tables(applied=APPLIED):
+        with self._switches.step("reading back"):
             if merging:
                 read = self._over(len(work.parts)).mapInArrow(work.read_back, _MESSAGES)
                 verify = partial(work.verify, merged=frozenset(merging))
                 told = self._by_bucket(read).mapInArrow(verify, _MESSAGES).collect()
+            self._publish("applied", APPLIED, sorted(row.bucket for row in told))
         found = [json.loads(row.data) for row in told]
         total, below = sum(row["merged"] for row in found), sum(int(row["below"]) for row in found)
         self._switches.tell(f"{counted(total, 'offset')} merged, {below:,} of them below what was merged")
@@ -98,23 +98,10 @@ class _Import:
     def _by_bucket(self, messages: DataFrame) -> DataFrame:
         return messages.repartitionById(self._work.buckets, "bucket")
 
-    @contextmanager
-    def _tables(self, **schemas: pa.Schema) -> Iterator[None]:
-        """Empty these tables, and mark them as complete at the end, as Spark does. A table without rows has one empty file."""
-        if not self._work.output:
-            yield
-            return
-        places = {name: self._work.output / name for name in schemas}
-        try:
-            for place in places.values():
-                place.delete_tree()
-            yield
-            for name, place in places.items():
-                if not any(data_files(place)):
-                    write_part(place / "part-00000.parquet", schemas[name].empty_table())
-                (place / "_SUCCESS").write(b"")
-        except OSError as error:
-            raise unusable(self._work.output, "[import] output", error) from error
+    def _publish(self, name: str, schema: pa.Schema, numbers: Sequence[int]) -> None:
+        """Make the parts with these numbers a table. Raises AdapterError, ConfigError."""
+        if self._work.output:
+            publish(self._work.output / name, [self._work.part_name(number) for number in numbers], schema)
 
 
 def _work(section: ImportSection, meta: MetaSection, *, dry_run: bool) -> Work:
@@ -128,7 +115,7 @@ def _work(section: ImportSection, meta: MetaSection, *, dry_run: bool) -> Work:
     rows = sum(piece.end - piece.start for piece in found) // ROW_BYTES
     buckets = max(-(-rows // BUCKET_ROWS), len(parts))
     output = None if dry_run else section.output
-    return Work(section, output, found, reader, parts, buckets)
+    return Work(section, output, uuid.uuid4().hex[:12], found, reader, parts, buckets)
 
 
 def _line(file: str, place: str, reason: str, **_: str) -> str:

@@ -1,14 +1,15 @@
 """The work of an import in Spark's workers: read, compare, merge, read back. Rows stay in Arrow columns; the JVM sees none.
 
-Between two stages, rows travel as blobs, one for each bucket of keys. What a task writes has the number of its bucket or of its
-first piece as name, so that a repeated task replaces it; a repeated merge changes nothing.
+Between two stages, rows travel as blobs, one for each bucket of keys. What a task writes is named by the run and by its bucket or
+its first piece, so that a repeated task replaces it; a repeated merge changes nothing.
 """
 
 import json
+import uuid
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from io import BytesIO
 from typing import Any
 
@@ -18,11 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from adapter.errors import ConfigError
+from adapter.errors import AdapterError, ConfigError
 from adapter.pipeline.config import ImportSection
 from adapter.pipeline.offsets.reader import OffsetsReader
 from adapter.pipeline.offsets.writer import OffsetsWriter
 from adapter.pipeline.places import Place, unusable
+from adapter.pipeline.tables import MANIFEST, File
 from adapter.pipeline.transfer import imports
 from adapter.pipeline.transfer.import_entries import entries
 from adapter.pipeline.transfer.import_files import Piece
@@ -42,10 +44,11 @@ Batches = Iterable[pa.RecordBatch]
 
 @dataclass(frozen=True)
 class Work:
-    """What all tasks of an import share. `output` None: a dry run, which writes no table."""
+    """What all tasks of an import share. `output` None: a dry run, which writes no table. `run`: a name that is used once."""
 
     section: ImportSection
     output: Place | None
+    run: str
     pieces: Sequence[Piece]
     reader: OffsetsReader
     parts: Sequence[Any]  # of the reader
@@ -128,7 +131,11 @@ class Work:
 
     def _part(self, table: str, number: int) -> Place:
         assert self.output, "a dry run has no tables"  # noqa: S101
-        return self.output / f"{table}/part-{number:05d}.parquet"
+        return self.output / f"{table}/{self.part_name(number)}"
+
+    def part_name(self, number: int) -> str:
+        """The file of a part of a table."""
+        return f"{self.run}-{number:05d}.parquet"
 
     def _blobs(self, kind: str, number: int, rows: pa.Table, *, empty: bool = False) -> pa.RecordBatch:
         """Messages with the rows of each bucket, in their order. `empty`: also for buckets without rows."""
@@ -152,9 +159,33 @@ class Work:
 def write_part(place: Place, rows: pa.Table) -> None:
     """Write a Parquet file, whole or not at all. Raises ConfigError, InvalidInputError."""
     buffer = BytesIO()
-    pq.write_table(rows, buffer)
+    pq.write_table(rows, buffer, row_group_size=max(rows.num_rows, 1))  # one row group, as the manifest says
     try:
         place.write(buffer.getvalue())
+    except OSError as error:
+        raise unusable(place, "[import] output", error) from error
+
+
+def publish(place: Place, parts: Sequence[str], schema: pa.Schema) -> None:
+    """Make these files a table, as `pipeline.tables` does: write its manifest, then delete all other files. On the driver.
+
+    Raises AdapterError if a file is not seen here, ConfigError.
+    """
+    if not parts:  # a reader of the directory finds the columns
+        parts = [f"{uuid.uuid4().hex}.parquet"]
+        write_part(place / parts[0], schema.empty_table())
+    try:
+        seen = {entry.path: entry.size for entry in place.entries()}
+        missing = [part for part in parts if part not in seen]
+        if missing:
+            raise AdapterError(
+                f"{place}: {len(missing)} of {len(parts)} files that workers wrote are not seen here, such as {missing[0]}: "
+                "name a directory that every machine shares, or a URL"
+            )
+        files = [asdict(File(part, seen[part], 1)) for part in parts]
+        (place / MANIFEST).write(json.dumps({"files": files}).encode())
+        for other in seen.keys() - {MANIFEST, *parts}:
+            (place / other).delete()
     except OSError as error:
         raise unusable(place, "[import] output", error) from error
 

@@ -1,5 +1,6 @@
 """What Spark's workers do in an import, without Spark: rows by bucket, tables, and that a repeated task changes nothing."""
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -8,14 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from adapter.errors import ConfigError
+from adapter.errors import AdapterError, ConfigError
 from adapter.model.schemas import RECORDS
 from adapter.pipeline.config import ImportSection
 from adapter.pipeline.offsets.reader import OffsetsReader
 from adapter.pipeline.offsets.writer import OffsetsWriter
 from adapter.pipeline.places import Place
 from adapter.pipeline.transfer.import_files import Piece
-from adapter.pipeline.transfer.import_tasks import COUNTS, REJECTS, Work, buckets_of, unpacked
+from adapter.pipeline.transfer.import_tasks import COUNTS, REJECTS, Work, buckets_of, publish, unpacked, write_part
 
 BUCKETS = 5
 
@@ -54,7 +55,7 @@ def work(tmp_path: Path, texts: Sequence[str], stored: dict[str, tuple[int, int]
         pieces.append(Piece(str(path), 1, 0, len(text)))
     section = ImportSection(format="kafka-csv", namespace="n")
     reader = cast("OffsetsReader", Stored(stored or {}))
-    return Work(section, Place.of(tmp_path / "out"), pieces, reader, ["all"], BUCKETS)
+    return Work(section, Place.of(tmp_path / "out"), "run", pieces, reader, ["all"], BUCKETS)
 
 
 def numbers(*values: int) -> list[pa.RecordBatch]:
@@ -134,13 +135,41 @@ def test_only_rows_of_the_preview_that_raise_an_offset_are_merged_and_read_back(
 
 def test_a_preview_that_another_machine_has_is_told_as_such(tmp_path: Path) -> None:
     """Not as a missing file somewhere in Spark."""
-    with pytest.raises(ConfigError, match=r"part-00003.parquet: is gone, and a worker wrote it: \[import\] output has to be"):
+    with pytest.raises(ConfigError, match=r"run-00003.parquet: is gone, and a worker wrote it: \[import\] output has to be"):
         list(work(tmp_path, TEXTS).merge(numbers(0), [3], cast("OffsetsWriter", Merged())))
 
 
 def test_a_dry_run_writes_no_table(tmp_path: Path) -> None:
     """But it tells the same."""
     job = work(tmp_path, TEXTS)
-    dry = Work(job.section, None, job.pieces, job.reader, job.parts, BUCKETS)
+    dry = Work(job.section, None, job.run, job.pieces, job.reader, job.parts, BUCKETS)
     assert rows(list(dry.compare(dry.read(numbers(0, 1, 2, 3))))) == rows(list(job.compare(job.read(numbers(0, 1, 2, 3)))))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.csv", "1.csv", "2.csv", "out"]
+
+
+def test_a_table_is_its_manifest_and_what_other_runs_left_is_deleted(tmp_path: Path) -> None:
+    """A table without rows has a file with the columns."""
+    place = Place.of(tmp_path / "preview")
+    schema = pa.schema([("a", pa.int64())])
+    write_part(place / "old-00000.parquet", schema.empty_table())
+    write_part(place / "run-00001.parquet", pa.table({"a": [1]}, schema))
+    publish(place, ["run-00001.parquet"], schema)
+    assert sorted(path.name for path in (tmp_path / "preview").iterdir()) == ["_manifest.json", "run-00001.parquet"]
+    (file,) = json.loads((place / "_manifest.json").read())["files"]
+    assert file == {"name": "run-00001.parquet", "size": (tmp_path / "preview" / file["name"]).stat().st_size, "groups": 1}
+    publish(place, [], schema)
+    assert pq.read_table(tmp_path / "preview").schema == schema
+    assert pq.read_table(tmp_path / "preview").num_rows == 0
+
+
+def test_a_table_that_workers_wrote_elsewhere_is_not_published(tmp_path: Path) -> None:
+    """As when each machine has a directory of its own: the previous table stands."""
+    place = Place.of(tmp_path / "preview")
+    schema = pa.schema([("a", pa.int64())])
+    publish(place, [], schema)
+    before = (place / "_manifest.json").read()
+    with pytest.raises(
+        AdapterError, match=r"preview: 1 of 1 files that workers wrote are not seen here, such as run-7\.parquet: name"
+    ):
+        publish(place, ["run-7.parquet"], schema)
+    assert (place / "_manifest.json").read() == before
