@@ -5,15 +5,15 @@ from tests.mutants.mutant import Mutant
 CONSOLE_MUTANTS = (
     Mutant(
         "console-without-escaping",
-        "console/pages.py",
-        "            autoescape=True,\n",
-        "            autoescape=False,\n",
+        "look/pages.py",
+        "        autoescape=True,\n",
+        "        autoescape=False,\n",
         "whoever names a group runs a script in the browser of the person on call",
         ("unit/console/test_pages.py::test_a_hostile_name_is_text_wherever_it_is_shown",),
     ),
     Mutant(
         "console-shows-directions",
-        "console/shown.py",
+        "look/shown.py",
         '    return letter in _KEPT or unicodedata.category(letter)[0] not in {"C", "Z"}\n',
         '    return letter in _KEPT or unicodedata.category(letter)[0] not in {"Z"}\n',
         "a name that is turned around looks like another one, which is reset then",
