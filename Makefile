@@ -4,7 +4,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SPARK_STAMP := $(VENV)/.installed-spark
-SPARK_CLASSES := build/spark-classes.jsa
 RELEASE := $(VENV)/release
 RELEASE_STAMP := $(RELEASE)/.installed
 INTEROP := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/offset-adapter-interop
@@ -27,9 +26,6 @@ $(STAMP): requirements/dev.lock pyproject.toml
 $(SPARK_STAMP): $(STAMP) requirements/spark.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/spark.lock
 	@touch $(SPARK_STAMP)
-
-$(SPARK_CLASSES): $(SPARK_STAMP) tests/pipeline/jvm.py
-	$(BIN)/python -m tests.pipeline.jvm
 
 $(BENCH_STAMP): $(SPARK_STAMP) requirements/bench.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bench.lock
@@ -75,7 +71,7 @@ example: $(STAMP) ## Show a real consumer: NATS JetStream, kills, positions in t
 check: $(SPARK_STAMP) lint types ## The inner loop: format, lint, import contracts, types, unit tests; some three minutes
 	$(BIN)/python -m pytest --quiet --numprocesses=$(or $(JOBS),3) --dist=loadfile tests/unit tests/mutants
 
-test: $(SPARK_STAMP) $(SPARK_CLASSES) tools lint types proto-check ## Run all checks: format, lint, types, generated code, tests
+test: $(SPARK_STAMP) tools lint types proto-check ## Run all checks: format, lint, types, generated code, tests
 	$(BIN)/python -m pytest --numprocesses=$(or $(JOBS),4) --dist=loadfile -p tests.pipeline.spreading $(if $(COVERAGE),--cov --cov-report=) \
 	  $(if $(RERUNS),--reruns 1 --max-suite-reruns $(RERUNS) --rerun-show-tracebacks)
 

@@ -15,12 +15,11 @@ import pyspark
 from adapter.pipeline.cli import ENTRY
 from adapter.pipeline.java import java_home
 from adapter.testing.processes import free_port
+from tests.pipeline.jvm import SHORT_LIVED
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 240.0  # until a JVM is there, on a machine that may be busy
 _SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
-# Half of a short job is the compiler's second stage.
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ import pytest
 
 from adapter.pipeline.cli import ENTRY
 from adapter.pipeline.java import java_home
+from tests.pipeline.jvm import SHORT_LIVED
 
-# Half of a short job is the compiler's second stage.
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 pytestmark = pytest.mark.timeout(600)  # two JVMs, and everything that they load, on a machine that may be busy
 
 SESSION = """

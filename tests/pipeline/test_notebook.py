@@ -7,10 +7,10 @@ import pytest
 from nbclient import NotebookClient
 from nbformat import NotebookNode, read
 
+from tests.pipeline.jvm import SHORT_LIVED
 from tests.pipeline.segments import START, journal_table, write_segment
 
 ROOT = Path(__file__).parents[2]
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 MINUTES = 30
 STOPS_AT = 15
 
