@@ -22,6 +22,8 @@ END_S = 30.0  # for a slice to end after SIGINT, with its processes
 SEED_MAX = 2**32
 OWN_FILES = (":!evidence", ":!docs/evidence*")  # what a run itself writes makes no commit dirty
 
+_TICK_S = 0.1  # to which times are rounded: a slice that takes none would come again and again
+
 
 class StoppedError(Exception):
     """SIGINT or SIGTERM came."""
@@ -45,7 +47,7 @@ def spend(
                 record = run(machine, rng.randrange(SEED_MAX))
                 append(path, record)
                 done.append(record)
-                spent[machine.name] += record.seconds
+                spent[machine.name] += max(record.seconds, _TICK_S)
                 told(machine, record)
     except StoppedError:
         pass

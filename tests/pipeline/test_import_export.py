@@ -208,7 +208,7 @@ def test_an_import_that_was_killed_is_completed_by_the_next(
         assert jobs.import_files(file, format="kafka-csv") == DONE
     assert {key.shard: record.offset for key, record in meta.records.items()} == {f"t/{number}": number for number in range(MANY)}
     merged = sum(row["change"] == "unchanged" for row in jobs.table("preview"))  # a task of the first run may have ended since
-    assert 0 < merged < MANY
+    assert 0 < merged <= MANY
     assert len(jobs.table("applied")) == MANY - merged
     manifest = json.loads((tmp_path / "import" / "preview" / "_manifest.json").read_bytes())
     files = {path.name for path in (tmp_path / "import" / "preview").glob("*.parquet")}

@@ -79,7 +79,7 @@ async def test_the_live_table_follows_all_of_them() -> None:
         feed = FleetFeed(fleet, lag_pb.LagFilter())
         async with screen_of(feed, WIDE) as screen:
             await screen.until(lambda: sorted(screen.names) == ["a", "b", "c"])
-            assert screen.lines[0].startswith("fleet of 2 adapters  live")
+            await screen.until(lambda: screen.lines[0].startswith("fleet of 2 adapters  live"))
             second.set_group("b", [shard_lag("b/0", 1, 9, status=lag_pb.STOP)])
             second.remove("c")
             await screen.until(lambda: screen.names == ["b", "a"])
