@@ -54,7 +54,11 @@ def write(tables: Path, name: str, batch: int, rows: Iterable[Mapping[str, Any]]
     directory = tables / name / f"batch={batch}"
     directory.mkdir(parents=True, exist_ok=True)
     full = [{column: row.get(column) for column in columns} for row in rows]
-    pq.write_table(pa.Table.from_pylist(full, schema), directory / "part-00000.parquet")
+    table = pa.Table.from_pylist(full, schema)
+    for place, field in enumerate(schema):
+        if field.type == pa.string():  # as the job writes names
+            table = table.set_column(place, field.name, table.column(place).dictionary_encode())
+    pq.write_table(table, directory / "part-00000.parquet")
 
 
 def group(name: str, status: str = "OK", lag: int | None = 0, seconds: float | None = None, **others: Any) -> dict[str, Any]:

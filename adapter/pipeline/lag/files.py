@@ -161,4 +161,6 @@ def _read(place: Place, columns: Sequence[str] | None) -> pa.Table:
             table: Any = pq.ParquetFile(file).read(columns=columns)
     except pa.ArrowInvalid as error:
         raise AdapterError(f"{place}: is damaged: {error}") from error
-    return table
+    # In memory, names that repeat are dictionaries, which pyarrow does not sort.
+    plain = [field.with_type(pa.string()) if pa.types.is_dictionary(field.type) else field for field in table.schema]
+    return table.cast(pa.schema(plain, table.schema.metadata))
