@@ -59,7 +59,7 @@ _KNOWN: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 
 
 def in_one_line(error: Exception) -> str:
-    """What to tell of an error of SPARK_ERRORS, or of an OSError."""
+    """What to tell of an error of SPARK_ERRORS, of an OSError, or of one of ours."""
     if isinstance(error, OSError):
         return _of_file(error)
     text = str(error)

@@ -75,7 +75,7 @@ class LagDisplay:
 
 def worst(groups: pa.Table, count: int) -> list[dict[str, object]]:
     """Some rows of the table `groups`, the worst first: by status, then by lag, an unknown one last."""
-    level = pc.index_in(groups["status"].cast(pa.string()), pa.array(SEVERITY))
+    level = pc.index_in(groups["status"], pa.array(SEVERITY))
     ordered = groups.append_column("level", level)
     order = [("level", "descending"), ("total_lag", "descending"), ("namespace", "ascending"), ("group", "ascending")]
     rows: list[dict[str, object]] = ordered.take(pc.sort_indices(ordered, order)[:count]).to_pylist()

@@ -6,7 +6,6 @@ the journals, not on the time at which they are read. Journals are not changed.
 
 import hashlib
 import json
-import re
 import signal
 import time
 from collections.abc import Iterator
@@ -31,13 +30,12 @@ from adapter.pipeline.lag.metrics import LagMetrics, observed
 from adapter.pipeline.lag.publisher import Publisher
 from adapter.pipeline.lag.stages import PLANNED_US
 from adapter.pipeline.places import Place, unusable
+from adapter.pipeline.spark_errors import in_one_line
 
 # The size of a batch, compressed: some millions of rows, so that nothing that a batch shuffles is large.
 BATCH_BYTES = 64 * 2**20
 _POLL_S = 1
 _PATIENCE_S = 60.0
-# An error in the last line of a traceback.
-_RAISED = re.compile(r"^(?:[\w.]*\.)?\w*(?:Error|Exception): (.+)$", re.MULTILINE)
 
 
 def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
@@ -63,7 +61,7 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
             _follow(query, stop)
         except StreamingQueryException as error:
             if not stop.is_set():  # a Ctrl-C may have ended the workers, which is no failure
-                switches.tell(f"lag: stopped by an error: {cause(display.failure or error)}")
+                switches.tell(f"lag: stopped by an error: {in_one_line(display.failure or error)}")
                 return NOT_AS_ASKED
     switches.tell(display.summary())
     return WITH_REJECTS if switches.available_now and display.rejects else DONE
@@ -90,13 +88,6 @@ def plan_of(checkpoint: Place, batch: int) -> str:
         return hashlib.sha256((checkpoint / f"offsets/{batch}").read()).hexdigest()
     except (OSError, ConfigError):  # a file system that only Spark has: such a batch is done again
         return ""
-
-
-def cause(error: BaseException) -> str:
-    """An error in one line: the last error of a traceback from a Spark worker, otherwise the first line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    found = _RAISED.findall(str(error))
-    return found[-1].strip() if found else next(iter(lines), type(error).__name__)
 
 
 def _publisher(files: LagFiles, section: LagSection, check: Check) -> Publisher:
