@@ -110,9 +110,8 @@ async def _requests(keys: int, more: int) -> Requests:
             )
         )
     prefix = pack_names(CLUSTER)
-    rows = sorted(
-        (prefix + key, record) for merge in requests.merges for key, record in zip(merge.keys, merge.records, strict=True)
-    )
+    merges = requests.merges
+    rows = sorted((prefix + key, value) for merge in merges for key, value in zip(merge.keys, merge.records, strict=True))
     for at in range(0, keys, CHUNK):
         columns = Columns()
         columns.add(*zip(*rows[at : at + CHUNK], strict=True))

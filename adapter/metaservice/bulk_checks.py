@@ -6,6 +6,7 @@ SaveOffsetData; both ways have the same result.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -110,8 +111,13 @@ class Column(NamedTuple):
 
     def values(self, skip: int = 0) -> list[bytes]:
         """The values, each without its first `skip` bytes."""
+        sizes = np.diff(self.ends)
+        if len(sizes) and skip < sizes[0] and (sizes == sizes[0]).all():
+            rows = np.frombuffer(self.data, np.uint8).reshape(-1, sizes[0])[:, skip:]
+            values: list[bytes] = np.ascontiguousarray(rows).view(f"V{rows.shape[1]}").ravel().tolist()
+            return values
         data, ends = self.data, self.ends.tolist()
-        return [data[start + skip : end] for start, end in zip(ends, ends[1:], strict=False)]
+        return [data[start + skip : end] for start, end in pairwise(ends)]
 
 
 async def check(keys: Sequence[bytes], records: Sequence[bytes], now_ms: int) -> Checked:
@@ -182,7 +188,7 @@ def _plain_keys(keys: Column, prefix: bytes) -> tuple[_Bools, _Ints]:
     text[starts] = _SPACE
     if prefix:
         plain[plain] = (_pieces(data, starts[plain], len(prefix)) == np.frombuffer(prefix, np.uint8)).all(axis=1)
-        _pieces_of(text, len(prefix))[starts[plain]] = _SPACE
+        _pieces_of(text, len(prefix))[starts[plain]] = b" " * len(prefix)
     at = starts + len(prefix)
     shards = at
     for _ in OffsetKey._fields:
@@ -198,9 +204,9 @@ def _plain_keys(keys: Column, prefix: bytes) -> tuple[_Bools, _Ints]:
 
 
 def _plain_records(records: Column, plain: _Bools, keys: Column, shards: _Ints, now_ms: int) -> tuple[Column, int, _Bools]:
-    """Which of the `plain` keys have a record that is certainly good; those in the form in which they are merged, their newest time.
+    """The records in the form in which they are merged, their newest time (Unix ms), and which of them are certainly good.
 
-    `shards`: where the shards begin in `keys`.
+    `plain`: those whose keys are; only they count. `shards`: where the shards begin in `keys`.
     """
     size = len(records.data)
     data = np.frombuffer(records.data + b" " * _SIZE, np.uint8).copy()  # so that a whole head is from each start on
@@ -225,7 +231,7 @@ def _plain_records(records: Column, plain: _Bools, keys: Column, shards: _Ints, 
         heads[timeless, TIME] = np.frombuffer(now_ms.to_bytes(8, "big"), np.uint8)
     newest_ms = int(times[plain].max(initial=0))
     if not alike:
-        _pieces_of(data, _SIZE)[starts[plain]] = heads[plain]
+        _pieces_of(data, _SIZE)[starts[plain]] = heads.view(f"V{_SIZE}").ravel()[plain]
     return Column(data[:size].tobytes(), records.ends), newest_ms, plain
 
 
@@ -233,7 +239,7 @@ def _plain_labels(data: _Bytes, records: Column, plain: _Bools, labels: _Ints, t
     """Those of the `plain` records whose topic and metadata are printable. `labels`: where the topics begin in `data`."""
     text = data.copy()
     text[records.ends] = _SPACE
-    _pieces_of(text, _SIZE)[records.ends[:-1][plain]] = _SPACE
+    _pieces_of(text, _SIZE)[records.ends[:-1][plain]] = b" " * _SIZE
     # The two are beside each other in `text`, so that a character could begin in the one and end in the other.
     mask, continues = _CONTINUES
     plain &= (metadata == 0) | (data[np.where(plain, labels + topics, 0)] & mask != continues)
@@ -265,13 +271,12 @@ def _same(data: _Bytes, at: _Ints, sizes: _Ints, other: _Bytes, others_at: _Ints
 
 def _pieces(data: _Bytes, at: _Ints, size: int) -> _Bytes:
     """A copy of the `size` bytes from each position `at` on, as rows of a matrix."""
-    found: _Bytes = _pieces_of(data, size)[at]
-    return found
+    return _pieces_of(data, size)[at].view(np.uint8).reshape(-1, size)
 
 
-def _pieces_of(data: _Bytes, size: int) -> _Bytes:
-    """All pieces of `size` bytes, as rows of a matrix over the same memory."""
-    return np.lib.stride_tricks.sliding_window_view(data, size, writeable=data.flags.writeable)
+def _pieces_of(data: _Bytes, size: int) -> npt.NDArray[np.void]:
+    """The `size` bytes from each position on, over the same memory. Whole pieces are copied much faster than their bytes."""
+    return np.ndarray(len(data) - size + 1, f"V{size}", data, strides=1)
 
 
 def _ends(sizes: npt.NDArray[np.integer]) -> _Ints:

@@ -115,11 +115,9 @@ def encode_columns(batch: pa.RecordBatch, *front: str) -> tuple[pa.BinaryArray, 
 
 def as_sized(column: pa.BinaryArray) -> tuple[bytes, bytes]:
     """The values of a column without nulls one after the other, and their sizes: both as in `PackedRows`."""
-    ends = _ends(column)
-    data = column.buffers()[2]
-    return data.slice(ends[0], ends[-1] - ends[0]).to_pybytes() if data is not None else b"", np.diff(ends).astype(
-        _SIZE
-    ).tobytes()
+    ends, data = _ends(column), column.buffers()[2]
+    joined = bytes(data[ends[0] : ends[-1]]) if data is not None else b""
+    return joined, np.diff(ends).astype(_SIZE).tobytes()
 
 
 def as_bytes(column: pa.BinaryArray) -> list[bytes]:

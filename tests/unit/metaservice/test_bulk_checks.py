@@ -168,10 +168,10 @@ def test_the_newest_time_is_that_of_the_good_entries() -> None:
     """By it a future time is noticed. An entry without a time has that of the check."""
     times = {(5, 7): 7, (5, NOW_MS + 9): NOW_MS + 9, (0, 5): NOW_MS, (): 0}
     for ends in (b"", b"x"):  # plain, and checked one by one
-        for given, newest_ms in times.items():
-            records = [encode_record(record(1, committed_at_ms=at_ms, topic="s" if ends else "")) for at_ms in given]
+        for sent, newest_ms in times.items():
+            records = [encode_record(record(1, committed_at_ms=at_ms, topic="s" if ends else "")) for at_ms in sent]
             bad = [encode_record(record(1, committed_at_ms=2**50)) + b"x"]
-            assert checked([KEY] * (len(given) + 1), records + bad).newest_ms == newest_ms
+            assert checked([KEY] * (len(sent) + 1), records + bad).newest_ms == newest_ms
 
 
 def test_a_key_of_another_cluster_is_rejected() -> None:
