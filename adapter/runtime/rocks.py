@@ -311,7 +311,7 @@ def rows_between(db: Rdict, keys: Sequence[bytes]) -> dict[bytes, bytes] | None:
     row = next(rows, None)
     if row is not None and row[0] != first:
         return None
-    found = dict(islice(rows, len(keys)))
+    found = dict(islice(rows, len(keys) - 1))
     last = next(reversed(found), first)
     if row is not None:
         found[first] = row[1]

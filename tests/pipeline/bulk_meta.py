@@ -42,6 +42,8 @@ class BulkMeta:
         reply = meta_pb.MergeOffsetDataReply()
         with self._lock:
             self._check(context)
+            if not self.knows_columns:
+                request.ClearField("packed")
             self.merges.append(len(request.packed.key_sizes) // 2)
             self.bytes.append(request.ByteSize())
             if self.faults:

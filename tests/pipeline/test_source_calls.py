@@ -114,6 +114,14 @@ def test_a_server_that_does_not_answer_in_columns_is_refused() -> None:
         calls.scan("", "", 10, b"", b"")
 
 
+def test_a_server_that_does_not_take_columns_is_refused() -> None:
+    """An older version would see no rows, and merge none of them."""
+    meta = BulkMeta()
+    meta.knows_columns = False
+    with serving(meta) as address, closing(calls_to(address)) as calls, pytest.raises(RefusedError, match="upgrade it first"):
+        calls.merge(ROWS)
+
+
 def test_tls_both_ways(tmp_path: Path) -> None:
     """The server is verified and asks for a certificate; the error for an unreadable file names it."""
     authority = Authority(tmp_path)
