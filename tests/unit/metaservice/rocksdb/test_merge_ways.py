@@ -39,8 +39,8 @@ REQUESTS = st.lists(
     st.lists(st.tuples(SHARDS, OFFERED), min_size=1, max_size=9).flatmap(
         lambda entries: st.sampled_from([entries, sorted(dict(entries).items())])
     ),
-    min_size=1,
-    max_size=6,
+    min_size=4,
+    max_size=16,
 )
 
 
@@ -59,7 +59,7 @@ async def merged(directory: Path, requests: Sequence[Sequence[Entry]]) -> tuple[
         return told, page.entries, engine.marks()[0].revision
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(REQUESTS)
 def test_all_ways_to_merge_end_alike(requests: list[list[Entry]]) -> None:
     """In answers, records, and the bookkeeping of the store, in slices of any size (2)."""
