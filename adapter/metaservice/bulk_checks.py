@@ -262,7 +262,7 @@ def _printable(plain: _Bools, text: _Bytes, column: Column) -> _Bools:
 
 def _same(data: _Bytes, at: _Ints, sizes: _Ints, other: _Bytes, others_at: _Ints, others_sizes: _Ints, where: _Bools) -> _Bools:
     """Which pieces of `data` equal their pieces of `other` and are not empty; False where `where` is."""
-    same = where & (sizes > 0) & (sizes == others_sizes)
+    same: _Bools = where & (sizes > 0) & (sizes == others_sizes)
     for size in np.unique(sizes[same]).tolist():
         rows = np.flatnonzero(same & (sizes == size))
         same[rows] = (_pieces(data, at[rows], size) == _pieces(other, others_at[rows], size)).all(axis=1)

@@ -307,7 +307,8 @@ def rows_between(db: Rdict, keys: Sequence[bytes]) -> dict[bytes, bytes] | None:
     than keys, or many deleted ones. Then get them.
     """
     first, end = keys[0], keys[-1] + b"\0"
-    rest, rows = db.iter(_near(end)), db.items(from_key=first, read_opt=_near(end))  # both show the same instant
+    rest = db.iter(_near(end))  # shows the same instant as `rows`
+    rows = cast("Iterator[tuple[bytes, bytes]]", db.items(from_key=first, read_opt=_near(end)))
     row = next(rows, None)
     if row is not None and row[0] != first:
         return None

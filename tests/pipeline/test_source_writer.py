@@ -117,7 +117,8 @@ def test_the_rows_of_a_chunk_are_in_key_order() -> None:
 def rows_of(chunk: Chunk) -> list[dict[str, Any]]:
     """What is sent."""
     rows = chunk.packed()
-    return decode_packed(rows.keys, rows.key_sizes, rows.records, rows.record_sizes).to_pylist()
+    found: list[dict[str, Any]] = decode_packed(rows.keys, rows.key_sizes, rows.records, rows.record_sizes).to_pylist()
+    return found
 
 
 def whole_task(writer: OffsetsWriter, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
