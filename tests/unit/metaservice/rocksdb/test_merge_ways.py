@@ -7,7 +7,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from adapter.metaservice.bulk import Merge
@@ -59,7 +59,7 @@ async def merged(directory: Path, requests: Sequence[Sequence[Entry]]) -> tuple[
         return told, page.entries, engine.marks()[0].revision
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20, deadline=None, phases=[Phase.generate])  # to shrink a failure takes minutes
 @given(REQUESTS)
 def test_all_ways_to_merge_end_alike(requests: list[list[Entry]]) -> None:
     """In answers, records, and the bookkeeping of the store, in slices of any size (2)."""
