@@ -166,7 +166,7 @@ def serving(short: Short) -> Iterator[str]:
     [
         ([meta_pb.SnapshotOffsetDataReply(records=2)], "sent 0 of 2 records; nothing was written"),
         ([], "ended before the snapshot was complete; nothing was written"),
-        ([meta_pb.SnapshotOffsetDataReply(packed={"keys": b"damaged"})], "7 bytes, though 0 should have come"),
+        ([meta_pb.SnapshotOffsetDataReply(packed=meta_pb.PackedRows(keys=b"damaged"))], "7 bytes, though 0 should have come"),
     ],
 )
 def test_a_stream_that_is_not_whole_leaves_nothing(tmp_path: Path, end: list[meta_pb.SnapshotOffsetDataReply], told: str) -> None:

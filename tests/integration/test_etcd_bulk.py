@@ -67,7 +67,8 @@ async def test_counted_ranges_have_every_key_once_and_few_of_them_are_read(
         await engine.merge("c", [encode_key(each) for each in keys], [encode_record(record(1))] * len(keys))
         layout, prefix = engine.fences.layout, engine._keys.offsets + pack_names("c")
         where = sorted(engine._keys.offset("c", each) for each in keys)
-        read, plain = [], etcd_reads.read
+        read: list[bytes] = []
+        plain = etcd_reads.read
 
         async def counting(*arguments: Any) -> list[etcd_reads.Found]:
             found = await plain(*arguments)

@@ -5,7 +5,7 @@ returns; so each page requests about as much of the key space as it needs, and l
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from itertools import pairwise
 from typing import NamedTuple
@@ -40,14 +40,14 @@ class Found(NamedTuple):
     rows: list[Row]
     more: bool
     revision: int
-    count: int
+    keys: int
 
 
 class Counted(NamedTuple):
     """The first key of a range, and the number of keys in it."""
 
     first: bytes
-    count: int
+    keys: int
 
 
 class Width:
@@ -111,7 +111,7 @@ async def read_all(batcher: TxnBatcher, layout: Layout, fences: Fences, prefix: 
         rows += found.rows
         revision = revision or found.revision
         if not found.more:
-            return Found(rows, more=False, revision=revision, count=len(rows))
+            return Found(rows, more=False, revision=revision, keys=len(rows))
         start = rows[-1].where + b"\0"
 
 
@@ -126,7 +126,7 @@ async def walk(
     keys_only: bool = False,
     limit: int = PAGE,
     revisions: dict[str, int] | None = None,
-) -> AsyncIterator[list[Row]]:
+) -> AsyncGenerator[list[Row], None]:
     """Pages of the rows from `start` up to `end` of all Raft groups, in key order; of duplicate keys the largest value.
 
     With `revisions` (empty at first) all pages are of one revision of each Raft group. Raises LayoutChangedError, and the
@@ -178,7 +178,7 @@ async def count_ranges(
     while pages.start < end:
         if unknown:  # how far keys are from each other
             async with aclosing(walk(batchers, layout, fences, pages.start, end, widths, keys_only=True, limit=PAGE)) as walked:
-                rows = await anext(walked, [])
+                rows: list[Row] = await anext(walked, [])
             for at in range(0, len(rows), size):
                 yield Counted(rows[at].where, len(rows[at : at + size]))
             pages.start = rows[-1].where + b"\0" if rows else end
@@ -189,7 +189,7 @@ async def count_ranges(
         found = await asyncio.gather(*(read(batcher, layout, fences, asked) for batcher in batchers))
         keys = 0
         for parts in zip(*found, strict=True):
-            count = sum(part.count for part in parts)
+            count = sum(part.keys for part in parts)
             first = min((part.rows[0].where for part in parts if part.rows), default=b"")
             if count > PAGE:
                 pages.start = first
