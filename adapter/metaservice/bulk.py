@@ -4,6 +4,7 @@ Most records can be decided by comparing bytes; `decide_save` decides the others
 tests/unit/metaservice/test_bulk.py.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
@@ -134,6 +135,27 @@ class KeySample:
         """Divide the keys that start with `prefix`. The number of records is an estimate."""
         found = sorted(key for key in self._keys if key.startswith(prefix))
         return Parts([found[end - 1] for end in _ends(len(found), parts)], len(found) * self._stride)
+
+
+class RangeSample:
+    """Where ranges of keys begin, in key order, and how many keys are before each. Shows where to divide all of the keys."""
+
+    def __init__(self, limit: int = SAMPLE_KEYS) -> None:
+        self.count = 0
+        self._limit = limit
+        self._starts: list[tuple[int, bytes]] = []
+
+    def add(self, first: bytes, count: int) -> None:
+        """Add the next range, of `count` keys from `first` on."""
+        self._starts.append((self.count, first))
+        self.count += count
+        if len(self._starts) > self._limit:
+            del self._starts[1::2]
+
+    def parts(self, parts: int) -> Parts:
+        """Divide the keys where the ranges begin, as near as that is to parts of the same size."""
+        places = {bisect_left(self._starts, (end - 1, b"")) for end in _ends(self.count, parts)}
+        return Parts([self._starts[place][1] for place in sorted(places) if place < len(self._starts)], self.count)
 
 
 class Cuts:

@@ -25,8 +25,8 @@ from adapter.rpc import meta_grpc, offsets_pb
 from adapter.runtime.clocks import wall_ms
 from adapter.runtime.config import ServerSection
 from adapter.runtime.listener import listening
+from adapter.runtime.pushback import pushback_s
 from adapter.runtime.retry import retrying
-from adapter.runtime.statuses import pushback_s
 from adapter.testing.processes import ended, meta_process
 from tests.integration.helpers import PATIENCE_S, commits, key, meta_section, record, serving, stored_in, until_clean
 from tests.model.engine import MemoryEngine
