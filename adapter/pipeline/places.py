@@ -74,6 +74,14 @@ class Place:
         return unquote(urlsplit(self.url).path.rpartition("/")[2]) if self.is_remote else self.path.name
 
     @property
+    def parent(self) -> "Place":
+        """The directory that it is in."""
+        if not self.is_remote:
+            return Place(str(self.path.parent))
+        parts = urlsplit(self.url)
+        return Place(urlunsplit(parts._replace(path=parts.path.rpartition("/")[0])))
+
+    @property
     def path(self) -> Path:
         """The local path. Raises ConfigError for a URL."""
         if self.is_remote:
@@ -95,10 +103,22 @@ class Place:
 
     def read(self) -> bytes:
         """The content of a file. Raises FileNotFoundError, OSError."""
-        system, path = self.opened()
-        with system.open_input_file(path) as file:
+        with self.open() as file:
             content: bytes = file.read()
         return content
+
+    def open(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """Open a file for reading, as a context manager. Raises FileNotFoundError, OSError."""
+        if not self.is_remote:
+            return self.path.open("rb")
+        system, path = self.opened()
+        return system.open_input_file(path)
+
+    def size(self) -> int | None:
+        """The size of a file in bytes; None if there is no such file. Raises OSError."""
+        system, path = self.opened()
+        info = system.get_file_info(path)
+        return info.size if info.type == _fs().FileType.File else None
 
     def write(self, content: bytes, content_type: str = "application/octet-stream") -> None:
         """Write a file, whole or not at all, and the directories above it; an existing one is replaced. Raises OSError.
