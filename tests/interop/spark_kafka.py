@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -82,8 +81,8 @@ def lag(address: str) -> int:
     """The lag of the query's group, as `offset-adapter groups describe` tells it."""
     command = [sys.executable, "-m", "adapter", "groups", "describe", GROUP, "--address", address, "--json"]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
-    shards: list[dict[str, Any]] = [json.loads(line) for line in ran.stdout.splitlines()]
-    return sum(shard["lag"] for shard in shards)
+    (group,) = json.loads(ran.stdout)
+    return sum(shard["lag"] for shard in group["shards"])
 
 
 def test_a_query_over_kafka_is_seen_as_a_consumer_group(tmp_path: Path) -> None:
