@@ -1,12 +1,14 @@
-"""Files and directories of the jobs: local paths, or URLs that pyarrow opens (file, s3, s3a, gs, hdfs).
+"""Files and directories of the jobs: local paths, or URLs that pyarrow opens (file, s3, s3a, gs), and hdfs by hdfs-native.
 
-What is written exists as a whole or not at all: a local file is renamed into place, an object store shows an object when its
-upload is complete. Nothing here renames a directory. A URL may hold credentials: `str()` of a place never shows them.
+What is written exists as a whole or not at all: a file is renamed into place, an object store shows an object when its upload is
+complete. Nothing here renames a directory. A URL may hold credentials: `str()` of a place never shows them.
 """
 
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
@@ -17,6 +19,7 @@ from adapter.runtime import files
 # Hadoop's URL schemes for S3; pyarrow knows s3 only.
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 _S3_SCHEMES = {"s3", *_SCHEMES}
+_HDFS = "hdfs"
 # Schemes whose URLs name a container before the @: abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH.
 _CONTAINER_SCHEMES = {"abfs", "abfss"}
 # What may stand in the path of a URL beside letters and digits.
@@ -130,6 +133,13 @@ class Place:
             files.write(self.url, content)
             return
         system, path = self.opened()
+        if urlsplit(self.url).scheme == _HDFS:  # shows a file while it is written
+            directory, _, name = path.rpartition("/")
+            fresh = f"{directory}/.{name}.{secrets.token_hex(8)}"
+            with system.open_output_stream(fresh) as stream:
+                stream.write(content)
+            system.handler.fs.mv(fresh, path, overwrite=True)
+            return
         with system.open_output_stream(path, metadata={"Content-Type": content_type}) as stream:
             stream.write(content)
 
@@ -219,8 +229,22 @@ def _fs() -> Any:  # noqa: ANN401 - pyarrow has no types
 @lru_cache(maxsize=64)
 def _opened(root: str) -> tuple[Any, str]:
     """The file system of a URL with the path /, and what a path in it begins with."""
+    if urlsplit(root).scheme == _HDFS:
+        return _hdfs(root), ""
     opened: tuple[Any, str] = _fs().FileSystem.from_uri(root)
     return opened
+
+
+def _hdfs(root: str) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """HDFS by hdfs-native: pyarrow's own client needs libhdfs, which comes with Hadoop alone. Raises ValueError."""
+    parts = urlsplit(root)
+    if parts.username or parts.query:
+        raise ValueError("is more than hdfs://HOST:PORT/PATH; HADOOP_USER_NAME names the user")
+    try:
+        system = import_module("hdfs_native.fsspec").HdfsFileSystem
+    except ModuleNotFoundError:
+        raise ValueError("hdfs-native is not installed: pip install 'offset-adapter[hdfs]'") from None
+    return _fs().PyFileSystem(_fs().FSSpecHandler(system(host=parts.hostname, port=parts.port)))
 
 
 def unusable(place: Place, field: str, error: OSError) -> AdapterError:

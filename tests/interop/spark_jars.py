@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyspark
+
 from adapter.pipeline.java import java_home
 from adapter.testing.processes import free_port
 from benchmarks.peers.server import Server
@@ -26,6 +28,26 @@ def jars(name: str) -> str:
 def java() -> str:
     """The program."""
     return str(java_home(os.environ) / "bin" / "java")
+
+
+@contextmanager
+def hdfs(directory: Path) -> Iterator[str]:
+    """A name node and a data node in one process; the URL of their root."""
+    directory.mkdir()
+    spark = Path(pyspark.__file__).parent / "jars"
+    classes = ":".join(
+        str(path)
+        for path in (*(CACHE / "spark-hdfs").glob("*.jar"), *spark.glob("hadoop-client-*.jar"), *spark.glob("slf4j-api-*.jar"))
+    )
+    program = Path(__file__).with_name("spark_hdfs_java") / "Dfs.java"
+    server = Server(
+        directory, [java(), "-XX:TieredStopAtLevel=1", "-cp", classes, str(program), str(port := free_port()), "data"]
+    )
+    try:
+        server.wait_listening(port)
+        yield f"hdfs://127.0.0.1:{port}"
+    finally:
+        server.stop()
 
 
 @contextmanager

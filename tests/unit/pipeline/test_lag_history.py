@@ -64,7 +64,7 @@ def _opened(table: Place) -> tuple[str, None, dict[str, str]]:
 
 
 def test_a_batch_is_appended_once(files: LagFiles, delta: Place) -> None:
-    """Also by a job that was killed after it, or between two of its tables. Another stream's batch of the same number is another one."""
+    """Also by a job that was killed after it, or between two of its tables. Another stream counts its own batches."""
     first = batch(files, 0, rewinds=1)
     for _ in range(2):
         History(files, HistorySection(delta=delta)).add(first, "s")
