@@ -2,10 +2,10 @@
 
     <delta>/{groups,rewinds,rejects}    with the columns `date` (the partition), `stream` and `batch`
 
-A batch is appended after its manifest is written and before Spark notes it, so that a crash in between repeats it. Each table
+A batch is appended after its manifest is written and before Spark notes it, so that a crash in between repeats it. A table
 notes the number of the stream's newest batch in the commit that has its rows, as a transaction of Delta: so a batch that is
-repeated is found there, and its rows are neither lost nor doubled. The stream is that of Spark's checkpoint: a job that began anew
-reads all journals again, and what it appends has another name of the stream.
+repeated is found there, and its rows are neither lost nor doubled. The stream is that of Spark's checkpoint: a job that began
+anew reads all journals again, and what it appends has another name of the stream.
 
 Written by the package `deltalake`: no library on Spark's class path is needed, and any engine that knows Delta reads it.
 """
