@@ -40,11 +40,11 @@ def hdfs(directory: Path) -> Iterator[str]:
         for path in (*(CACHE / "spark-hdfs").glob("*.jar"), *spark.glob("hadoop-client-*.jar"), *spark.glob("slf4j-api-*.jar"))
     )
     program = Path(__file__).with_name("spark_hdfs_java") / "Dfs.java"
-    server = Server(
-        directory, [java(), "-XX:TieredStopAtLevel=1", "-cp", classes, str(program), str(port := free_port()), "data"]
-    )
+    port, ready = free_port(), free_port()
+    options = ["-XX:TieredStopAtLevel=1", "-cp", classes]
+    server = Server(directory, [java(), *options, str(program), str(port), "data", str(ready)])
     try:
-        server.wait_listening(port)
+        server.wait_listening(ready)
         yield f"hdfs://127.0.0.1:{port}"
     finally:
         server.stop()
