@@ -134,4 +134,3 @@ def test_openlineage_hears_of_the_jobs(tmp_path: Path) -> None:
     assert {"offset_adapter_lag", "lineage_of_offsets"} <= ended_jobs
     written = {output["name"] for event in events for output in event["outputs"]}
     assert str(tmp_path / "out") in written
-    print({(e["job"]["name"], e["eventType"], str(e["inputs"])[:80], str(e["outputs"])[:80]) for e in events})
