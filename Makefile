@@ -120,15 +120,17 @@ evidence-page: $(SPARK_STAMP) ## Draw docs/evidence.md from evidence/runs.jsonl,
 track-record: $(SPARK_STAMP) ## Replay every bug of docs/track-record.md on the commit before its fix; takes an hour
 	nice -n 15 $(BIN)/python -m tests.evidence.replay --all
 
-interop: $(SPARK_STAMP) ## Others' software: RobustMQ's Meta Service (ROBUSTMQ_META=PATH of its binary); RocketMQ's own classes on offset files; its brokers beside the bridge and with the plugin; h2spec and gRPC clients in five languages on both gRPC servers; KEDA's external scaler; a Spark cluster, an S3 server (Java, Node, Go, Cargo)
+interop: $(SPARK_STAMP) ## Others' software: RobustMQ's Meta Service (ROBUSTMQ_META=PATH of its binary); RocketMQ's own classes on offset files; its brokers beside the bridge and with the plugin; h2spec and gRPC clients in five languages on both gRPC servers; KEDA's external scaler; a Spark cluster, an S3 server; Spark with Kafka, Delta, Iceberg, OpenLineage and HDFS (Java, Node, Go, Cargo)
 	@sh tests/interop/install-rocketmq.sh 5.3.3 5.2.0 5.4.0 4.9.7
 	@$(MAKE) --no-print-directory plugin
 	@sh tests/interop/install-java-node.sh
 	@sh tests/interop/install-go-rust.sh
 	@sh tests/interop/install-keda.sh
+	@PYTHON=$(abspath $(BIN)/python) sh tests/interop/install-spark-libraries.sh
 	$(BIN)/python -m pytest tests/interop/keda.py
 	$(BIN)/python -m pytest tests/interop/exchange.py tests/interop/h2spec.py
 	$(BIN)/python -m pytest tests/interop/spark_cluster.py
+	$(BIN)/python -m pytest tests/interop/spark_libraries.py tests/interop/spark_kafka.py tests/interop/spark_hdfs.py
 	$(BIN)/python -m pytest --timeout=1200 tests/interop/rocketmq_bridge.py
 	$(BIN)/python -m pytest tests/interop/grpc_clients.py --numprocesses=2
 	$(BIN)/python -m pytest -rs tests/interop/robustmq.py
@@ -179,11 +181,11 @@ lock: ## Resolve the dependencies again (needs uv); UPGRADE=1 takes newer versio
 	uv pip compile pyproject.toml --group dev --extra console $(LOCK_FLAGS) -c requirements/runtime.lock -o requirements/dev.lock
 	uv pip compile --group build $(LOCK_FLAGS) -c requirements/dev.lock -o requirements/build.lock
 	uv pip compile --group release $(LOCK_FLAGS) -c requirements/dev.lock -o requirements/release.lock
-	uv pip compile pyproject.toml --group dev --group pipeline --extra connect --extra console --extra journal --extra otel --extra spark $(LOCK_FLAGS) -c requirements/dev.lock -o requirements/spark.lock
+	uv pip compile pyproject.toml --group dev --group pipeline --extra connect --extra console --extra delta --extra hdfs --extra journal --extra otel --extra spark $(LOCK_FLAGS) -c requirements/dev.lock -o requirements/spark.lock
 	uv pip compile pyproject.toml --extra console $(LOCK_FLAGS) -c requirements/dev.lock -o requirements/console.lock
 	uv pip compile pyproject.toml --extra journal $(LOCK_FLAGS) -c requirements/spark.lock -o requirements/journal.lock
 	uv pip compile pyproject.toml --extra otel $(LOCK_FLAGS) -c requirements/spark.lock -o requirements/otel.lock
-	uv pip compile pyproject.toml --group dev --group pipeline --group bench --extra connect --extra console --extra journal --extra otel --extra spark $(LOCK_FLAGS) -c requirements/spark.lock -o requirements/bench.lock
+	uv pip compile pyproject.toml --group dev --group pipeline --group bench --extra connect --extra console --extra delta --extra hdfs --extra journal --extra otel --extra spark $(LOCK_FLAGS) -c requirements/spark.lock -o requirements/bench.lock
 	uv pip compile pyproject.toml --group docs $(LOCK_FLAGS) -c requirements/runtime.lock -o requirements/docs.lock
 
 DOCS := $(VENV)/docs

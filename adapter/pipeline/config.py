@@ -112,6 +112,13 @@ class MetaSection(Section):
         return {"endpoints": ",".join(self.endpoints), "cluster": self.cluster, **numbers, **tls}
 
 
+class HistorySection(Section):
+    """Where the job `lag` keeps a history: a directory or URL of Delta tables, and for how many days of the journals' time."""
+
+    delta: Place | None = None
+    keep_days: int = Field(default=365, ge=1, le=36_500)
+
+
 class LagSection(Section):
     """Settings of the job `lag`: lag, rates and status from the journals of the fleet."""
 
@@ -129,6 +136,7 @@ class LagSection(Section):
     head_points: int = Field(default=60, ge=2, le=1_000)
     head_distance_ms: int = Field(default=30_000, ge=1, le=3_600_000)
     metrics: MetricsSection = MetricsSection(listen="")
+    history: HistorySection = HistorySection()
 
     @model_validator(mode="after")
     def _check_window(self) -> Self:

@@ -1,12 +1,14 @@
-"""Files and directories of the jobs: local paths, or URLs that pyarrow opens (file, s3, s3a, gs, hdfs).
+"""Files and directories of the jobs: local paths, or URLs that pyarrow opens (file, s3, s3a, gs), and hdfs by hdfs-native.
 
-What is written exists as a whole or not at all: a local file is renamed into place, an object store shows an object when its
-upload is complete. Nothing here renames a directory. A URL may hold credentials: `str()` of a place never shows them.
+What is written exists as a whole or not at all: a file is renamed into place, an object store shows an object when its upload is
+complete. Nothing here renames a directory. A URL may hold credentials: `str()` of a place never shows them.
 """
 
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
@@ -17,6 +19,7 @@ from adapter.runtime import files
 # Hadoop's URL schemes for S3; pyarrow knows s3 only.
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 _S3_SCHEMES = {"s3", *_SCHEMES}
+_HDFS = "hdfs"
 # Schemes whose URLs name a container before the @: abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH.
 _CONTAINER_SCHEMES = {"abfs", "abfss"}
 # What may stand in the path of a URL beside letters and digits.
@@ -74,6 +77,14 @@ class Place:
         return unquote(urlsplit(self.url).path.rpartition("/")[2]) if self.is_remote else self.path.name
 
     @property
+    def parent(self) -> "Place":
+        """The directory that it is in."""
+        if not self.is_remote:
+            return Place(str(self.path.parent))
+        parts = urlsplit(self.url)
+        return Place(urlunsplit(parts._replace(path=parts.path.rpartition("/")[0])))
+
+    @property
     def path(self) -> Path:
         """The local path. Raises ConfigError for a URL."""
         if self.is_remote:
@@ -95,10 +106,22 @@ class Place:
 
     def read(self) -> bytes:
         """The content of a file. Raises FileNotFoundError, OSError."""
-        system, path = self.opened()
-        with system.open_input_file(path) as file:
+        with self.open() as file:
             content: bytes = file.read()
         return content
+
+    def open(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """Open a file for reading, as a context manager. Raises FileNotFoundError, OSError."""
+        if not self.is_remote:
+            return self.path.open("rb")
+        system, path = self.opened()
+        return system.open_input_file(path)
+
+    def size(self) -> int | None:
+        """The size of a file in bytes; None if there is no such file. Raises OSError."""
+        system, path = self.opened()
+        info = system.get_file_info(path)
+        return info.size if info.type == _fs().FileType.File else None
 
     def write(self, content: bytes, content_type: str = "application/octet-stream") -> None:
         """Write a file, whole or not at all, and the directories above it; an existing one is replaced. Raises OSError.
@@ -110,6 +133,13 @@ class Place:
             files.write(self.url, content)
             return
         system, path = self.opened()
+        if urlsplit(self.url).scheme == _HDFS:  # shows a file while it is written
+            directory, _, name = path.rpartition("/")
+            fresh = f"{directory}/.{name}.{secrets.token_hex(8)}"
+            with system.open_output_stream(fresh) as stream:
+                stream.write(content)
+            system.handler.fs.mv(fresh, path, overwrite=True)
+            return
         with system.open_output_stream(path, metadata={"Content-Type": content_type}) as stream:
             stream.write(content)
 
@@ -199,8 +229,22 @@ def _fs() -> Any:  # noqa: ANN401 - pyarrow has no types
 @lru_cache(maxsize=64)
 def _opened(root: str) -> tuple[Any, str]:
     """The file system of a URL with the path /, and what a path in it begins with."""
+    if urlsplit(root).scheme == _HDFS:
+        return _hdfs(root), ""
     opened: tuple[Any, str] = _fs().FileSystem.from_uri(root)
     return opened
+
+
+def _hdfs(root: str) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """HDFS by hdfs-native: pyarrow's own client needs libhdfs, which comes with Hadoop alone. Raises ValueError."""
+    parts = urlsplit(root)
+    if parts.username or parts.query:
+        raise ValueError("is more than hdfs://HOST:PORT/PATH; HADOOP_USER_NAME names the user")
+    try:
+        system = import_module("hdfs_native.fsspec").HdfsFileSystem
+    except ModuleNotFoundError:
+        raise ValueError("hdfs-native is not installed: pip install 'offset-adapter[hdfs]'") from None
+    return _fs().PyFileSystem(_fs().FSSpecHandler(system(host=parts.hostname, port=parts.port)))
 
 
 def unusable(place: Place, field: str, error: OSError) -> AdapterError:

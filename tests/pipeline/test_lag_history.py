@@ -1,4 +1,4 @@
-"""The SQL of docs/spark.md that keeps a history of the groups, on Parquet in place of Delta."""
+"""The SQL of docs/spark.md that keeps a history of the groups, on Parquet in place of Iceberg."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,7 +57,7 @@ def test_the_history_has_every_complete_batch_once_and_nothing_else(spark: Spark
 
 def append(spark: SparkSession, directory: Path) -> None:
     """Run the recipe."""
-    for statement in RECIPE.replace("USING delta", "USING parquet").replace("/data", str(directory)).split(";"):
+    for statement in RECIPE.replace("USING iceberg", "USING parquet").replace("/data", str(directory)).split(";"):
         if statement.strip():
             spark.sql(statement)
 

@@ -3,17 +3,20 @@
 import io
 import os
 import signal
+from collections import Counter
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
+from uuid import UUID
 
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from rich.console import Console
 
 from adapter.errors import ConfigError
-from adapter.pipeline.config import JobConfig, LagSection
+from adapter.pipeline.config import HistorySection, JobConfig, LagSection
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
 from adapter.pipeline.lag import batch as lag_batch
 from adapter.pipeline.lag import job as lag_job
@@ -93,6 +96,33 @@ def test_a_stream_that_is_broken_and_started_again_has_every_segment_once(
     rejects = [row["problem"] for batch in range(3) for row in table(broken, "rejects", batch)]
     assert rejects == [row["problem"] for row in table(whole, "rejects", 0)]
     assert len(rejects) == 1
+
+
+def test_a_batch_that_is_complete_but_not_in_the_history_is_appended_by_the_next_start(
+    spark: SparkSession, journal: Path, tmp_path: Path
+) -> None:
+    """The job ended between the two: no batch is processed again, and each is in the history once, of one stream."""
+    fill(journal, 3)
+    output, delta = tmp_path / "lag", tmp_path / "history"
+    base = config(journal, output, max_files=2)
+    history = HistorySection(delta=Place.of(delta))
+    settings = base.model_copy(update={"lag": base.lag.model_copy(update={"history": history})})
+    delta.touch()  # a file where the directory would be
+    given = switches(available_now=True)
+    assert lag_job.run(spark, settings, given) == NOT_AS_ASKED
+    assert said(given).startswith(f"lag: stopped by an error: [lag.history] delta: {delta}/groups: ")
+    assert complete(output) == [0]
+    manifest = LagFiles(Place.of(output)).manifest(0).path
+    written = manifest.stat().st_mtime_ns
+    delta.unlink()
+    given = switches(available_now=True)
+    assert lag_job.run(spark, settings, given) == WITH_REJECTS, said(given)
+    assert manifest.stat().st_mtime_ns == written
+    assert complete(output) == [0, 1]
+    rows = DeltaTable(str(delta / "groups")).to_pyarrow_dataset().to_table().to_pylist()
+    counts = Counter((row["stream"], row["batch"]) for row in rows)
+    assert counts == {(rows[0]["stream"], batch): len(table(output, "groups", batch)) for batch in (0, 1)}
+    assert UUID(rows[0]["stream"])
 
 
 def test_many_buckets_and_a_batch_without_segments_in_spark(

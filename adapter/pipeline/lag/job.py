@@ -25,6 +25,7 @@ from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
 from adapter.pipeline.lag.batch import process
 from adapter.pipeline.lag.display import LagDisplay, dry_run
 from adapter.pipeline.lag.files import LagFiles
+from adapter.pipeline.lag.history import History
 from adapter.pipeline.lag.lock import FIELD, Check, only_driver
 from adapter.pipeline.lag.metrics import LagMetrics, observed
 from adapter.pipeline.lag.publisher import Publisher
@@ -56,7 +57,8 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
         LagDisplay(switches, files) as display,
     ):
         publisher = _publisher(files, section, check)
-        query = _writer(spark, section, publisher, switches, display, metrics).start()
+        history = History(files, section.history)
+        query = _writer(spark, section, publisher, history, switches, display, metrics).start()
         try:
             _follow(query, stop)
         except StreamingQueryException as error:
@@ -90,6 +92,11 @@ def plan_of(checkpoint: Place, batch: int) -> str:
         return ""
 
 
+def stream_of(segments: DataFrame) -> str:
+    """The name of the stream that a batch is of: Spark gives it with the checkpoint, which keeps it."""
+    return str(segments.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
+
+
 def _publisher(files: LagFiles, section: LagSection, check: Check) -> Publisher:
     try:
         publisher = Publisher(files, section.keep_hours, check)
@@ -100,7 +107,13 @@ def _publisher(files: LagFiles, section: LagSection, check: Check) -> Publisher:
 
 
 def _writer(
-    spark: SparkSession, section: LagSection, publisher: Publisher, switches: Switches, display: LagDisplay, metrics: LagMetrics
+    spark: SparkSession,
+    section: LagSection,
+    publisher: Publisher,
+    history: History,
+    switches: Switches,
+    display: LagDisplay,
+    metrics: LagMetrics,
 ) -> DataStreamWriter:
     checkpoint = checkpoint_of(section)
 
@@ -110,6 +123,7 @@ def _writer(
             plan = plan_of(checkpoint, number)
             # It may be done already: then the job crashed before Spark knew it.
             info = publisher.done(number, plan) or process(segments, number, plan, section, publisher)
+            history.add(info, stream_of(segments))
         except Exception as error:
             display.failure = error  # Spark reports its traceback without the last line
             raise

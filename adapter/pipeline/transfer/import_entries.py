@@ -5,7 +5,6 @@ A file of RocketMQ is used as a whole or not at all: if it is torn, none of its 
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +17,7 @@ from adapter.formats.rows import NotReadableError, Reject
 from adapter.model.queues import QUEUE_MAX
 from adapter.model.records import LONG_MAX
 from adapter.pipeline.config import OffsetFormat
+from adapter.pipeline.places import Place
 from adapter.pipeline.transfer.import_files import Piece, backup
 
 # `place` is a line or a JSON path, empty for a whole file. A row with a `reason` is a reject, `text` its content.
@@ -46,14 +46,14 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 def entries(piece: Piece, kind: OffsetFormat) -> Iterator[pa.RecordBatch]:
     """ENTRIES of a piece: of a CSV in one batch, of a JSON file in several."""
     if kind != "kafka-csv":
-        yield from json_entries(Path(piece.file), kind)
+        yield from json_entries(piece.file, kind)
         return
     try:
-        with Path(piece.file).open("rb") as file:
+        with piece.file.open() as file:
             file.seek(piece.start)
             data = file.read(piece.end - piece.start)
     except OSError as error:
-        yield _batch(piece.file, {"reason": pa.array([f"cannot be read: {error.strerror}"])})
+        yield _batch(piece.file, {"reason": pa.array([f"cannot be read: {error.strerror or error}"])})
         return
     yield csv_entries(piece, data)
 
@@ -160,7 +160,7 @@ def _numbers(texts: pa.Array, name: str, largest: int, reasons: pa.Array) -> tup
     return pc.if_else(good, texts, None).cast(pa.int64()), reasons
 
 
-def json_entries(path: Path, kind: OffsetFormat) -> list[pa.RecordBatch]:
+def json_entries(path: Place, kind: OffsetFormat) -> list[pa.RecordBatch]:
     """ENTRIES of a file of RocketMQ. If it is unreadable: a reject, and the entries of its backup, which RocketMQ reads then.
 
     It is read to its end before anything is returned, and takes several times its size in memory.
@@ -173,16 +173,16 @@ def json_entries(path: Path, kind: OffsetFormat) -> list[pa.RecordBatch]:
             reason = f"{error}; {backup(path).name} is taken instead"
         except NotReadableError:
             rest, reason = [], str(error)
-    return [_batch(str(path), {"reason": pa.array([reason])}), *rest]
+    return [_batch(path, {"reason": pa.array([reason])}), *rest]
 
 
-def _parsed(path: Path, kind: OffsetFormat) -> list[pa.RecordBatch]:
+def _parsed(path: Place, kind: OffsetFormat) -> list[pa.RecordBatch]:
     parse = rocketmq_json.client_file if kind == "rocketmq-client" else rocketmq_json.broker_file
     batches, rejects = [], []
     try:
-        file = path.open("rb")
+        file = path.open()
     except OSError as error:
-        raise NotReadableError(f"cannot be read: {error.strerror}") from error
+        raise NotReadableError(f"cannot be read: {error.strerror or error}") from error
     with file:
         found = parse(file)
         while some := list(islice(found, _KEYS)):
@@ -192,7 +192,7 @@ def _parsed(path: Path, kind: OffsetFormat) -> list[pa.RecordBatch]:
     return [*batches, _of_path(path, kind, texts)]
 
 
-def _of_queues(path: Path, kind: OffsetFormat, keys: Sequence[Queues]) -> pa.RecordBatch:
+def _of_queues(path: Place, kind: OffsetFormat, keys: Sequence[Queues]) -> pa.RecordBatch:
     sizes = [len(key.offsets) for key in keys]
     pairs = np.fromiter(chain.from_iterable(chain.from_iterable(key.offsets for key in keys)), np.int64, 2 * sum(sizes))
     rows = pa.array(np.repeat(np.arange(len(keys)), sizes))
@@ -208,19 +208,19 @@ def _of_queues(path: Path, kind: OffsetFormat, keys: Sequence[Queues]) -> pa.Rec
     )
 
 
-def _of_path(path: Path, kind: OffsetFormat, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+def _of_path(path: Place, kind: OffsetFormat, columns: dict[str, pa.Array]) -> pa.RecordBatch:
     """ENTRIES; in a client's file, group and client are the names of its directories."""
     if kind == "rocketmq-client":
         size = len(next(iter(columns.values())))
         columns = {**columns, "group": pa.repeat(path.parent.name, size), "client": pa.repeat(path.parent.parent.name, size)}
-    return _batch(str(path), columns)
+    return _batch(path, columns)
 
 
-def _batch(file: str, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+def _batch(file: Place, columns: dict[str, pa.Array]) -> pa.RecordBatch:
     """ENTRIES of one file. Absent names and texts are empty; other absent columns are null."""
     size = len(next(iter(columns.values())))
     empty = {name: pa.repeat(pa.scalar(""), size) for name in ("place", "client", "group", "topic", "broker", "text")}
-    given = {**empty, **columns, "file": pa.repeat(pa.scalar(file), size)}
+    given = {**empty, **columns, "file": pa.repeat(pa.scalar(str(file)), size)}
     columns = {field.name: given.get(field.name, pa.nulls(size, field.type)) for field in ENTRIES}
     return pa.RecordBatch.from_pydict(columns, ENTRIES)
 

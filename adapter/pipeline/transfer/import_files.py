@@ -1,12 +1,15 @@
 """Finds the files of an import and cuts large CSVs into pieces: one work item for each. Runs on the driver, parses nothing."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from adapter.errors import ConfigError
 from adapter.formats.files import BACKUP
 from adapter.pipeline.config import OffsetFormat
+from adapter.pipeline.places import Place
 
 NAMES: dict[OffsetFormat, tuple[str, ...]] = {
     "rocketmq": ("consumerOffset.json", "lmqConsumerOffset.json"),
@@ -15,64 +18,96 @@ NAMES: dict[OffsetFormat, tuple[str, ...]] = {
 }
 # A piece is parsed as a whole, in some ten times as many bytes of memory.
 PIECE_BYTES = 8 * 2**20
-_WILD = frozenset("*?[")
+_WILD = frozenset("*?[")  # in a URL, ? begins its parameters
 
 
 @dataclass(frozen=True)
 class Piece:
     """Complete lines of a file: the bytes from `start` to `end`; the first line has the number `line`, counted from 1."""
 
-    file: str
+    file: Place
     line: int
     start: int
     end: int
 
 
-def pieces(files: Iterable[Path], kind: OffsetFormat) -> list[Piece]:
+def pieces(files: Iterable[Place], kind: OffsetFormat) -> list[Piece]:
     """The work items, in the order of the files. JSON files stay whole. Raises ConfigError if a CSV cannot be read."""
     if kind == "kafka-csv":
-        return [piece for path in files for piece in cut(path)]
-    return [Piece(str(path), 1, 0, _size(path)) for path in files]
+        return [piece for file in files for piece in cut(file)]
+    return [Piece(file, 1, 0, file.size() or backup(file).size() or 0) for file in files]
 
 
-def _size(path: Path) -> int:
-    return next((some.stat().st_size for some in (path, backup(path)) if some.exists()), 0)
-
-
-def cut(path: Path, size: int = PIECE_BYTES) -> list[Piece]:
+def cut(file: Place, size: int = PIECE_BYTES) -> list[Piece]:
     """Split a file at line breaks into pieces of about `size` bytes. Raises ConfigError if it cannot be read."""
     pieces: list[Piece] = []
     line, start, at = 1, 0, 0
     try:
-        with path.open("rb") as file:
-            while data := file.read(size):
+        with file.open() as opened:
+            while data := opened.read(size):
                 last = data.rfind(b"\n") + 1
                 if last:
-                    pieces.append(Piece(str(path), line, start, at + last))
+                    pieces.append(Piece(file, line, start, at + last))
                     line += data.count(b"\n")
                     start = at + last
                 at += len(data)
     except OSError as error:
-        raise ConfigError(f"[import] files: {path}: cannot be read: {error.strerror}") from error
-    return [*pieces, Piece(str(path), line, start, at)] if at > start else pieces
+        raise ConfigError(f"[import] files: {file}: cannot be read: {error.strerror or error}") from error
+    return [*pieces, Piece(file, line, start, at)] if at > start else pieces
 
 
-def find_files(places: Iterable[Path], kind: OffsetFormat) -> list[Path]:
-    """The files that the settings name, without duplicates. Raises ConfigError for a path without a file."""
-    found: dict[Path, None] = {}
-    for place in (place.absolute() for place in places):
-        some = _files_at(place, kind)
-        if not some:
-            raise ConfigError(f"[import] files: {place}: {_nothing(place, kind)}")
+def find_files(places: Iterable[Place], kind: OffsetFormat) -> list[Place]:
+    """The files that the settings name, without duplicates. Raises ConfigError for a place without a file, or not readable."""
+    found: dict[Place, None] = {}
+    for place in places:
+        try:
+            some = _files_behind(place, kind) if place.is_remote else [Place.of(path) for path in _files_at(place.path, kind)]
+            if not some:
+                raise ConfigError(f"[import] files: {place}: {_nothing(place, kind)}")
+        except OSError as error:
+            raise ConfigError(f"[import] files: {place}: cannot be read: {error.strerror or error}") from error
         found.update(dict.fromkeys(some))
     return list(found)
 
 
+def _files_behind(place: Place, kind: OffsetFormat) -> list[Place]:
+    """The files of a URL. Raises OSError."""
+    if place.size() is not None or backup(place).size() is not None:
+        return [place]
+    if place.is_directory():
+        names = [name + end for name in NAMES[kind] for end in ("", BACKUP)]
+        return _matching(place, [["**", name] for name in names])
+    parts = urlsplit(place.url)
+    steps = parts.path.split("/")
+    wild = next((at for at, step in enumerate(steps) if _WILD & set(step)), None)
+    if wild is None:
+        return []
+    base = Place(urlunsplit(parts._replace(path="/".join(steps[:wild]))))
+    return _matching(base, [[unquote(step) for step in steps[wild:]]])
+
+
+def _matching(base: Place, patterns: Sequence[Sequence[str]]) -> list[Place]:
+    """The files below a directory that match a pattern; of a backup, the file that it is of. By name."""
+    files = (entry.path for entry in base.entries(recursive=True) if not entry.is_directory)
+    found = {path for path in files if any(_matches(path.split("/"), pattern) for pattern in patterns)}
+    return [base / path for path in sorted({path.removesuffix(BACKUP) for path in found})]
+
+
+def _matches(path: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether the steps of a path match those of a pattern; ** is any number of them."""
+    if not pattern:
+        return not path
+    if pattern[0] == "**":
+        return any(_matches(path[at:], pattern[1:]) for at in range(len(path) + 1))
+    return bool(path) and fnmatchcase(path[0], pattern[0]) and _matches(path[1:], pattern[1:])
+
+
 def _files_at(place: Path, kind: OffsetFormat) -> list[Path]:
+    """The files of a path, or of a pattern of paths."""
     if place.is_dir():
         names = [name + end for name in NAMES[kind] for end in ("", BACKUP)]
         return sorted({_not_backup(_below(place, path)) for name in names for path in place.rglob(name) if path.is_file()})
-    if place.exists() or backup(place).exists():
+    if place.exists() or backup(Place.of(place)).path.exists():
         return [place]
     if _WILD & set(str(place)):
         root = Path(place.anchor)
@@ -89,15 +124,16 @@ def _below(place: Path, path: Path) -> Path:
     return path
 
 
-def _nothing(place: Path, kind: OffsetFormat) -> str:
-    if place.is_dir():
+def _nothing(place: Place, kind: OffsetFormat) -> str:
+    if place.is_directory():
         return f"has no file named {' or '.join(NAMES[kind])}; name the files, or a pattern"
-    return "no file matches" if _WILD & set(str(place)) else "there is no such file or directory"
+    named = urlsplit(place.url).path if place.is_remote else place.url
+    return "no file matches" if _WILD & set(named) else "there is no such file or directory"
 
 
-def backup(path: Path) -> Path:
+def backup(file: Place) -> Place:
     """RocketMQ's copy of the previous file."""
-    return path.with_name(path.name + BACKUP)
+    return file.parent / (file.name + BACKUP)
 
 
 def _not_backup(path: Path) -> Path:

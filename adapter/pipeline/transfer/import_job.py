@@ -106,7 +106,7 @@ class _Import:
 
 def _work(section: ImportSection, meta: MetaSection, *, dry_run: bool) -> Work:
     """List the files and the parts of the Meta Service. Raises ConfigError, MetaUnavailableError."""
-    found = pieces(find_files([place.path for place in section.files], section.format), section.format)
+    found = pieces(find_files(section.files, section.format), section.format)
     options = {**meta.options(), "namespace": section.namespace}
     if not fields_of(section.group):
         options["group"] = section.group

@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 
 from adapter.errors import ConfigError
 from adapter.pipeline.config import OffsetFormat
+from adapter.pipeline.places import Place
+from adapter.pipeline.transfer import import_files
 from adapter.pipeline.transfer.import_entries import csv_entries, entries, json_entries
-from adapter.pipeline.transfer.import_files import Piece, cut, find_files
+from adapter.pipeline.transfer.import_files import Piece, cut
+from tests.pipeline.object_store import SECRET, s3_bucket
 
 GOOD = b'{"offsetTable":{"T@g":{0:5}}}'
 
@@ -23,10 +26,15 @@ def made(path: Path, data: bytes = GOOD) -> Path:
     return path
 
 
+def find_files(paths: list[Path], kind: OffsetFormat) -> list[Path]:
+    """The files of an import by paths."""
+    return [place.path for place in import_files.find_files(map(Place.of, paths), kind)]
+
+
 def texts(path: Path, size: int) -> list[tuple[int, str, str | None]]:
     """The lines of a file that was divided: number, text, reason if the text is not UTF-8."""
     found = []
-    for piece in cut(path, size):
+    for piece in cut(Place.of(path), size):
         data = path.read_bytes()[piece.start : piece.end]
         for row in csv_entries(piece, data).to_pylist():
             reason = row["reason"] if "UTF-8" in (row["reason"] or "") else None
@@ -36,7 +44,7 @@ def texts(path: Path, size: int) -> list[tuple[int, str, str | None]]:
 
 def read(path: Path, kind: OffsetFormat) -> list[dict[str, Any]]:
     """The entries of a JSON file."""
-    return [row for batch in json_entries(path, kind) for row in batch.to_pylist()]
+    return [row for batch in json_entries(Place.of(path), kind) for row in batch.to_pylist()]
 
 
 def test_a_directory_is_searched_for_the_files_of_the_format(tmp_path: Path) -> None:
@@ -115,10 +123,10 @@ def test_a_file_that_cannot_be_opened_is_a_reject(tmp_path: Path) -> None:
     """It was there when the driver listed the files."""
     gone = "cannot be read: No such file or directory"
     assert [row["reason"] for row in read(tmp_path / "gone", "rocketmq")] == [gone]
-    (batch,) = entries(Piece(str(tmp_path / "gone"), 1, 0, 9), "kafka-csv")
+    (batch,) = entries(Piece(Place.of(tmp_path / "gone"), 1, 0, 9), "kafka-csv")
     assert batch["reason"].to_pylist() == [gone]
     with pytest.raises(ConfigError, match=r"gone: cannot be read: No such file or directory"):
-        cut(tmp_path / "gone")
+        cut(Place.of(tmp_path / "gone"))
 
 
 @given(st.lists(st.text(st.sampled_from("ab,\u00e4\r "), max_size=5), max_size=12), st.booleans(), st.integers(1, 12))
@@ -140,10 +148,54 @@ def test_a_line_that_is_not_utf8_is_a_reject_and_the_others_are_not(tmp_path: Pa
 
 def test_marks_at_the_beginning_of_a_file_are_known() -> None:
     """A byte order mark is not part of a name; UTF-16 is reported as such."""
-    whole = Piece("f", 1, 0, 9)
+    whole = Piece(Place("f"), 1, 0, 9)
     (row,) = csv_entries(whole, b"\xef\xbb\xbfg,t,0,1\n").to_pylist()
     assert (row["file"], row["place"], row["group"], row["reason"]) == ("f", "line 1", "g", None)
     (row,) = csv_entries(whole, b"\xff\xfea\0").to_pylist()
     assert (row["place"], row["reason"]) == ("", "is UTF-16; save it as UTF-8")
-    (row,) = csv_entries(Piece("f", 5, 100, 109), b"\xef\xbb\xbfg,t,0,1\n").to_pylist()
+    (row,) = csv_entries(Piece(Place("f"), 5, 100, 109), b"\xef\xbb\xbfg,t,0,1\n").to_pylist()
     assert (row["place"], row["group"]) == ("line 5", "\ufeffg")
+
+
+def test_files_behind_a_url_are_found_and_read_as_those_of_a_path() -> None:
+    """By name, by directory, by pattern, by backup; no name of a file has the credentials of the URL."""
+    with s3_bucket() as bucket:
+        for name in ("a/consumerOffset.json", "b/c d/consumerOffset.json.bak", "b/c d/topics.json", "b/x.csv"):
+            (bucket / name).write(b"g,t,0,1\n" if name.endswith("csv") else GOOD)
+
+        def found(url: str, kind: OffsetFormat = "rocketmq") -> list[str]:
+            return [str(place).partition("?")[0] for place in import_files.find_files([Place.of(url)], kind)]
+
+        both = ["s3a://bucket/a/consumerOffset.json", "s3a://bucket/b/c%20d/consumerOffset.json"]
+        assert found(bucket.url) == both
+        assert found(bucket.url.replace("bucket?", "bucket/**/consumerOffset.json*?")) == both
+        assert found(bucket.url.replace("bucket?", "bucket/[b]/*/consumer*?")) == both[1:]
+        assert found((bucket / "b/c d/consumerOffset.json").url) == both[1:]
+        assert found((bucket / "b").url, "kafka-csv") == ["s3a://bucket/b/x.csv"]
+        (piece,) = import_files.pieces([bucket / "b/x.csv"], "kafka-csv")
+        assert [(row["group"], row["offset"]) for batch in entries(piece, "kafka-csv") for row in batch.to_pylist()] == [("g", 1)]
+        rejected, row = [
+            row for batch in json_entries(bucket / "b/c d/consumerOffset.json", "rocketmq") for row in batch.to_pylist()
+        ]
+        assert rejected["reason"].endswith("; consumerOffset.json.bak is taken instead")
+        assert (row["group"], row["offset"]) == ("g", 5)
+        assert SECRET not in rejected["reason"] + rejected["file"] + row["file"]
+        for url, problem in (((bucket / "none").url, "there is no such file or directory"), ((bucket / "b").url, "has no file")):
+            with pytest.raises(ConfigError, match=f"^\\[import\\] files: s3a://bucket/.*: {problem}") as raised:
+                found(url, "rocketmq-client")
+            assert SECRET not in str(raised.value)
+
+
+def test_a_url_that_cannot_be_read_is_an_error_with_its_name() -> None:
+    """The setting and the place, without credentials: here the bucket is not there."""
+    with s3_bucket() as bucket:
+        url = bucket.url.replace("@bucket", "@nobody")
+        with pytest.raises(ConfigError, match=r"^\[import\] files: s3a://nobody") as raised:
+            import_files.find_files([Place.of(url)], "rocketmq")
+        assert SECRET not in str(raised.value)
+        (bucket / "a.csv").write(b"g,t,0,1\n")
+        (gone,) = import_files.pieces([bucket / "a.csv"], "kafka-csv")
+        (bucket / "a.csv").delete()
+        (batch,) = entries(gone, "kafka-csv")
+        assert batch["reason"].to_pylist()[0].startswith("cannot be read: ")
+        assert SECRET not in str(batch.to_pylist())

@@ -52,7 +52,7 @@ def work(tmp_path: Path, texts: Sequence[str], stored: dict[str, tuple[int, int]
     for number, text in enumerate(texts):
         path = tmp_path / f"{number}.csv"
         path.write_text(text)
-        pieces.append(Piece(str(path), 1, 0, len(text)))
+        pieces.append(Piece(Place.of(path), 1, 0, len(text)))
     section = ImportSection(format="kafka-csv", namespace="n")
     reader = cast("OffsetsReader", Stored(stored or {}))
     return Work(section, Place.of(tmp_path / "out"), "run", pieces, reader, ["all"], BUCKETS)

@@ -14,6 +14,7 @@ from adapter.formats.rows import Naming, Reject
 from adapter.model.queues import QUEUE_MAX
 from adapter.model.records import LONG_MAX
 from adapter.pipeline.config import ImportSection
+from adapter.pipeline.places import Place
 from adapter.pipeline.transfer import imports
 from adapter.pipeline.transfer.import_entries import ENTRIES, csv_entries, entries
 from adapter.pipeline.transfer.import_files import Piece, find_files, pieces
@@ -102,7 +103,7 @@ def wanted(*rows: tuple[str, int, str]) -> pa.Table:
 def test_a_csv_line_is_read_as_the_cli_reads_it() -> None:
     """The same lines are accepted, with the same values, and the same are refused, alone and with others."""
     data = "\n".join(CSV_LINES).encode()
-    found = imports.named(csv_entries(Piece("f", 1, 0, len(data)), data), section(format="kafka-csv"))
+    found = imports.named(csv_entries(Piece(Place("f"), 1, 0, len(data)), data), section(format="kafka-csv"))
     taken = [
         (group, shard, offset) if reason is None else None
         for group, shard, offset, reason in rows_of(found, "group", "shard", "offset", "reason")
@@ -127,7 +128,7 @@ def test_a_csv_line_is_read_as_the_cli_reads_it() -> None:
 def test_a_line_alone_is_read_as_among_others(line: str) -> None:
     """The columns of a batch with a single kind of lines take other ways: no quotes, no rejects, all rejects."""
     data = line.encode()
-    (found,) = imports.named(csv_entries(Piece("f", 1, 0, len(data)), data), section(format="kafka-csv")).to_pylist()
+    (found,) = imports.named(csv_entries(Piece(Place("f"), 1, 0, len(data)), data), section(format="kafka-csv")).to_pylist()
     assert (None if found["reason"] else (found["group"], found["shard"], found["offset"])) == read_by_the_cli(line)
 
 
@@ -221,7 +222,7 @@ def test_files_of_clients_give_group_and_client_by_their_path(tmp_path: Path) ->
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     given = section(format="rocketmq-client", shard="{broker}/{topic}/{partition}", group="{group}@{client}")
-    found = pieces(find_files([tmp_path], given.format), given.format)
+    found = pieces(find_files([Place.of(tmp_path)], given.format), given.format)
     rows = [imports.named(batch, given) for piece in found for batch in entries(piece, given.format)]
     refused = pa.concat_tables([imports.rejects(batch) for batch in rows])
     assert set(rows_of(refused, "file", "place")) == {(str(tmp_path / f"{name}/offsets.json"), "") for name in ("c2/g", "c3/h")}
@@ -236,7 +237,7 @@ def test_a_large_json_file_is_read_in_batches_with_the_place_of_every_queue(tmp_
     table: dict[str, Any] = {f"T{number}@g": {"0": number, "3": 2 * number} for number in range(10_001)}
     path = tmp_path / "consumerOffset.json"
     path.write_text(json.dumps({"offsetTable": {**table, "T@g@h": {"0": 1}}}))
-    batches = [imports.named(batch, section()) for batch in entries(Piece(str(path), 1, 0, 0), "rocketmq")]
+    batches = [imports.named(batch, section()) for batch in entries(Piece(Place.of(path), 1, 0, 0), "rocketmq")]
     taken = pa.concat_tables([imports.accepted(batch) for batch in batches])
     assert len(batches) > 2
     assert taken.num_rows == 20_002

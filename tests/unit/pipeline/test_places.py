@@ -1,5 +1,6 @@
 """Places: paths and URLs of the jobs, and what is shown of a URL."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,15 @@ def test_a_url_that_cannot_be_opened_is_an_error_without_credentials(url: str) -
     with pytest.raises(ConfigError, match="cannot be opened: ") as raised:
         Place(url).opened()
     assert "s3cr3t" not in str(raised.value)
+
+
+def test_a_url_of_hdfs_needs_its_client_and_names_no_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each error says what to do."""
+    with pytest.raises(ConfigError, match=r"hdfs://host/a: cannot be opened: .*; HADOOP_USER_NAME names the user"):
+        Place("hdfs://user@host/a").opened()
+    monkeypatch.setitem(sys.modules, "hdfs_native.fsspec", None)
+    with pytest.raises(ConfigError, match=r"hdfs-native is not installed: pip install 'offset-adapter\[hdfs\]'"):
+        Place("hdfs://absent:1/a").opened()
 
 
 def test_a_path_is_absolute_and_a_url_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
