@@ -1,7 +1,7 @@
 """Runs of the command `offset-adapter`, each a process of its own: a fork of one that has imported it already.
 
 Importing takes most of the time of a short command, and of a server's start. All else is as by `python -m adapter`: arguments,
-environment, directory, files, signals, exit code. `run` and `start` are for the tests; as a program this is the process that forks.
+environment, directory, files, signals, exit code. `run` and `start` are for the tests; as a program this process forks.
 """
 
 import atexit

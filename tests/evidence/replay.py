@@ -1,7 +1,9 @@
 """`python -m tests.evidence.replay NUMBER...`: show that a check still finds a bug, on the commit before its fix.
 
 In a worktree of its own, with the tests of the commit that has the check: it has to fail before the fix, and to pass after it.
-A failure because the code before the fix lacks a name that the check uses finds nothing. Exit code 1: not found. Each replay is a line in evidence/replays.jsonl; docs/track-record.md shows the last ones.
+A failure because the code before the fix lacks a name that the check uses finds nothing: then the bug is planted anew in the
+commit that has the check, by taking the decisive lines back. Exit code 1: one was not found.
+Each replay is a line in evidence/replays.jsonl; docs/track-record.md shows the last ones.
 """
 
 import json
@@ -18,7 +20,7 @@ from pathlib import Path
 
 import click
 
-from tests.evidence.bugs import BUGS, Bug
+from tests.evidence.bugs import BUGS, Bug, Planted
 from tests.evidence.records import append_line, read_lines
 
 FILE = Path("evidence/replays.jsonl")
@@ -57,8 +59,11 @@ class Replay:
 def replay(bug: Bug, repository: Path) -> tuple[Replay, str]:
     """Run its check before and after the fix; also what pytest wrote. Raises CalledProcessError without the commits."""
     after = bug.after or bug.fix
-    with _worktree(repository, f"{bug.fix}^") as tree:
-        _git(tree, "checkout", "--quiet", after, "--", TESTS)
+    with _worktree(repository, after if bug.planted else f"{bug.fix}^") as tree:
+        if bug.planted:
+            _plant(tree, bug.planted)
+        else:
+            _git(tree, "checkout", "--quiet", after, "--", TESTS)
         before_code, before_text = _checked(tree, bug.test)
         _git(tree, "checkout", "--quiet", "--force", "--detach", after)
         after_code, after_text = _checked(tree, bug.test)
@@ -79,10 +84,18 @@ def replays(path: Path = FILE) -> Mapping[tuple[str, str], Replay]:
     return found
 
 
+def _plant(tree: Path, planted: Planted) -> None:
+    file = tree / planted.file
+    text = file.read_text(encoding="utf-8")
+    if text.count(planted.text) != 1:
+        raise click.ClickException(f"{planted.file}: {planted.text!r} is there {text.count(planted.text)} times, not once")
+    file.write_text(text.replace(planted.text, planted.wrong), encoding="utf-8")
+
+
 def _failure(text: str) -> str:
     """The error of the first test that failed, by pytest's own summary or by its lines; in one line."""
-    summary = re.search(r"^(?:FAILED|ERROR) \S+ - (.+)$", text, re.MULTILINE)
-    error = summary or re.search(r"^(?:E| *\|) +(\S*(?:Error|Exception|Timeout|Failed)\b.*)$", text, re.MULTILINE)
+    summary = re.search(r"^(?:FAILED|ERROR) .*? - (.+)$", text, re.MULTILINE)
+    error = summary or re.search(r"^(?:E|[ |]*\|) +((?!Exception Group)\S+.*)$", text, re.MULTILINE)
     return error[1].strip()[:TOLD] if error else ""
 
 

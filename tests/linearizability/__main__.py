@@ -1,7 +1,7 @@
-"""`make linearizability`: histories of the soak, and thousands that are broken on purpose, judged by our checker and by Porcupine.
+"""`make linearizability`: judge histories of the soak, and thousands broken on purpose, by our checker and by Porcupine.
 
-Without FILES (of `python -m tests.soak --history`) a soak is run first. Exit code 1: a history contradicts itself, or the checkers
-say different things of one; that one is kept as a file. Needs Go.
+Without FILES (of `python -m tests.soak --history`) a soak is run first. Exit code 1: a history contradicts itself, or the two
+say different things of one, which is kept as a file. Needs Go.
 """
 
 import json
