@@ -45,14 +45,24 @@ class Started(Protocol):
     def pid(self) -> int:
         """Its process id."""
 
+    @property
+    def returncode(self) -> int | None:
+        """What `poll` or `wait` returned last."""
+
     def poll(self) -> int | None:
         """Its exit code; None while it runs."""
 
     def wait(self, timeout: float | None = None) -> int:
         """Its exit code, when it has ended."""
 
-    def send_signal(self, sig: int) -> None:
+    def send_signal(self, sig: int, /) -> None:
         """Send a signal."""
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
 
 
 class Launch(Protocol):
@@ -170,13 +180,13 @@ class ServiceProcess:
     def kill(self) -> None:
         """End it with SIGKILL, and wait for its end."""
         if self.process and self.process.poll() is None:
-            self.process.send_signal(signal.SIGKILL)
+            self.process.kill()
             self.process.wait()
 
     def stop(self, timeout_s: float = PATIENCE_S) -> int:
         """Send SIGTERM, and wait for its end; returns the exit code."""
         assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
+        self.process.terminate()
         return self.process.wait(timeout_s)
 
 

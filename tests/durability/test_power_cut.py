@@ -13,6 +13,7 @@ from adapter.model.records import OffsetKey
 from adapter.testing.history import History, Kind, Violation
 from adapter.testing.processes import ServiceProcess, adapter_process, ended
 from adapter.testing.waiting import eventually
+from tests import forking
 from tests.durability import machine
 from tests.durability.callers import WAIT_S, Answer, Callers, check_local, contradictions, history_of, local_positions, under
 from tests.durability.load import status_when
@@ -49,6 +50,7 @@ async def _cuts(directory: Path, wal_sync: str) -> list[Cut]:
     cuts = []
     image = machine.make_ext4(directory / "image", megabytes=64)
     service = adapter_process(directory, NOWHERE, wal_sync=wal_sync, extra=ALONE, store=directory / "disk" / "adapter")
+    service.launched_by = forking.start
     with mounted(directory / "disk", loop_options(image, MOUNT)), ended(service):
         service.start()
         async with under(Callers(service.address, History(), callers=8)) as load:

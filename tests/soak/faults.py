@@ -165,8 +165,8 @@ def _serves(process: ServiceProcess) -> bool:
 
 
 def _repair(process: ServiceProcess) -> None:
-    arguments = ["meta", "repair", "--yes", "--config", process.directory / "meta.toml"]
-    forking.run(arguments, Path.cwd(), os.environ, END_S).check_returncode()
+    config = str(process.directory / "meta.toml")
+    forking.run(["meta", "repair", "--yes", "--config", config], Path.cwd(), os.environ, END_S).check_returncode()
 
 
 async def _a_while(rng: random.Random) -> None:
