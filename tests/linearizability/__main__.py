@@ -20,7 +20,7 @@ import click
 
 from adapter.sidecar.config import WalSync
 from adapter.testing.sidecars import GRPC_SERVERS
-from tests.linearizability.broken import Operations, arbitrary, broken, of_key
+from tests.linearizability.broken import Operations, arbitrary, broken, is_plain, of_key
 from tests.linearizability.recorded import line, operations, recording
 from tests.linearizability.verdicts import PorcupineError, build, ours, porcupine
 from tests.soak.run import soak
@@ -49,9 +49,11 @@ class Outcome:
         }
 
 
-def judge(outcome: Outcome, program: Path, named: Sequence[tuple[str, Operations]], *, real: bool) -> None:
-    """Ask both. Real histories must be possible."""
-    for (name, each), verdict in zip(named, porcupine(program, [each for _, each in named]), strict=True):
+def judge(
+    outcome: Outcome, program: Path, named: Sequence[tuple[str, Operations]], *, real: bool = False, plain: bool = False
+) -> None:
+    """Ask both. Real histories must be possible. `plain`: Porcupine by its plain model."""
+    for (name, each), verdict in zip(named, porcupine(program, [each for _, each in named], plain=plain), strict=True):
         own = ours(each)
         outcome.judged[name] += 1
         outcome.unknown += bool(verdict.unknown)
@@ -112,9 +114,11 @@ def main(files: tuple[Path, ...], cycles: int, changed: int, drawn: int, seed: i
         ]
         long = [history for _, history in keys if len(history) >= ENOUGH]
         for portion in _portions(broken(rng, rng.choice(long)) for _ in range(changed)):
-            judge(outcome, program, portion, real=False)
+            judge(outcome, program, portion)
         for portion in _portions(("arbitrary", arbitrary(rng)) for _ in range(drawn)):
-            judge(outcome, program, portion, real=False)
+            judge(outcome, program, portion)
+            few = [("arbitrary, by the plain model", each) for _, each in portion if is_plain(each)]
+            judge(outcome, program, few, plain=True)
     except PorcupineError as error:
         raise click.ClickException(str(error)) from None
     for name, count in outcome.judged.items():

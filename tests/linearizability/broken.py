@@ -14,6 +14,7 @@ from tests.linearizability.recorded import Operation
 KEY = OffsetKey("default", "group", "shard")  # of arbitrary histories
 PLACES = ("a", "b", META)
 LONGEST = 8  # operations of an arbitrary history
+PLAIN_VALUES = 3
 WINDOW = 150  # operations of a real one that are kept at most, besides the writes that they show
 
 Operations = list[Operation]
@@ -55,6 +56,12 @@ def broken(rng: random.Random, recorded: Sequence[Operation]) -> tuple[str, Oper
 def arbitrary(rng: random.Random) -> Operations:
     """Up to eight operations on one key with few values and few instants, correct or not."""
     return [_drawn(rng) for _ in range(rng.randint(2, LONGEST))]
+
+
+def is_plain(recorded: Sequence[Operation]) -> bool:
+    """Whether it is one for the plain model: no unknown epoch, and few values that may come to each place at any time."""
+    values = [value for each in recorded for value in each.values]
+    return len(values) <= PLAIN_VALUES and all(epoch for epoch, _, _ in values)
 
 
 def _drawn(rng: random.Random) -> Operation:
