@@ -337,6 +337,10 @@ class Running(Process):
             if here is not None and here.position < record.position:
                 self.machine.violations.append(f"9: {self.broker.name} recovered {key} as {here}, though {record} stood")
 
+    def expect_less(self, key: OffsetKey) -> None:
+        """The Meta Service holds less of a key than when the recovery began (9)."""
+        self._before.pop(key, None)
+
     def _saved(self, call: SaveCall) -> None:
         """Invariants 5 and 6: at most one flush per interval, of nothing but dirty keys."""
         core = self.core

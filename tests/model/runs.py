@@ -1,8 +1,9 @@
 """Runs of the model: Hypothesis draws the steps and faults of each, and `run` plays so many of them."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 import hypothesis
 import structlog
@@ -22,7 +23,7 @@ from tests.model.settle import settle
 from tests.model.world import BAD, World
 
 STEPS = 30
-BROKERS = st.integers(0, 1)
+BROKERS = st.integers(0, 2)  # of two, the third is the first
 WAITS = st.sampled_from([0.0, 0.0015, 0.003, 0.05, 0.12, 0.35, 0.8])  # seconds
 WAL_SYNCS: list[WalSync] = ["interval", "always", "never"]
 # Most are such that plain commits take the fast path.
@@ -55,6 +56,9 @@ class Played:
 class Everything(RuleBasedStateMachine):
     """Two adapters and one Meta Service. Each rule is a step of the world, after which some time passes."""
 
+    # What a world beside this one has instead; see worlds.py.
+    world_type: ClassVar[type[World]] = World
+    watch_type: ClassVar[type[Watch]] = Watch
     world: World
     watch: Watch
     fine = True
@@ -63,8 +67,16 @@ class Everything(RuleBasedStateMachine):
     @initialize(seed=st.integers(0, 99), setups=st.tuples(*[SETUPS] * 2))
     def begin(self, seed: int, setups: tuple[Setup, ...]) -> None:
         """Two adapters start over empty disks."""
-        self.world = World(seed, setups)
-        self.watch = Watch(self.world)
+        self.build(seed, setups)
+
+    def build(self, seed: int, setups: Sequence[Setup]) -> None:
+        """Start an adapter for each setup."""
+        self.world = self.world_type(seed, setups)
+        self.watch = self.watch_type(self.world)
+
+    def _next(self, at: int) -> int:
+        """Another broker than `at`."""
+        return (at + 1) % len(self.world.brokers)
 
     def _pass(self, seconds: float) -> None:
         self.world.pass_time(seconds)
@@ -119,7 +131,7 @@ class Everything(RuleBasedStateMachine):
         for offered, overwrite in commits:
             world.commit(at, {key: offered}, overwrite=overwrite)
             self._pass(UNHEARD_S if fresh else SOON_S)
-        self._change(1 - at, change, key, offset)
+        self._change(self._next(at), change, key, offset)
         world.cut(at, cut=False)
         if then == "read":
             world.read(at, key.group_key, ReadMode.STORE)
@@ -133,7 +145,7 @@ class Everything(RuleBasedStateMachine):
     ) -> None:
         """A broker that was killed takes commits while it recovers, after the offset moved elsewhere; it may be killed again."""
         world = self.world
-        self._change(1 - at, change, key, offset)
+        self._change(self._next(at), change, key, offset)
         self._pass(SOON_S)
         for _ in range(1 + again):
             world.trouble(at, [Fault.SLOW])
@@ -151,7 +163,7 @@ class Everything(RuleBasedStateMachine):
         """A consumer reads, the offset moves, and then comes its commit with the epoch that it read."""
         self.world.read(at, key.group_key, ReadMode.MEMORY_FIRST_THEN_STORE)
         self._pass(SOON_S)
-        self._change(1 - at if elsewhere else at, change, key, offset)
+        self._change(self._next(at) if elsewhere else at, change, key, offset)
         self.world.commit(at, {key: late}, knowing=True)
         self._pass(wait)
 
@@ -171,7 +183,7 @@ class Everything(RuleBasedStateMachine):
         """An operator moves an offset, and a consumer that knows no epochs goes on committing as if nothing had been."""
         self.world.commit(at, {key: offset})
         self._pass(SOON_S)
-        self._change(1 - at if elsewhere else at, change, key, offset)
+        self._change(self._next(at) if elsewhere else at, change, key, offset)
         self.world.commit_together(at, [*offers, Offer(key, 1, knowing=False, overwrite=False)], way, apart=False)
         self._pass(wait)
 
@@ -231,7 +243,7 @@ class Everything(RuleBasedStateMachine):
     @rule(at=BROKERS, group=GROUP, wait=WAITS)
     def move(self, at: int, group: GroupKey, wait: float) -> None:
         """Shards move to the other broker."""
-        self.world.move(at, 1 - at, group)
+        self.world.move(at, self._next(at), group)
         self._pass(wait)
 
     @rule(at=BROKERS, key=KEY, offset=st.integers(0, 9), wait=WAITS)
@@ -353,8 +365,8 @@ def _drop(*_: object) -> NoReturn:
     raise structlog.DropEvent
 
 
-def run(runs: int, *, seed: int | None = None, shrink: bool = True) -> Played:
-    """So many runs, always the same ones for a seed (none: derived from the code). Raises what broke, with its steps."""
+def run(runs: int, *, seed: int | None = None, shrink: bool = True, world: type[Everything] = Everything) -> Played:
+    """So many runs of a world, always the same ones for a seed (none: derived from the code). Raises what broke, with its steps."""
     before = structlog.get_config()
     structlog.configure(processors=[_drop], wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     chosen = settings(
@@ -369,7 +381,7 @@ def run(runs: int, *, seed: int | None = None, shrink: bool = True) -> Played:
         suppress_health_check=list(HealthCheck),
     )
     played = Played()
-    machine = type("Everything", (Everything,), {"played": played})
+    machine = type(world.__name__, (world,), {"played": played})
     if seed is not None:
         hypothesis.seed(seed)(machine)
     try:
