@@ -349,12 +349,16 @@ class Everything(RuleBasedStateMachine):
         """Nothing happens."""
         self._pass(wait)
 
+    def expect_at_the_end(self) -> None:
+        """Raise BrokenError for what a world beside this one finds when all has settled."""
+
     def teardown(self) -> None:
         """All troubles end, and what was acknowledged is everywhere."""
         if hasattr(self, "world"):
             try:
                 if self.fine:
                     settle(self.world, self.watch)
+                    self.expect_at_the_end()
             finally:
                 self.played.runs += 1
                 self.played.seconds += self.world.loop.now - STARTS_AT_S

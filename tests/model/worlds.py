@@ -5,6 +5,7 @@ from hypothesis.stateful import initialize
 
 from tests.model.broker import Setup
 from tests.model.forgotten import Forgetful
+from tests.model.lost_parts import Lossy
 from tests.model.runs import SETUPS, Everything
 
 
@@ -17,4 +18,4 @@ class Three(Everything):
         self.build(seed, setups)
 
 
-WORLDS: dict[str, type[Everything]] = {"two": Everything, "three": Three, "forgetful": Forgetful}
+WORLDS: dict[str, type[Everything]] = {"two": Everything, "three": Three, "forgetful": Forgetful, "lossy": Lossy}
