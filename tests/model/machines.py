@@ -52,6 +52,7 @@ class Machines:
         self.machine.on_forget = self._forgot
         self.brokers = Ring(self.broker_type(self.machine, f"b{at}", setup) for at, setup in enumerate(setups))
         self.expires = False
+        self.unsure: set[OffsetKey] = set()  # keys of which nothing is promised about what the Meta Service holds
         self._losses: set[str] = set()
         for broker in self.brokers:
             broker.start()
@@ -140,6 +141,9 @@ class Machines:
         """Nobody commits for longer than the retention; the wall clocks alone show it."""
         self._shift_ms += DAY_MS
         self.expires = True
+
+    def settles(self) -> None:
+        """All is well for a while now: what is owed in the end, is. For worlds in which something is not."""
 
     def take_losses(self) -> set[str]:
         """The brokers that lost something, within what they may, since this was asked last."""
