@@ -196,6 +196,21 @@ async def test_a_full_disk_refuses_a_written_through_commit(tmp_path: Path) -> N
         assert core.store.get(key()) == record(5)
 
 
+async def test_what_was_saved_and_not_stored_is_not_lowered(tmp_path: Path) -> None:
+    """A server without epochs overwrites. What stands there behind a full disk counts as another writer's (2)."""
+    meta, store = FakeMeta(), watched(tmp_path)
+    meta.knows_epochs = False
+    async with core_over(tmp_path, meta, knows="g", store=store, **THROUGH) as core:
+        store.refuses = DiskFullError("full by the test")
+        with pytest.raises(DiskFullError):
+            await commit(core, 7)
+        store.refuses = None
+        assert meta.records[key()].offset == 7
+        (standing,) = await send(core, commit_of({key(): 5}))
+        assert standing.record is not None
+        assert (standing.record.offset, meta.records[key()].offset) == (7, 7)
+
+
 PAYMENTS: dict[str, Any] = {"policy": [{"groups": "payments-*", "mode": "write_through"}]}
 
 
