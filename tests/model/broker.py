@@ -140,6 +140,7 @@ class Broker:
         self.config = config_of(setup).model_copy(update={"broker": name})
         self.platter = Platter()
         self.link = Link(machine.service)
+        self.clocks = machine.clocks
         self.running: Running | None = None
         self.disturbed_at = 0.0
 
@@ -301,7 +302,7 @@ class Running(Process):
             self.meta,
             NoBrokerLog(),
             opening=self._open,
-            clocks=self.machine.clocks,
+            clocks=self.broker.clocks,
             metrics=METRICS,
         )
         self.sidecar.process = self

@@ -54,9 +54,13 @@ class Machines:
         self.expires = False
         self.unsure: set[OffsetKey] = set()  # keys of which nothing is promised about what the Meta Service holds
         self._losses: set[str] = set()
-        for broker in self.brokers:
+        for at, broker in enumerate(self.brokers):
+            self.set_up(at)
             broker.start()
         self.pass_time(0.02)
+
+    def set_up(self, at: int) -> None:
+        """A broker is about to start for the first time."""
 
     def now_ms(self) -> int:
         """Unix time."""

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
 from tests.model.broker import Setup
+from tests.model.clocks import Skewed
 from tests.model.epochless import Epochless
 from tests.model.forgotten import Forgetful
 from tests.model.lost_parts import Lossy
@@ -19,4 +20,4 @@ class Three(Everything):
         self.build(seed, setups)
 
 
-WORLDS: dict[str, type[Everything]] = {"two": Everything, "three": Three, "forgetful": Forgetful, "lossy": Lossy, "epochless": Epochless}
+WORLDS: dict[str, type[Everything]] = {"two": Everything, "three": Three, "forgetful": Forgetful, "lossy": Lossy, "epochless": Epochless, "skewed": Skewed}
