@@ -8,6 +8,7 @@ from tests.model.clocks import Skewed
 from tests.model.epochless import Epochless
 from tests.model.forgotten import Forgetful
 from tests.model.lost_parts import Lossy
+from tests.model.observers import Observed
 from tests.model.runs import SETUPS, Everything
 
 
@@ -20,4 +21,4 @@ class Three(Everything):
         self.build(seed, setups)
 
 
-WORLDS: dict[str, type[Everything]] = {"two": Everything, "three": Three, "forgetful": Forgetful, "lossy": Lossy, "epochless": Epochless, "skewed": Skewed}
+WORLDS: dict[str, type[Everything]] = {"two": Everything, "three": Three, "forgetful": Forgetful, "lossy": Lossy, "epochless": Epochless, "skewed": Skewed, "observed": Observed}
