@@ -146,6 +146,9 @@ class Machines:
         self._shift_ms += DAY_MS
         self.expires = True
 
+    def heal(self) -> None:
+        """All troubles end. For worlds that have others than these."""
+
     def settles(self) -> None:
         """All is well for a while now: what is owed in the end, is. For worlds in which something is not."""
 

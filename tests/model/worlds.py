@@ -10,6 +10,7 @@ from tests.model.forgotten import Forgetful
 from tests.model.lost_parts import Lossy
 from tests.model.observers import Observed
 from tests.model.runs import SETUPS, Everything
+from tests.model.slow_peers import Slow
 
 
 class Three(Everything):
@@ -21,4 +22,4 @@ class Three(Everything):
         self.build(seed, setups)
 
 
-WORLDS: dict[str, type[Everything]] = {"two": Everything, "three": Three, "forgetful": Forgetful, "lossy": Lossy, "epochless": Epochless, "skewed": Skewed, "observed": Observed}
+WORLDS: dict[str, type[Everything]] = {"two": Everything, "three": Three, "forgetful": Forgetful, "lossy": Lossy, "epochless": Epochless, "skewed": Skewed, "observed": Observed, "slow": Slow}
