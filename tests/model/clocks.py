@@ -115,12 +115,12 @@ class SkewedModel(Model):
         super().committed(broker, key, record._replace(committed_at_ms=0), at, through=through)
 
     def is_held(self, key: OffsetKey, record: OffsetRecord, now_ms: int) -> bool:
-        """True when nobody can have taken it up, nor believe that its time is over."""
+        """True when nobody can have taken it up, nor believe that its time is over: a time that was moved, by a clock that is ahead."""
         return (
             self._eras.get(key, 0) < record.epoch >> ERA_BITS
             and not self.reading[key.group_key]
             and self._reads.get(key.group_key, -1) < record.committed_at_ms - self.spread_ms
-            and now_ms + self.spread_ms <= record.committed_at_ms + HOLD_MS
+            and now_ms + 2 * self.spread_ms <= record.committed_at_ms + HOLD_MS
         )
 
     def undone(self, key: OffsetKey, record: OffsetRecord, now_ms: int) -> str:

@@ -7,6 +7,7 @@ from tests.model.broker import Setup
 from tests.model.clocks import Skewed
 from tests.model.epochless import Epochless
 from tests.model.forgotten import Forgetful
+from tests.model.formats import Exchanged
 from tests.model.lost_parts import Lossy
 from tests.model.observers import Observed
 from tests.model.runs import SETUPS, Everything
@@ -22,4 +23,4 @@ class Three(Everything):
         self.build(seed, setups)
 
 
-WORLDS: dict[str, type[Everything]] = {"two": Everything, "three": Three, "forgetful": Forgetful, "lossy": Lossy, "epochless": Epochless, "skewed": Skewed, "observed": Observed, "slow": Slow}
+WORLDS: dict[str, type[Everything]] = {"two": Everything, "three": Three, "forgetful": Forgetful, "lossy": Lossy, "epochless": Epochless, "skewed": Skewed, "observed": Observed, "slow": Slow, "exchanged": Exchanged}
