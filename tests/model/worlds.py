@@ -1,9 +1,8 @@
 """The worlds by name: the model of tests/model/runs.py, and others that leave its rules in place and add what they are about."""
 
-from hypothesis import strategies as st
-from hypothesis.stateful import initialize
-
+from tests.model import choices as st
 from tests.model.broker import Setup
+from tests.model.choices import rule
 from tests.model.forgotten import Forgetful
 from tests.model.runs import SETUPS, Everything
 
@@ -11,7 +10,7 @@ from tests.model.runs import SETUPS, Everything
 class Three(Everything):
     """Three adapters."""
 
-    @initialize(seed=st.integers(0, 99), setups=st.tuples(*[SETUPS] * 3))
+    @rule(seed=st.integers(0, 99), setups=st.tuples(*[SETUPS] * 3))
     def begin(self, seed: int, setups: tuple[Setup, ...]) -> None:
         """Three adapters start over empty disks."""
         self.build(seed, setups)
