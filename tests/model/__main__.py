@@ -22,7 +22,8 @@ from tests.model.runs import Played, quiet, run
 from tests.model.worlds import WORLDS
 
 DEFAULT = "two"  # adapters
-PORTION = 250  # runs between two lines of progress
+PORTION = 25  # runs of one world, before another has its turn
+TOLD_S = 10.0  # between two lines of progress
 HASH_SEED = "PYTHONHASHSEED"  # the order of a set of names must not depend on the process
 
 
@@ -65,7 +66,7 @@ def _replay(world: str, steps: str) -> int:
 def _run_all(runs: int, seed: int, processes: int, world: str | None, counts: Path | None) -> int:
     done: Counter[str] = Counter()
     seconds = 0.0
-    started = time.monotonic()
+    started = told = time.monotonic()
     _say(f"{runs:,} runs from seed {seed}, {processes} at once")
     with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
         played = pool.map(_run_portion, _portions(runs, seed, -(-runs // processes), world))
@@ -76,8 +77,10 @@ def _run_all(runs: int, seed: int, processes: int, world: str | None, counts: Pa
                 return 1
             done[portion.world] += result.runs
             seconds += result.seconds
-            rate = done.total() / (time.monotonic() - started) * 60
-            _say(f"{done.total():,} of {runs:,} runs, {rate:,.0f} a minute")
+            now = time.monotonic()
+            if now >= told + TOLD_S or done.total() == runs:
+                told = now
+                _say(f"{done.total():,} of {runs:,} runs, {done.total() / (now - started) * 60:,.0f} a minute")
     if counts:
         others = {f"runs of the world {name}": count for name, count in done.items() if name != DEFAULT}
         counts.write_text(json.dumps({"runs": done.total(), "simulated seconds": round(seconds, 1), **others}))
@@ -103,7 +106,11 @@ def _run_portion(portion: Portion) -> tuple[Portion, Played | str]:
 
 def _told(world: str, broken: BrokenRunError) -> str:
     again = ["python", "-m", "tests.model", "--world", world, "--replay", str(broken.plan)]
-    seed = "" if broken.seed is None else f"\nBefore it was made small: python -m tests.model --world {world} --runs 1 --seed {broken.seed}"
+    seed = (
+        ""
+        if broken.seed is None
+        else f"\nBefore it was made small: python -m tests.model --world {world} --runs 1 --seed {broken.seed}"
+    )
     return f"{broken}\n\nAgain: {shlex.join(again)}{seed}"
 
 

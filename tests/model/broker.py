@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import grpc
 
@@ -131,6 +131,8 @@ class Machine:
 class Broker:
     """A machine with a disk and a network."""
 
+    meta_type: ClassVar[type[SimMeta]] = SimMeta
+
     def __init__(self, machine: Machine, name: str, setup: Setup) -> None:
         self.machine = machine
         self.name = name
@@ -138,6 +140,7 @@ class Broker:
         self.config = config_of(setup).model_copy(update={"broker": name})
         self.platter = Platter()
         self.link = Link(machine.service)
+        self.clocks = machine.clocks
         self.running: Running | None = None
         self.disturbed_at = 0.0
 
@@ -202,7 +205,7 @@ class Running(Process):
         super().__init__()
         self.broker = broker
         self.machine = broker.machine
-        self.meta = SimMeta(broker.link, self._saved)
+        self.meta = broker.meta_type(broker.link, self._saved)
         self.disk: SimDisk | None = None
         self.sidecar: _Sidecar | None = None
         self.calls: set[asyncio.Task[None]] = set()
@@ -299,7 +302,7 @@ class Running(Process):
             self.meta,
             NoBrokerLog(),
             opening=self._open,
-            clocks=self.machine.clocks,
+            clocks=self.broker.clocks,
             metrics=METRICS,
         )
         self.sidecar.process = self

@@ -53,6 +53,7 @@ class Choice(ABC, Generic[T]):
         """Forms to try in the place of this one, the simplest first. None of them can be made simpler for ever."""
 
     def __or__(self, other: "Choice[K]") -> "Choice[T | K]":
+        """One of both; the first is the simpler one."""
         return _Either(self, other)
 
 
@@ -212,7 +213,7 @@ def builds(make: Callable[..., T], *of: Choice[Any]) -> Choice[T]:
 
 def dictionaries(keys: Choice[K], values: Choice[T], *, min_size: int, max_size: int) -> Choice[dict[K, T]]:
     """At most so many entries; fewer where keys are drawn twice."""
-    return _Mapped(lists(tuples(keys, values), min_size=min_size, max_size=max_size), lambda pairs: dict(pairs))  # type: ignore[arg-type]
+    return _Mapped(lists(tuples(keys, values), min_size=min_size, max_size=max_size), dict)
 
 
 def permutations(of: Sequence[T]) -> Choice[list[T]]:

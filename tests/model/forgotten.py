@@ -70,6 +70,12 @@ class ForgetfulWorld(World):
             if broker.running:
                 broker.running.expect_less(key)
 
+    def _expect_there(self, promised: dict[OffsetKey, OffsetRecord], why: str) -> None:
+        """Of what was forgotten, what an adapter still has from before is not owed."""
+        forgot_ms = self.forgot_ms
+        owed = {key: record for key, record in promised.items() if record.committed_at_ms >= forgot_ms.get(key, 0) - DAY_MS}
+        super()._expect_there(owed, why)
+
     def came_back(self, key: OffsetKey, record: OffsetRecord) -> str:
         """Why this record must not stand, since it is from before the tombstone of its key was forgotten; empty if it may."""
         if record.committed_at_ms >= self.forgot_ms.get(key, 0) - DAY_MS:

@@ -1,8 +1,8 @@
 """An event loop in virtual time: nothing waits, the clock jumps to the next timer. Deterministic; no sockets, no threads.
 
-A process, as the code that runs in its context, can be paused: its callbacks are kept until it goes on. The order of callbacks is
-asyncio's, of timers that are due at once that in which they were set. The loop itself takes a good part of a run's time, so it does
-without what asyncio does for sockets, threads, signals and debugging.
+A process, as the code that runs in its context, can be paused: its callbacks are kept until it goes on. Callbacks run in the
+order of asyncio, timers that are due at once in the order in which they were set. What asyncio does for sockets, threads, signals
+and debugging is left out: the loop takes a good part of a run's time.
 """
 
 import asyncio
@@ -58,6 +58,7 @@ class Call(asyncio.TimerHandle):
         return self._cancelled
 
     def __repr__(self) -> str:
+        """For errors."""
         return f"<{self._callback}>"
 
 
@@ -143,9 +144,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             heapq.heappush(self._scheduled, timer)
         process.kept, process.kept_timers = [], []
 
-    def call_soon(
-        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
-    ) -> Call:
+    def call_soon(self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None) -> Call:
         """As asyncio's, but not for a paused process."""
         call = Call(callback, args, contextvars.copy_context() if context is None else context)
         process = _process_of(call) if self._paused else None

@@ -52,10 +52,15 @@ class Machines:
         self.machine.on_forget = self._forgot
         self.brokers = Ring(self.broker_type(self.machine, f"b{at}", setup) for at, setup in enumerate(setups))
         self.expires = False
+        self.unsure: set[OffsetKey] = set()  # keys of which nothing is promised about what the Meta Service holds
         self._losses: set[str] = set()
-        for broker in self.brokers:
+        for at, broker in enumerate(self.brokers):
+            self.set_up(at)
             broker.start()
         self.pass_time(0.02)
+
+    def set_up(self, at: int) -> None:
+        """A broker is about to start for the first time."""
 
     def now_ms(self) -> int:
         """Unix time."""
@@ -140,6 +145,9 @@ class Machines:
         """Nobody commits for longer than the retention; the wall clocks alone show it."""
         self._shift_ms += DAY_MS
         self.expires = True
+
+    def settles(self) -> None:
+        """All is well for a while now: what is owed in the end, is. For worlds in which something is not."""
 
     def take_losses(self) -> set[str]:
         """The brokers that lost something, within what they may, since this was asked last."""

@@ -20,6 +20,7 @@ class Sent:
     epoch: int
     committed_at_ms: int
     at_ms: int = NEVER
+    unknown: bool = False  # the broker did not know the epoch that stood
 
 
 class Acknowledged(NamedTuple):

@@ -344,9 +344,13 @@ class Everything:
         """Nothing happens."""
         self._pass(wait)
 
+    def expect_at_the_end(self) -> None:
+        """Raise BrokenError for what a world beside this one finds when all has settled."""
+
     def end(self) -> None:
         """All troubles end, and what was acknowledged is everywhere."""
         settle(self.world, self.watch)
+        self.expect_at_the_end()
 
     def close(self) -> None:
         """End everything."""
@@ -355,7 +359,7 @@ class Everything:
 
 
 def run(runs: int, *, seed: int = 0, smaller: bool = True, world: type[Everything] = Everything) -> Played:
-    """Play the plans of so many seeds, from this one on. Raises the BrokenRunError of the first one that breaks, made `smaller`."""
+    """Play the plans of so many seeds, from this one on. Raises BrokenRunError for the first that breaks, made `smaller`."""
     played = Played()
     with quiet():
         for each in range(seed, seed + runs):

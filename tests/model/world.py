@@ -115,6 +115,7 @@ class World(Consumers):
             if record.epoch == 0 and record.metadata in self.model.sent:
                 # It will be decided by its own time, whenever it meets what stands.
                 self.model.sent[record.metadata].at_ms = record.committed_at_ms
+                self.model.sent[record.metadata].unknown = True
             # Written through, it may have met what another broker had written through.
             self._check_answer(name, offered[key], record, overwrite=overwrite and not through(key))
             self.model.committed(name, key, record, self.loop.now, through=through(key))

@@ -3,7 +3,10 @@
 from tests.model import choices as st
 from tests.model.broker import Setup
 from tests.model.choices import rule
+from tests.model.clocks import Skewed
+from tests.model.epochless import Epochless
 from tests.model.forgotten import Forgetful
+from tests.model.lost_parts import Lossy
 from tests.model.runs import SETUPS, Everything
 
 
@@ -16,4 +19,11 @@ class Three(Everything):
         self.build(seed, setups)
 
 
-WORLDS: dict[str, type[Everything]] = {"two": Everything, "three": Three, "forgetful": Forgetful}
+WORLDS: dict[str, type[Everything]] = {
+    "two": Everything,
+    "three": Three,
+    "forgetful": Forgetful,
+    "lossy": Lossy,
+    "epochless": Epochless,
+    "skewed": Skewed,
+}
