@@ -7,6 +7,7 @@ from tests.model.clocks import Skewed
 from tests.model.epochless import Epochless
 from tests.model.forgotten import Forgetful
 from tests.model.lost_parts import Lossy
+from tests.model.observers import Observed
 from tests.model.runs import SETUPS, Everything
 
 
@@ -26,4 +27,5 @@ WORLDS: dict[str, type[Everything]] = {
     "lossy": Lossy,
     "epochless": Epochless,
     "skewed": Skewed,
+    "observed": Observed,
 }
