@@ -16,7 +16,7 @@ from xml.etree import ElementTree as ET
 from adapter.sidecar.config import WalSync
 from adapter.testing.sidecars import GRPC_SERVERS
 
-MODEL_RUNS = 100
+MODEL_RUNS = 500
 SOAK_CYCLES = 5
 KILLS = 5  # of the leader, in one slice
 FUZZ_INPUTS = 2_000
@@ -89,8 +89,8 @@ def _pytest(seed: int, *arguments: str, **variables: str) -> Command:
 
 
 def _model(seed: int) -> Command:
-    arguments = ("tests.model", "--portion", str(MODEL_RUNS), "--seed", str(seed))
-    return Command(arguments, (seed, seed), {"PYTHONHASHSEED": "0"})
+    arguments = ("tests.model", "--runs", str(MODEL_RUNS), "--processes", "1", "--seed", str(seed))
+    return Command(arguments, (seed, seed + MODEL_RUNS - 1), {"PYTHONHASHSEED": "0"})
 
 
 def _soak(seed: int) -> Command:

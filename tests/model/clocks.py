@@ -9,16 +9,15 @@ that was acknowledged is lost, nothing goes back, and what was committed in an e
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeVar
 
-from hypothesis import strategies as st
-from hypothesis.stateful import initialize, rule
-
 from adapter.errors import RefusedError
 from adapter.metaservice.clock_skew import SkewedClocks, has_future_time, shifted_entries
 from adapter.metaservice.metrics import MetaMetrics
 from adapter.model.records import ERA_BITS, HOLD_MS, GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome
 from adapter.runtime.clocks import CLOCK_LIMIT_MS, Clocks
 from adapter.sidecar.storage.write_batch import Stored
+from tests.model import choices as st
 from tests.model.broker import Broker, Setup
+from tests.model.choices import rule
 from tests.model.invariants import Watch
 from tests.model.model import Model
 from tests.model.network import CLUSTER, Service, SimMeta
@@ -204,7 +203,7 @@ class Skewed(Everything):
     watch_type = SkewedWatch
     world: SkewedWorld
 
-    @initialize(seed=st.integers(0, 99), setups=st.tuples(*[SETUPS] * 2), skews_ms=st.tuples(*[SKEWS] * 2))
+    @rule(seed=st.integers(0, 99), setups=st.tuples(*[SETUPS] * 2), skews_ms=st.tuples(*[SKEWS] * 2))
     def begin(self, seed: int, setups: tuple[Setup, ...], skews_ms: tuple[int, ...]) -> None:  # type: ignore[override]
         """Two adapters start over empty disks, each with its clock."""
         self.world = SkewedWorld(seed, setups, skews_ms)

@@ -11,18 +11,27 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from hypothesis import strategies as st
-from hypothesis.stateful import rule
-
 from adapter.errors import RefusedError, UnknownCallError
 from adapter.meta.client import GroupsPage, Page
-from adapter.model.records import FIRST_EPOCH, GroupKey, KnownStore, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, StoreReport
+from adapter.model.records import (
+    FIRST_EPOCH,
+    GroupKey,
+    KnownStore,
+    OffsetKey,
+    OffsetRecord,
+    SaveEntry,
+    SaveOutcome,
+    Status,
+    StoreReport,
+)
 from adapter.sidecar.storage.write_batch import Stored
+from tests.model import choices as st
 from tests.model.broker import Broker, Running, Setup
+from tests.model.choices import rule
 from tests.model.consumers import Offer, Way
 from tests.model.invariants import Watch
 from tests.model.machines import GROUPS, KEYS
-from tests.model.network import LOAD_TIMEOUT_S, SYNC_S, TIMEOUT_S, Service, SimMeta
+from tests.model.network import LOAD_TIMEOUT_S, TIMEOUT_S, Service, SimMeta
 from tests.model.runs import WAITS, Everything
 from tests.model.world import World
 

@@ -10,12 +10,11 @@ What is promised then (docs/design/epochs.md, Tombstones):
 from collections.abc import Iterator, Sequence
 from contextvars import Context
 
-from hypothesis import strategies as st
-from hypothesis.stateful import rule
-
 from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.sidecar.storage.write_batch import Stored
+from tests.model import choices as st
 from tests.model.broker import Setup
+from tests.model.choices import rule
 from tests.model.invariants import Watch
 from tests.model.machines import DAY_MS, KEYS, held_by
 from tests.model.runs import WAITS, Everything

@@ -9,14 +9,13 @@ What is promised: all invariants, whoever runs; and no alarm. A change of the pr
 
 from collections.abc import Sequence
 
-from hypothesis import strategies as st
-from hypothesis.stateful import rule
-
 from adapter.errors import UnknownCallError
 from adapter.model.records import STORE_ID_BYTES, KnownStore, StoreMark, StoreReport
 from adapter.sidecar.storage.disk import Batch
 from adapter.sidecar.storage.write_batch import STORE_ID, UNASKED
+from tests.model import choices as st
 from tests.model.broker import Broker, Running, Setup, State
+from tests.model.choices import rule
 from tests.model.disk import SimBatch, SimDisk
 from tests.model.engine import MemoryEngine
 from tests.model.invariants import BrokenError, Watch

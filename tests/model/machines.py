@@ -30,6 +30,7 @@ class Ring(list[Broker]):
     """Brokers, of which the number behind the last one is the first one again."""
 
     def __getitem__(self, at: SupportsIndex) -> Broker:  # type: ignore[override]
+        """The broker of this number."""
         return super().__getitem__(operator.index(at) % len(self))
 
 

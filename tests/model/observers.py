@@ -16,8 +16,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from hypothesis import strategies as st
-from hypothesis.stateful import rule
 from prometheus_client import CollectorRegistry
 
 from adapter.model.codec import unpack_names
@@ -27,7 +25,9 @@ from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.lag.live import LiveLag
 from adapter.sidecar.lag.metrics import LagMetrics
+from tests.model import choices as st
 from tests.model.broker import Broker, Running, Setup
+from tests.model.choices import rule
 from tests.model.consumers import Offer, Way
 from tests.model.machines import GROUPS, NOTHING, Held, held_by
 from tests.model.model import Position

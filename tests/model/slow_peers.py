@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from enum import Enum
 
 from h2.settings import SettingCodes
-from hypothesis import strategies as st
-from hypothesis.stateful import rule
 
 from adapter.rpc import offsets_pb
 from adapter.runtime.http2.server import READ_MAX
+from tests.model import choices as st
 from tests.model.broker import WRITE_THROUGH, Broker, Running, Setup, State
+from tests.model.choices import rule
 from tests.model.consumers import Offer, Plain, Way
 from tests.model.http2_client import COMMIT, Client, Wire
 from tests.model.invariants import BrokenError
@@ -202,9 +202,7 @@ class Slow(Everything):
     world: SlowWorld
 
     @rule(at=BROKERS, slow=OFFERS, kind=st.sampled_from(Kind), rounds=st.integers(1, 4), others=OFFERS, way=st.sampled_from(Way))
-    def commit_beside_the_slow(
-        self, at: int, slow: list[Offer], kind: Kind, rounds: int, others: list[Offer], way: Way
-    ) -> None:
+    def commit_beside_the_slow(self, at: int, slow: list[Offer], kind: Kind, rounds: int, others: list[Offer], way: Way) -> None:
         """A slow peer sends as much as it can, and others commit beside it, who are answered."""
         world = self.world
         cached = [offer for offer in others if offer.key.group != WRITE_THROUGH]

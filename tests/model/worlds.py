@@ -1,9 +1,8 @@
 """The worlds by name: the model of tests/model/runs.py, and others that leave its rules in place and add what they are about."""
 
-from hypothesis import strategies as st
-from hypothesis.stateful import initialize
-
+from tests.model import choices as st
 from tests.model.broker import Setup
+from tests.model.choices import rule
 from tests.model.clocks import Skewed
 from tests.model.epochless import Epochless
 from tests.model.forgotten import Forgetful
@@ -17,10 +16,20 @@ from tests.model.slow_peers import Slow
 class Three(Everything):
     """Three adapters."""
 
-    @initialize(seed=st.integers(0, 99), setups=st.tuples(*[SETUPS] * 3))
+    @rule(seed=st.integers(0, 99), setups=st.tuples(*[SETUPS] * 3))
     def begin(self, seed: int, setups: tuple[Setup, ...]) -> None:
         """Three adapters start over empty disks."""
         self.build(seed, setups)
 
 
-WORLDS: dict[str, type[Everything]] = {"two": Everything, "three": Three, "forgetful": Forgetful, "lossy": Lossy, "epochless": Epochless, "skewed": Skewed, "observed": Observed, "slow": Slow, "exchanged": Exchanged}
+WORLDS: dict[str, type[Everything]] = {
+    "two": Everything,
+    "three": Three,
+    "forgetful": Forgetful,
+    "lossy": Lossy,
+    "epochless": Epochless,
+    "skewed": Skewed,
+    "observed": Observed,
+    "slow": Slow,
+    "exchanged": Exchanged,
+}
