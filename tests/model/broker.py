@@ -188,13 +188,17 @@ class Broker:
         self.platter.power_cut(min(keep, self.platter.unsynced), keep_watermark=keep_watermark)
         self.machine.on_loss(self)
 
+    def disk_for(self, running: "Running") -> SimDisk:
+        """The disk as the program of a process uses it."""
+        return SimDisk(self.platter, running.die)
+
     def opening(self, running: "Running") -> LocalStore:
         """Open the store as a process does. A full disk may refuse even that."""
         if self.platter.full:
             raise DiskFullError("full by the test")
         if self.platter.opened():
             self.machine.on_loss(self)
-        running.disk = SimDisk(self.platter, running.die)
+        running.disk = self.disk_for(running)
         return LocalStore.over(running.disk, self.wal_sync)
 
 

@@ -1,7 +1,7 @@
 """A world in which the adapters' clocks differ from the Meta Service's, within and beyond the bound of CLOCK_LIMIT_MS.
 
 What is promised then (docs/design/epochs.md, Clocks): clocks decide about unknown epochs, expiry and the end of a hold, and about
-nothing else. So a commit whose epoch was unknown may be taken for later than a reset, or earlier, by as much as two clocks differ;
+nothing else. So a commit whose epoch was unknown may be taken for later or earlier than a reset by as much as two clocks differ;
 a hold may end by as much too early; whoever is beyond the bound expires nothing. All else holds, whatever the clocks say: nothing
 that was acknowledged is lost, nothing goes back, and what was committed in an epoch before a reset stays below it.
 """
@@ -114,12 +114,12 @@ class SkewedModel(Model):
         super().committed(broker, key, record._replace(committed_at_ms=0), at, through=through)
 
     def is_held(self, key: OffsetKey, record: OffsetRecord, now_ms: int) -> bool:
-        """True when nobody can have taken it up, nor believe that its time is over."""
+        """True when nobody can have taken it up, nor believe that its time, which may have been moved, is over."""
         return (
             self._eras.get(key, 0) < record.epoch >> ERA_BITS
             and not self.reading[key.group_key]
             and self._reads.get(key.group_key, -1) < record.committed_at_ms - self.spread_ms
-            and now_ms + self.spread_ms <= record.committed_at_ms + HOLD_MS
+            and now_ms + 2 * self.spread_ms <= record.committed_at_ms + HOLD_MS
         )
 
     def undone(self, key: OffsetKey, record: OffsetRecord, now_ms: int) -> str:

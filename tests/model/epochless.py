@@ -31,7 +31,7 @@ from tests.model.choices import rule
 from tests.model.consumers import Offer, Way
 from tests.model.invariants import Watch
 from tests.model.machines import GROUPS, KEYS
-from tests.model.network import LOAD_TIMEOUT_S, SYNC_S, TIMEOUT_S, Service, SimMeta
+from tests.model.network import LOAD_TIMEOUT_S, TIMEOUT_S, Service, SimMeta
 from tests.model.runs import WAITS, Everything
 from tests.model.world import World
 
@@ -139,10 +139,10 @@ class EpochlessMeta(SimMeta):
     async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:  # noqa: ARG002
         return GroupsPage(await self._group(groups[0], patient=patient), groups[1:], b"")
 
-    async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:
+    async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:  # noqa: ARG002
         raise UnknownCallError("unknown by the test")
 
-    async def expire(self, group: GroupKey, before_ms: int, now_ms: int) -> int:
+    async def expire(self, group: GroupKey, before_ms: int, now_ms: int) -> int:  # noqa: ARG002
         raise UnknownCallError("unknown by the test")
 
     async def delete(self, group: GroupKey, shards: Sequence[str]) -> None:

@@ -32,7 +32,7 @@ class How(Enum):
     """How a part comes back."""
 
     RESTORED = "with a new token: as another incarnation"
-    OLD_TOKEN = "as it was: known by its lower revision alone"
+    SAME = "with the same token: known by its lower revision alone"
     EMPTY = "empty, as another incarnation"
 
 
@@ -65,7 +65,7 @@ class PartedEngine(MemoryEngine):
         left = {key: record for key, record in self._synced.items() if _part_of(key) != part}
         self._written, self._synced = left | rows, left | rows
         self._revisions[part] = self._synced_revisions[part] = revision
-        self._incarnations[part] += how is not How.OLD_TOKEN
+        self._incarnations[part] += how is not How.SAME
 
     def _write(self, changes: Records) -> None:
         super()._write(changes)
@@ -232,9 +232,9 @@ class Lossy(Everything):
 
     def _expect_noticed(self, running: Running, group: GroupKey, how: How) -> None:
         held = [at for at in self.world.held if at[0] == running.broker.name and at[1].group_key == group]
-        if how is not How.OLD_TOKEN and not running.meta.server_reports.losses:
+        if how is not How.SAME and not running.meta.server_reports.losses:
             raise BrokenError(f"lost: {running.broker.name} has not noticed that {group} is another one")
-        if how is not How.OLD_TOKEN and held and not self.world.service.refusing:
+        if how is not How.SAME and held and not self.world.service.refusing:
             raise BrokenError(f"lost: {running.broker.name} has not pushed {held}")
 
     def _happens(self, what: Meanwhile, at: int, key: OffsetKey, offset: int) -> None:

@@ -30,6 +30,7 @@ class Ring(list[Broker]):
     """Brokers, of which the number behind the last one is the first one again."""
 
     def __getitem__(self, at: SupportsIndex) -> Broker:  # type: ignore[override]
+        """The broker of this number."""
         return super().__getitem__(operator.index(at) % len(self))
 
 
@@ -145,6 +146,9 @@ class Machines:
         """Nobody commits for longer than the retention; the wall clocks alone show it."""
         self._shift_ms += DAY_MS
         self.expires = True
+
+    def heal(self) -> None:
+        """All troubles end. For worlds that have others than these."""
 
     def settles(self) -> None:
         """All is well for a while now: what is owed in the end, is. For worlds in which something is not."""

@@ -43,6 +43,7 @@ def _taken_up(record: OffsetRecord | None) -> tuple[int, int] | None:
 
 
 def _heal(world: World) -> None:
+    world.heal()
     world.meta(up=True)
     world.refuse([])
     for at, broker in enumerate(world.brokers):

@@ -1,4 +1,4 @@
-"""What docs/discussion.md says is weaker before a Meta Service without epochs, each shown in a run; and that no more is needed."""
+"""What docs/discussion.md says is weaker before a Meta Service without epochs, each shown in a run; and no more."""
 
 from collections.abc import Iterator
 from contextlib import closing

@@ -48,7 +48,7 @@ def test_an_adapter_that_was_away_pushes_what_it_holds_when_it_is_back(world: Lo
     """The other one, which was there all the time, has nothing of it."""
     watch = LossyWatch(world)
     world.kill(0, None, restart=False)
-    world.restore(OTHER.group_key, How.OLD_TOKEN)
+    world.restore(OTHER.group_key, How.SAME)
     watch.lost()
     world.pass_time(NOTICED_S)
     watch.check()

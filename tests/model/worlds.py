@@ -6,9 +6,11 @@ from tests.model.choices import rule
 from tests.model.clocks import Skewed
 from tests.model.epochless import Epochless
 from tests.model.forgotten import Forgetful
+from tests.model.formats import Exchanged
 from tests.model.lost_parts import Lossy
 from tests.model.observers import Observed
 from tests.model.runs import SETUPS, Everything
+from tests.model.slow_peers import Slow
 
 
 class Three(Everything):
@@ -28,4 +30,6 @@ WORLDS: dict[str, type[Everything]] = {
     "epochless": Epochless,
     "skewed": Skewed,
     "observed": Observed,
+    "slow": Slow,
+    "exchanged": Exchanged,
 }

@@ -162,7 +162,7 @@ class Recovery:
                     past[key] = local
         keys = [key for key, local in past.items() if key not in self._dirty and self._store.get(key) == local]
         if keys:
-            log.info("recovery.old_tombstones", keys=len(keys), help="the Meta Service has forgotten them, and so does this adapter")
+            log.info("recovery.old_tombstones", keys=len(keys), help="the Meta Service has forgotten them; so does this adapter")
             await self._committer.submit(Forget(keys))
         return bool(keys)
 
