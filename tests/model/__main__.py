@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from tests.model.plans import BrokenRunError, plan_of, play
 from tests.model.runs import Played, quiet, run
+from tests.model.story import tell
 from tests.model.worlds import WORLDS
 
 DEFAULT = "two"  # adapters
@@ -106,12 +107,10 @@ def _run_portion(portion: Portion) -> tuple[Portion, Played | str]:
 
 def _told(world: str, broken: BrokenRunError) -> str:
     again = ["python", "-m", "tests.model", "--world", world, "--replay", str(broken.plan)]
-    seed = (
-        ""
-        if broken.seed is None
-        else f"\nBefore it was made small: python -m tests.model --world {world} --runs 1 --seed {broken.seed}"
-    )
-    return f"{broken}\n\nAgain: {shlex.join(again)}{seed}"
+    lines = [tell(WORLDS[world], broken), "", f"Again: {shlex.join(again)}"]
+    if broken.seed is not None:
+        lines.append(f"Before it was made small: python -m tests.model --world {world} --runs 1 --seed {broken.seed}")
+    return "\n".join(lines)
 
 
 def _say(line: str) -> None:
