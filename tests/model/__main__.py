@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from itertools import cycle, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -41,7 +42,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
     parser.add_argument("--runs", type=int, default=5_000, help="how many (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32, help="of the first one (default: by the clock)")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="default: %(default)s")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="0: in this one (default: %(default)s)")
     parser.add_argument("--world", choices=WORLDS, help=f"default: each in turn, every other time {DEFAULT}")
     parser.add_argument("--replay", metavar="STEPS", help="play these steps, and nothing else")
     parser.add_argument("--counts", type=Path, help="a file for what was done, as JSON")
@@ -69,12 +70,14 @@ def _run_all(runs: int, seed: int, processes: int, world: str | None, counts: Pa
     seconds = 0.0
     started = told = time.monotonic()
     _say(f"{runs:,} runs from seed {seed}, {processes} at once")
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
-        played = pool.map(_run_portion, _portions(runs, seed, -(-runs // processes), world))
-        for portion, result in played:
+    with ExitStack() as stack:
+        portions = _portions(runs, seed, -(-runs // max(processes, 1)), world)
+        if processes:
+            pool = stack.enter_context(ProcessPoolExecutor(processes, multiprocessing.get_context("fork")))
+            stack.callback(pool.shutdown, cancel_futures=True)
+        for portion, result in pool.map(_run_portion, portions) if processes else map(_run_portion, portions):
             if isinstance(result, str):
                 _say(result)
-                pool.shutdown(cancel_futures=True)
                 return 1
             done[portion.world] += result.runs
             seconds += result.seconds

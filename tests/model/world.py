@@ -94,9 +94,6 @@ class World(Consumers):
         checked = commits.check(request)
         await commits.prepare(checked)
         commit = checked.parsed.commit
-        for one in sent:
-            if not through(one.key):
-                one.at_ms = self.now_ms()
         answers = await checked.core.router.commit(commit)
         if running.dead:
             return
@@ -112,10 +109,7 @@ class World(Consumers):
             if record is None:
                 self._violation(f"1: {name} acknowledged {key} with nothing")
                 continue
-            if record.epoch == 0 and record.metadata in self.model.sent:
-                # It will be decided by its own time, whenever it meets what stands.
-                self.model.sent[record.metadata].at_ms = record.committed_at_ms
-                self.model.sent[record.metadata].unknown = True
+            self.model.decided(key, record, self.now_ms())
             # Written through, it may have met what another broker had written through.
             self._check_answer(name, offered[key], record, overwrite=overwrite and not through(key))
             self.model.committed(name, key, record, self.loop.now, through=through(key))
