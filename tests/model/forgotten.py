@@ -35,23 +35,27 @@ class ForgetfulWorld(World):
 
     def time_passes(self) -> None:
         """Longer than tombstones are kept, and than any kernel keeps what was written."""
-        for broker in self.brokers:
-            broker.platter.synced(broker.platter.unsynced)
-            broker.platter.sync_watermark()
+        self._sync()
         self._shift_ms += RETENTION_MS + DAY_MS
         self.expires = True
 
     def tombstones_are_forgotten(self) -> list[OffsetKey]:
         """The Meta Service removes old tombstones, as it does from time to time. Returns their keys."""
         before = {key: record for key in KEYS if (record := self.service.standing(key))}
-        if not self.service.up or any(broker.platter.fails for broker in self.brokers):
-            return []  # a disk whose sync has failed may come back with anything
+        if not self.service.up or any(broker.platter.fails or broker.platter.failing_syncs for broker in self.brokers):
+            return []  # a disk whose sync fails may come back with anything
         self.loop.create_task(self._forget(), context=Context())
         self.pass_time(0.02)
+        self._sync()
         gone = [key for key in before if not self.service.standing(key)]
         for key in gone:
             self._note(key, before[key])
         return gone
+
+    def _sync(self) -> None:
+        for broker in self.brokers:
+            broker.platter.synced(broker.platter.unsynced)
+            broker.platter.sync_watermark()
 
     async def _forget(self) -> None:
         await self.service.engine.drop_tombstones(self.now_ms() - RETENTION_MS)

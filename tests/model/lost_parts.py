@@ -97,6 +97,7 @@ class LossyWorld(World):
     def __init__(self, seed: int, setups: Sequence[Setup]) -> None:
         super().__init__(seed, setups)
         self.held: dict[tuple[str, OffsetKey], Stored] = {}
+        self._hidden = False  # a part came back with the same token: only a start is sure to notice
         self.machine.on_loss = self._lost_more
 
     def back_up(self, group: GroupKey) -> None:
@@ -106,6 +107,7 @@ class LossyWorld(World):
     def restore(self, group: GroupKey, how: How) -> None:
         """The Meta Service stops, and comes back with an older copy of a part."""
         before = {key: self.service.standing(key) for key in KEYS}
+        self._hidden = self._hidden or how is How.SAME
         self.meta(up=False)
         self.pass_time(0)
         self.service.engine.restore(group.group, how)
@@ -135,7 +137,10 @@ class LossyWorld(World):
         self._lost(broker)
 
     def settles(self) -> None:
-        """Who comes back has noticed, and pushed what it holds."""
+        """Who comes back has noticed, and pushed what it holds; where the revision had passed what it knew, at its next start."""
+        self.pass_time(NOTICED_S)
+        for at in range(len(self.brokers) if self._hidden else 0):
+            self.kill(at, None, restart=True)
         self.pass_time(NOTICED_S)
 
     def is_unsure(self, at: int, group: GroupKey) -> bool:
