@@ -134,6 +134,10 @@ class LossyWorld(World):
         self.held = {at: held for at, held in self.held.items() if at[0] != broker.name or stored.get(at[1]) == held}
         self._lost(broker)
 
+    def settles(self) -> None:
+        """Who comes back has noticed, and pushed what it holds."""
+        self.pass_time(NOTICED_S)
+
     def is_unsure(self, at: int, group: GroupKey) -> bool:
         """True while an adapter has something of a group that the Meta Service lost, and may not know it yet."""
         name = self.brokers[at].name

@@ -74,7 +74,7 @@ class ObservedWorld(World):
                     return
                 self._look(running, core)
                 await asyncio.sleep(0)
-            if lag and core.recovery.report.done:
+            if lag and core and core.recovery.report.done:
                 await self._look_at_the_lag(running, core)
             await asyncio.sleep(PAUSE_S)
 

@@ -20,6 +20,7 @@ from tests.model.choices import rule
 from tests.model.consumers import Offer, Plain, Way
 from tests.model.http2_client import COMMIT, Client, Wire
 from tests.model.invariants import BrokenError
+from tests.model.machines import KEYS
 from tests.model.runs import BROKERS, OFFERS, Everything
 from tests.model.world import World
 
@@ -205,7 +206,9 @@ class Slow(Everything):
     def commit_beside_the_slow(self, at: int, slow: list[Offer], kind: Kind, rounds: int, others: list[Offer], way: Way) -> None:
         """A slow peer sends as much as it can, and others commit beside it, who are answered."""
         world = self.world
-        cached = [offer for offer in others if offer.key.group != WRITE_THROUGH]
+        cached = [offer for offer in others if offer.key.group != WRITE_THROUGH] or [
+            Offer(KEYS[0], 1, knowing=False, overwrite=False)
+        ]
         before = world.unanswered
         sent = 0
         for _ in range(rounds):

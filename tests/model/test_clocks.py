@@ -79,6 +79,13 @@ def test_a_hold_ends_as_much_too_early_as_a_clock_is_ahead(skew_ms: int, stands:
         assert world.stands.offset == stands
 
 
+@pytest.mark.parametrize("skew_ms", [60_000, -60_000, 400_000, -400_000])
+def test_beyond_the_bound_the_meta_service_stores_its_own_time(skew_ms: int) -> None:
+    """So a group that commits does not expire."""
+    with skewed(skew_ms) as world:
+        assert abs(world.now_ms() - world.stands.committed_at_ms) < 2_000 * SECOND_S
+
+
 def test_a_known_epoch_is_decided_by_no_clock() -> None:
     """A commit from before a reset loses, however late its clock says that it was."""
     with skewed(29_000, 0) as world:
