@@ -96,7 +96,8 @@ class _Either(Choice[T | K], Generic[T, K]):
         return [which, self._at(which).draw(chance)]
 
     def value(self, form: Form) -> T | K:
-        return self._at(form[0]).value(form[1])
+        found: T | K = self._at(form[0]).value(form[1])
+        return found
 
     def simpler(self, form: Form) -> Iterator[Form]:
         if form[0]:

@@ -91,6 +91,12 @@ class Everything:
         self.world.commit(at, offsets, overwrite=overwrite, knowing=True)
         self._pass(wait)
 
+    @rule(at=BROKERS, offsets=OFFSETS, overwrite=SELDOM, knowing=st.booleans(), wait=WAITS)
+    def commit_in_columns(self, at: int, offsets: dict[OffsetKey, int], overwrite: bool, knowing: bool, wait: float) -> None:
+        """A consumer commits many shards as columns."""
+        self.world.commit(at, offsets, overwrite=overwrite, knowing=knowing, columns=True)
+        self._pass(wait)
+
     @rule(at=BROKERS, offsets=OFFSETS, age_ms=st.sampled_from([1, 300]), wait=WAITS)
     def commit_late(self, at: int, offsets: dict[OffsetKey, int], age_ms: int, wait: float) -> None:
         """A consumer commits what it did a while ago."""

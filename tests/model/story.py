@@ -36,6 +36,7 @@ def _commit(at: int, offsets: dict[OffsetKey, int], **how: Any) -> str:
         "knowing": "with the epochs that it read",
         "overwrite": "to overwrite what stands",
         "big": "with much metadata",
+        "columns": "in columns",
     }
     more = [text for name, text in kinds.items() if how.get(name)]
     if how.get("generation") is not None:
