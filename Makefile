@@ -12,7 +12,7 @@ IMAGE := build/offset-adapter-$(VERSION)-image.tar
 BENCH_STAMP := $(VENV)/.installed-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster demo-pipeline demo-rocketmq demo-alerts console plugin example check test coverage tools lint format types proto proto-check mutants soak interop model bench lock chart chart-check image image-check audit release-check clean
+.PHONY: help setup demo demo-cluster demo-pipeline demo-rocketmq demo-alerts console plugin example check test coverage tools lint format types proto proto-check mutants soak interop model model-coverage bench lock chart chart-check image image-check audit release-check clean
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -173,6 +173,9 @@ release-check: $(STAMP) $(RELEASE_STAMP) proto-check ## All of a release but the
 
 model: $(STAMP) ## Run the model test with random seeds: RUNS=5000 runs, on all cores
 	$(BIN)/python -m tests.model --runs $(or $(RUNS),5000)
+
+model-coverage: $(STAMP) ## Which decisions on the way of a commit RUNS=1000 runs of the model take, and which none takes
+	$(BIN)/python -m tests.model.decisions --runs $(or $(RUNS),1000) --lines
 
 bench: $(BENCH_STAMP) ## Measure; tables, JSON and a plot (BENCH=short or full, NAMES="floor client")
 	@sh benchmarks/install-peers.sh

@@ -17,7 +17,7 @@ from adapter.sidecar.config import WalSync
 from adapter.testing.sidecars import GRPC_SERVERS
 from tests.linearizability.verdicts import go
 
-MODEL_RUNS = 100
+MODEL_RUNS = 500
 SOAK_CYCLES = 14  # each kind of crash twice
 CUTS = 5  # of one run of an adapter; a slice has a run with each wal_sync
 KILLS = 15  # of the leader, in one slice
@@ -101,8 +101,8 @@ def _pytest(seed: int, *arguments: str, **variables: str) -> Command:
 
 
 def _model(seed: int) -> Command:
-    arguments = ("tests.model", "--portion", str(MODEL_RUNS), "--seed", str(seed))
-    return Command(arguments, (seed, seed), {"PYTHONHASHSEED": "0"})
+    arguments = ("tests.model", "--runs", str(MODEL_RUNS), "--processes", "1", "--seed", str(seed))
+    return Command(arguments, (seed, seed + MODEL_RUNS - 1), {"PYTHONHASHSEED": "0"})
 
 
 def _soak(seed: int) -> Command:

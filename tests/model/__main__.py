@@ -1,67 +1,119 @@
-"""`make model RUNS=...`: the model test on all cores, each process with a seed of its own. Ends with the first failure."""
+"""`make model RUNS=...`: the model test on all cores, a seed for each run. Ends with the first run that breaks, made small.
+
+`--replay` plays the steps that it prints once more.
+"""
 
 import argparse
 import json
+import multiprocessing
 import os
-import subprocess
+import shlex
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from itertools import cycle, islice
 from pathlib import Path
+from typing import NamedTuple
 
-PORTION = 250  # runs between two lines of progress
-SAME_ORDER = {**os.environ, "PYTHONHASHSEED": "0"}  # the order of a set of names must not depend on the process
+from tests.model.plans import BrokenRunError, plan_of, play
+from tests.model.runs import Played, quiet, run
+from tests.model.story import tell
+from tests.model.worlds import WORLDS
+
+DEFAULT = "two"  # adapters
+PORTION = 25  # runs of one world, before another has its turn
+TOLD_S = 10.0  # between two lines of progress
+HASH_SEED = "PYTHONHASHSEED"  # the order of a set of names must not depend on the process
+
+
+class Portion(NamedTuple):
+    """So many runs of a world, from a seed on."""
+
+    world: str
+    seed: int
+    runs: int
 
 
 def main() -> int:
     """Run it; 1 when an invariant broke."""
     parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
     parser.add_argument("--runs", type=int, default=5_000, help="how many (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32, help="where to begin (default: by the clock)")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="default: %(default)s")
-    parser.add_argument("--portion", type=int, help="so many runs in this process, and nothing else")
-    parser.add_argument("--counts", type=Path, help="with --portion: a file for what was done, as JSON")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32, help="of the first one (default: by the clock)")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="0: in this one (default: %(default)s)")
+    parser.add_argument("--world", choices=WORLDS, help=f"default: each in turn, every other time {DEFAULT}")
+    parser.add_argument("--replay", metavar="STEPS", help="play these steps, and nothing else")
+    parser.add_argument("--counts", type=Path, help="a file for what was done, as JSON")
     options = parser.parse_args()
-    if options.portion:
-        return _run_portion(options.portion, options.seed, options.counts)
-    return _run_all(options.runs, options.seed, options.processes)
+    if os.environ.get(HASH_SEED) != "0":
+        os.execve(sys.executable, [sys.executable, "-m", "tests.model", *sys.argv[1:]], {**os.environ, HASH_SEED: "0"})  # noqa: S606 - itself
+    if options.replay:
+        return _replay(options.world or DEFAULT, options.replay)
+    return _run_all(options.runs, options.seed, options.processes, options.world, options.counts)
 
 
-def _run_portion(runs: int, seed: int, counts: Path | None) -> int:
-    from tests.model.runs import run  # noqa: PLC0415 - not in the parent, which only waits
-
-    played = run(runs, seed=seed)
-    if counts:
-        counts.write_text(json.dumps({"runs": played.runs, "simulated seconds": round(played.seconds, 1)}))
-    return 0
-
-
-def _run_all(runs: int, seed: int, processes: int) -> int:
-    """Portions of runs, each in a process: their memory goes with them."""
-    portion = min(PORTION, -(-runs // processes))
-    portions = [(min(portion, runs - at), seed + at) for at in range(0, runs, portion)]
-    running: list[tuple[subprocess.Popen[str], int, int]] = []
-    done = 0
-    started = time.monotonic()
-    _say(f"{runs:,} runs from seed {seed}, {processes} at once")
+def _replay(world: str, steps: str) -> int:
     try:
-        while portions or running:
-            while portions and len(running) < processes:
-                size, first = portions.pop(0)
-                command = [sys.executable, "-m", "tests.model", "--portion", str(size), "--seed", str(first)]
-                running.append((subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=SAME_ORDER), size, first))
-            process, size, first = running.pop(0)
-            _, errors = process.communicate()
-            if process.returncode:
-                _say(f"{errors}\nA run broke. Again: python -m tests.model --portion {size} --seed {first}")
-                return 1
-            done += size
-            rate = done / (time.monotonic() - started) * 60
-            _say(f"{done:,} of {runs:,} runs, {rate:,.0f} a minute")
-    finally:
-        for process, _, _ in running:
-            process.kill()
-            process.wait()
+        with quiet():
+            play(WORLDS[world], plan_of(steps))
+    except BrokenRunError as broken:
+        _say(_told(world, broken))
+        return 1
+    _say("Nothing broke.")
     return 0
+
+
+def _run_all(runs: int, seed: int, processes: int, world: str | None, counts: Path | None) -> int:
+    done: Counter[str] = Counter()
+    seconds = 0.0
+    started = told = time.monotonic()
+    _say(f"{runs:,} runs from seed {seed}, {processes} at once")
+    with ExitStack() as stack:
+        portions = _portions(runs, seed, -(-runs // max(processes, 1)), world)
+        if processes:
+            pool = stack.enter_context(ProcessPoolExecutor(processes, multiprocessing.get_context("fork")))
+            stack.callback(pool.shutdown, cancel_futures=True)
+        for portion, result in pool.map(_run_portion, portions) if processes else map(_run_portion, portions):
+            if isinstance(result, str):
+                _say(result)
+                return 1
+            done[portion.world] += result.runs
+            seconds += result.seconds
+            now = time.monotonic()
+            if now >= told + TOLD_S or done.total() == runs:
+                told = now
+                _say(f"{done.total():,} of {runs:,} runs, {done.total() / (now - started) * 60:,.0f} a minute")
+    if counts:
+        others = {f"runs of the world {name}": count for name, count in done.items() if name != DEFAULT}
+        counts.write_text(json.dumps({"runs": done.total(), "simulated seconds": round(seconds, 1), **others}))
+    return 0
+
+
+def _portions(runs: int, seed: int, most: int, world: str | None) -> Iterator[Portion]:
+    """Of one world, or of each in turn, every other time the default."""
+    size = min(PORTION, most)
+    firsts = range(0, runs, size)
+    turns = [world] if world else [each for name in WORLDS if name != DEFAULT for each in (DEFAULT, name)]
+    for first, name in zip(firsts, islice(cycle(turns), len(firsts)), strict=True):
+        yield Portion(name, seed + first, min(size, runs - first))
+
+
+def _run_portion(portion: Portion) -> tuple[Portion, Played | str]:
+    """In a child: what was played, or what is to be told of the run that broke."""
+    try:
+        return portion, run(portion.runs, seed=portion.seed, world=WORLDS[portion.world])
+    except BrokenRunError as broken:
+        return portion, _told(portion.world, broken)
+
+
+def _told(world: str, broken: BrokenRunError) -> str:
+    again = ["python", "-m", "tests.model", "--world", world, "--replay", str(broken.plan)]
+    lines = [tell(WORLDS[world], broken), "", f"Again: {shlex.join(again)}"]
+    if broken.seed is not None:
+        lines.append(f"Before it was made small: python -m tests.model --world {world} --runs 1 --seed {broken.seed}")
+    return "\n".join(lines)
 
 
 def _say(line: str) -> None:

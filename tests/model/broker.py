@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import grpc
 
@@ -131,6 +131,8 @@ class Machine:
 class Broker:
     """A machine with a disk and a network."""
 
+    meta_type: ClassVar[type[SimMeta]] = SimMeta
+
     def __init__(self, machine: Machine, name: str, setup: Setup) -> None:
         self.machine = machine
         self.name = name
@@ -138,6 +140,7 @@ class Broker:
         self.config = config_of(setup).model_copy(update={"broker": name})
         self.platter = Platter()
         self.link = Link(machine.service)
+        self.clocks = machine.clocks
         self.running: Running | None = None
         self.disturbed_at = 0.0
 
@@ -185,13 +188,17 @@ class Broker:
         self.platter.power_cut(min(keep, self.platter.unsynced), keep_watermark=keep_watermark)
         self.machine.on_loss(self)
 
+    def disk_for(self, running: "Running") -> SimDisk:
+        """The disk as the program of a process uses it."""
+        return SimDisk(self.platter, running.die)
+
     def opening(self, running: "Running") -> LocalStore:
         """Open the store as a process does. A full disk may refuse even that."""
         if self.platter.full:
             raise DiskFullError("full by the test")
         if self.platter.opened():
             self.machine.on_loss(self)
-        running.disk = SimDisk(self.platter, running.die)
+        running.disk = self.disk_for(running)
         return LocalStore.over(running.disk, self.wal_sync)
 
 
@@ -202,7 +209,7 @@ class Running(Process):
         super().__init__()
         self.broker = broker
         self.machine = broker.machine
-        self.meta = SimMeta(broker.link, self._saved)
+        self.meta = broker.meta_type(broker.link, self._saved)
         self.disk: SimDisk | None = None
         self.sidecar: _Sidecar | None = None
         self.calls: set[asyncio.Task[None]] = set()
@@ -299,7 +306,7 @@ class Running(Process):
             self.meta,
             NoBrokerLog(),
             opening=self._open,
-            clocks=self.machine.clocks,
+            clocks=self.broker.clocks,
             metrics=METRICS,
         )
         self.sidecar.process = self
@@ -336,6 +343,10 @@ class Running(Process):
             here = core.store.get(key)
             if here is not None and here.position < record.position:
                 self.machine.violations.append(f"9: {self.broker.name} recovered {key} as {here}, though {record} stood")
+
+    def expect_less(self, key: OffsetKey) -> None:
+        """The Meta Service holds less of a key than when the recovery began (9)."""
+        self._before.pop(key, None)
 
     def _saved(self, call: SaveCall) -> None:
         """Invariants 5 and 6: at most one flush per interval, of nothing but dirty keys."""

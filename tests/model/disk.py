@@ -39,6 +39,11 @@ class Platter:
         """Batches that a power cut could take."""
         return len(self._unsynced)
 
+    @property
+    def fails(self) -> bool:
+        """True from a failed sync until it is opened again."""
+        return self._dropped > 0
+
     def write(self, changes: list[Change]) -> None:
         """To the kernel."""
         self.version += 1

@@ -6,7 +6,7 @@ Promises that what comes in one `send` is read in one go. Never waits: what is a
 import asyncio
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -62,6 +62,10 @@ class Wire(asyncio.Transport):
         """What the server sends is with the client at once."""
         self._client.received(bytes(data))
 
+    def deliver(self, data: bytes) -> None:
+        """What the client sends is with the server at once."""
+        self._client.peer.data_received(data)
+
     def is_closing(self) -> bool:
         return self._closing
 
@@ -95,6 +99,8 @@ class Wire(asyncio.Transport):
 class Client:
     """One connection to a server. Calls are collected until `send`."""
 
+    wire_type: ClassVar[type[Wire]] = Wire
+
     def __init__(self, server: Http2Server) -> None:
         self._calls: dict[int, Told] = {}
         self._begun: dict[int, bytes] = {}  # what came of a message that is not complete
@@ -104,7 +110,7 @@ class Client:
         self.open = True  # for new calls
         self.closed = False
         self.peer = Http2Peer(server, "unix:")
-        self.wire = Wire(self)
+        self.wire = self.wire_type(self)
         self.peer.connection_made(self.wire)
         self.send()
 
@@ -126,7 +132,7 @@ class Client:
         """Let the server read all that was begun."""
         data = self._http.data_to_send()
         if data and not self.closed:
-            self.peer.data_received(data)
+            self.wire.deliver(data)
 
     def received(self, data: bytes) -> None:
         """What the server sent."""

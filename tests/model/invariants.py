@@ -103,6 +103,7 @@ class Watch:
     def _a_reset_is_not_undone(self, name: str, records: dict[OffsetKey, OffsetRecord]) -> Iterator[str]:
         """Invariant 7: what stands above a reset or delete was sent after it."""
         for key, record in records.items():
+            self._world.model.decided(key, record, self._world.now_ms())
             why = self._world.model.undone(key, record, self._world.now_ms())
             if why:
                 yield f"7: {key} at {name}: {why}"

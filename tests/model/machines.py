@@ -3,9 +3,10 @@
 A step starts what it starts and returns; `pass_time` lets it happen. Deterministic: the same steps end the same.
 """
 
+import operator
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, SupportsIndex
 
 from adapter.model.records import GroupKey, OffsetKey
 from adapter.runtime import backoff
@@ -25,24 +26,42 @@ START_MS = 1_800_000_000_000
 DAY_MS = 24 * 3_600_000  # beyond the retention of an hour
 
 
+class Ring(list[Broker]):
+    """Brokers, of which the number behind the last one is the first one again."""
+
+    def __getitem__(self, at: SupportsIndex) -> Broker:  # type: ignore[override]
+        """The broker of this number."""
+        return super().__getitem__(operator.index(at) % len(self))
+
+
 class Machines:
     """The simulated machines, and the model of what they owe."""
+
+    # What a world beside this one has instead.
+    model_type: ClassVar[type[Model]] = Model
+    service_type: ClassVar[type[Service]] = Service
+    broker_type: ClassVar[type[Broker]] = Broker
 
     def __init__(self, seed: int, setups: Sequence[Setup]) -> None:
         backoff.jitter.seed(seed)
         self.loop = VirtualLoop()
-        self.model = Model()
+        self.model = self.model_type()
         self._shift_ms = 0
-        self.service = Service(self.now_ms)
+        self.service = self.service_type(self.now_ms)
         self.machine = Machine(self.loop, Clocks(self.loop.time, self.now_ms), self.service, KEYS)
         self.machine.on_loss = self._lost
         self.machine.on_forget = self._forgot
-        self.brokers = [Broker(self.machine, f"b{at}", setup) for at, setup in enumerate(setups)]
+        self.brokers = Ring(self.broker_type(self.machine, f"b{at}", setup) for at, setup in enumerate(setups))
         self.expires = False
+        self.unsure: set[OffsetKey] = set()  # keys of which nothing is promised about what the Meta Service holds
         self._losses: set[str] = set()
-        for broker in self.brokers:
+        for at, broker in enumerate(self.brokers):
+            self.set_up(at)
             broker.start()
         self.pass_time(0.02)
+
+    def set_up(self, at: int) -> None:
+        """A broker is about to start for the first time."""
 
     def now_ms(self) -> int:
         """Unix time."""
@@ -127,6 +146,12 @@ class Machines:
         """Nobody commits for longer than the retention; the wall clocks alone show it."""
         self._shift_ms += DAY_MS
         self.expires = True
+
+    def heal(self) -> None:
+        """All troubles end. For worlds that have others than these."""
+
+    def settles(self) -> None:
+        """All is well for a while now: what is owed in the end, is. For worlds in which something is not."""
 
     def take_losses(self) -> set[str]:
         """The brokers that lost something, within what they may, since this was asked last."""

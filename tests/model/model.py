@@ -14,12 +14,17 @@ HOUR_MS = 3_600_000  # the retention
 
 @dataclass
 class Sent:
-    """A commit of a key: the epoch that its consumer knew (0: none), and when it was decided at the latest (Unix ms)."""
+    """A commit of a key: the epoch that its consumer knew (0: none), and when it was decided at the latest (Unix ms).
+
+    That is when it was first seen on a disk or in the Meta Service, or answered: until then it is in flight, and may come before
+    or behind any reset. One of `unknown` epoch was decided by its time, which stands for it.
+    """
 
     key: OffsetKey
     epoch: int
     committed_at_ms: int
     at_ms: int = NEVER
+    unknown: bool = False
 
 
 class Acknowledged(NamedTuple):
@@ -62,6 +67,16 @@ class Model:
         """The Meta Service has it, and nothing that was sent before may stand above it."""
         self.moved.setdefault(key, []).append(moved)
         self.there[key] = max(self.there.get(key, (0, 0)), moved.record.position)
+
+    def decided(self, key: OffsetKey, record: OffsetRecord, now_ms: int) -> None:
+        """The record is stored somewhere, or was answered."""
+        sent = self.sent.get(record.metadata)
+        if sent is None or sent.key != key:
+            return
+        if record.epoch == 0:
+            sent.at_ms, sent.unknown = record.committed_at_ms, True
+        else:
+            sent.at_ms = min(sent.at_ms, now_ms)
 
     def carried(self, key: OffsetKey, epoch: int) -> None:
         """A commit is sent with this epoch."""

@@ -8,13 +8,23 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import Context
 from enum import Enum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from adapter.errors import MetaUnavailableError
 from adapter.meta.client import GroupsPage, Page
 from adapter.meta.packed import SaveLimits
 from adapter.meta.store_marks import ServerReports
-from adapter.model.records import GroupKey, KnownStore, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, StoreReport
+from adapter.model.records import (
+    GroupKey,
+    KnownStore,
+    OffsetKey,
+    OffsetRecord,
+    SaveEntry,
+    SaveOutcome,
+    Status,
+    StoreMark,
+    StoreReport,
+)
 from tests.model.engine import MemoryEngine
 
 R = TypeVar("R")
@@ -52,8 +62,10 @@ class SaveCall(NamedTuple):
 class Service:
     """The Meta Service: an engine that may be down."""
 
+    engine_type: ClassVar[type[MemoryEngine]] = MemoryEngine
+
     def __init__(self, now_ms: Callable[[], int]) -> None:
-        self.engine = MemoryEngine(now_ms, SYNC_S)
+        self.engine = self.engine_type(now_ms, SYNC_S)
         self.up = True
         self.refusing: set[OffsetKey] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -113,13 +125,13 @@ class SimMeta:
         self.server_reports = ServerReports()
 
     async def report_store(self, store: StoreReport, replaces: bytes = b"") -> KnownStore | None:
-        return await self._call(lambda: self._service.report_store(store, replaces))
+        return await self._reported(lambda: self._service.report_store(store, replaces))
 
     async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
         sent = list(entries)
         if not self.dead:
             self._on_save(SaveCall(asyncio.get_running_loop().time(), sent))
-        return await self._call(lambda: self._service.save(sent))
+        return await self._reported(lambda: self._service.save(sent))
 
     async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
         return dict(await self._call(lambda: self._service.engine.get(CLUSTER, keys), TIMEOUT_S if patient else LOAD_TIMEOUT_S))
@@ -145,6 +157,21 @@ class SimMeta:
 
     async def delete(self, group: GroupKey, shards: Sequence[str]) -> None:
         await self._call(lambda: self._service.engine.delete(CLUSTER, *group, shards))
+
+    async def _reported(self, work: Callable[[], Awaitable[R]]) -> R:
+        """A call whose reply has the marks of the store behind the service."""
+        known_before = self.server_reports.marks.snapshot()
+
+        async def with_marks() -> tuple[R, list[StoreMark]]:
+            return await work(), self._service.engine.marks()
+
+        try:
+            found, marks = await self._call(with_marks)
+        except MetaUnavailableError:
+            self.server_reports.changed.set()
+            raise
+        self.server_reports.take(known_before, marks, self.endpoint)
+        return found
 
     async def _call(self, work: Callable[[], Awaitable[R]], timeout_s: float = TIMEOUT_S) -> R:
         loop = asyncio.get_running_loop()

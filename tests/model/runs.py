@@ -1,28 +1,28 @@
-"""Runs of the model: Hypothesis draws the steps and faults of each, and `run` plays so many of them."""
+"""Runs of the model: the rules, of which a plan is drawn for each seed, and `run`, which plays so many plans."""
 
 import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import ClassVar, NoReturn, cast
 
-import hypothesis
 import structlog
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from adapter.model.records import GroupKey, OffsetKey, ReadMode
 from adapter.sidecar.config import WalSync
+from tests.model import choices as st
 from tests.model.broker import Setup
+from tests.model.choices import rule
 from tests.model.consumers import Offer, Way
 from tests.model.invariants import Watch
 from tests.model.loop import STARTS_AT_S
 from tests.model.machines import GROUPS, KEYS
 from tests.model.network import Fault
+from tests.model.plans import BrokenRunError, draw, play, shrink
 from tests.model.settle import settle
 from tests.model.world import BAD, World
 
-STEPS = 30
-BROKERS = st.integers(0, 1)
+BROKERS = st.integers(0, 2)  # of two, the third is the first
 WAITS = st.sampled_from([0.0, 0.0015, 0.003, 0.05, 0.12, 0.35, 0.8])  # seconds
 WAL_SYNCS: list[WalSync] = ["interval", "always", "never"]
 # Most are such that plain commits take the fast path.
@@ -52,25 +52,32 @@ class Played:
     seconds: float = 0.0
 
 
-class Everything(RuleBasedStateMachine):
+class Everything:
     """Two adapters and one Meta Service. Each rule is a step of the world, after which some time passes."""
 
+    # What a world beside this one has instead; see worlds.py.
+    world_type: ClassVar[type[World]] = World
+    watch_type: ClassVar[type[Watch]] = Watch
     world: World
     watch: Watch
-    fine = True
-    played = Played()
 
-    @initialize(seed=st.integers(0, 99), setups=st.tuples(*[SETUPS] * 2))
+    @rule(seed=st.integers(0, 99), setups=st.tuples(*[SETUPS] * 2))
     def begin(self, seed: int, setups: tuple[Setup, ...]) -> None:
         """Two adapters start over empty disks."""
-        self.world = World(seed, setups)
-        self.watch = Watch(self.world)
+        self.build(seed, setups)
+
+    def build(self, seed: int, setups: Sequence[Setup]) -> None:
+        """Start an adapter for each setup."""
+        self.world = self.world_type(seed, setups)
+        self.watch = self.watch_type(self.world)
+
+    def _next(self, at: int) -> int:
+        """Another broker than `at`."""
+        return (at + 1) % len(self.world.brokers)
 
     def _pass(self, seconds: float) -> None:
         self.world.pass_time(seconds)
-        self.fine = False
         self.watch.check()
-        self.fine = True
 
     @rule(at=BROKERS, offsets=OFFSETS, overwrite=SELDOM, generation=st.none() | st.integers(0, 3), wait=WAITS)
     def commit(self, at: int, offsets: dict[OffsetKey, int], overwrite: bool, generation: int | None, wait: float) -> None:
@@ -82,6 +89,12 @@ class Everything(RuleBasedStateMachine):
     def commit_knowing_the_epoch(self, at: int, offsets: dict[OffsetKey, int], overwrite: bool, wait: float) -> None:
         """A consumer commits with the epochs that it read."""
         self.world.commit(at, offsets, overwrite=overwrite, knowing=True)
+        self._pass(wait)
+
+    @rule(at=BROKERS, offsets=OFFSETS, overwrite=SELDOM, knowing=st.booleans(), wait=WAITS)
+    def commit_in_columns(self, at: int, offsets: dict[OffsetKey, int], overwrite: bool, knowing: bool, wait: float) -> None:
+        """A consumer commits many shards as columns."""
+        self.world.commit(at, offsets, overwrite=overwrite, knowing=knowing, columns=True)
         self._pass(wait)
 
     @rule(at=BROKERS, offsets=OFFSETS, age_ms=st.sampled_from([1, 300]), wait=WAITS)
@@ -119,7 +132,7 @@ class Everything(RuleBasedStateMachine):
         for offered, overwrite in commits:
             world.commit(at, {key: offered}, overwrite=overwrite)
             self._pass(UNHEARD_S if fresh else SOON_S)
-        self._change(1 - at, change, key, offset)
+        self._change(self._next(at), change, key, offset)
         world.cut(at, cut=False)
         if then == "read":
             world.read(at, key.group_key, ReadMode.STORE)
@@ -133,7 +146,7 @@ class Everything(RuleBasedStateMachine):
     ) -> None:
         """A broker that was killed takes commits while it recovers, after the offset moved elsewhere; it may be killed again."""
         world = self.world
-        self._change(1 - at, change, key, offset)
+        self._change(self._next(at), change, key, offset)
         self._pass(SOON_S)
         for _ in range(1 + again):
             world.trouble(at, [Fault.SLOW])
@@ -151,7 +164,7 @@ class Everything(RuleBasedStateMachine):
         """A consumer reads, the offset moves, and then comes its commit with the epoch that it read."""
         self.world.read(at, key.group_key, ReadMode.MEMORY_FIRST_THEN_STORE)
         self._pass(SOON_S)
-        self._change(1 - at if elsewhere else at, change, key, offset)
+        self._change(self._next(at) if elsewhere else at, change, key, offset)
         self.world.commit(at, {key: late}, knowing=True)
         self._pass(wait)
 
@@ -171,7 +184,7 @@ class Everything(RuleBasedStateMachine):
         """An operator moves an offset, and a consumer that knows no epochs goes on committing as if nothing had been."""
         self.world.commit(at, {key: offset})
         self._pass(SOON_S)
-        self._change(1 - at if elsewhere else at, change, key, offset)
+        self._change(self._next(at) if elsewhere else at, change, key, offset)
         self.world.commit_together(at, [*offers, Offer(key, 1, knowing=False, overwrite=False)], way, apart=False)
         self._pass(wait)
 
@@ -231,7 +244,7 @@ class Everything(RuleBasedStateMachine):
     @rule(at=BROKERS, group=GROUP, wait=WAITS)
     def move(self, at: int, group: GroupKey, wait: float) -> None:
         """Shards move to the other broker."""
-        self.world.move(at, 1 - at, group)
+        self.world.move(at, self._next(at), group)
         self._pass(wait)
 
     @rule(at=BROKERS, key=KEY, offset=st.integers(0, 9), wait=WAITS)
@@ -337,43 +350,45 @@ class Everything(RuleBasedStateMachine):
         """Nothing happens."""
         self._pass(wait)
 
-    def teardown(self) -> None:
+    def expect_at_the_end(self) -> None:
+        """Raise BrokenError for what a world beside this one finds when all has settled."""
+
+    def end(self) -> None:
         """All troubles end, and what was acknowledged is everywhere."""
+        settle(self.world, self.watch)
+        self.expect_at_the_end()
+
+    def close(self) -> None:
+        """End everything."""
         if hasattr(self, "world"):
+            self.world.close()
+
+
+def run(runs: int, *, seed: int = 0, smaller: bool = True, world: type[Everything] = Everything) -> Played:
+    """Play the plans of so many seeds, from this one on. Raises BrokenRunError for the first that breaks, made `smaller`."""
+    played = Played()
+    with quiet():
+        for each in range(seed, seed + runs):
             try:
-                if self.fine:
-                    settle(self.world, self.watch)
-            finally:
-                self.played.runs += 1
-                self.played.seconds += self.world.loop.now - STARTS_AT_S
-                self.world.close()
+                done = cast("Everything", play(world, draw(world, each)))
+            except BrokenRunError as broken:
+                broken.seed = each
+                raise (shrink(world, broken) if smaller else broken) from None
+            played.runs += 1
+            played.seconds += done.world.loop.now - STARTS_AT_S
+    return played
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Nothing is logged."""
+    before = structlog.get_config()
+    structlog.configure(processors=[_drop], wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
 
 
 def _drop(*_: object) -> NoReturn:
     raise structlog.DropEvent
-
-
-def run(runs: int, *, seed: int | None = None, shrink: bool = True) -> Played:
-    """So many runs, always the same ones for a seed (none: derived from the code). Raises what broke, with its steps."""
-    before = structlog.get_config()
-    structlog.configure(processors=[_drop], wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    chosen = settings(
-        max_examples=runs,
-        stateful_step_count=STEPS,
-        deadline=None,
-        derandomize=seed is None,
-        database=None,
-        phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate],
-        report_multiple_bugs=False,
-        print_blob=True,
-        suppress_health_check=list(HealthCheck),
-    )
-    played = Played()
-    machine = type("Everything", (Everything,), {"played": played})
-    if seed is not None:
-        hypothesis.seed(seed)(machine)
-    try:
-        run_state_machine_as_test(machine, settings=chosen)
-    finally:
-        structlog.configure(**before)
-    return played

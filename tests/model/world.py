@@ -48,8 +48,12 @@ class World(Consumers):
         knowing: bool = False,
         age_ms: int = 0,
         big: bool = False,
+        columns: bool = False,
     ) -> None:
-        """A consumer commits at a broker: with the epoch that it read, of a generation, something that is some time old."""
+        """A consumer commits at a broker: with the epoch that it read, of a generation, something that is some time old.
+
+        In `columns`, as the Python client does: without metadata and times.
+        """
         running = self._running(at)
         if not running:
             return
@@ -66,18 +70,21 @@ class World(Consumers):
             self.model.carried(one.key, one.epoch)
         request = offsets_pb.CommitOffsetsRequest(mode=offsets_pb.OVERWRITE if overwrite else offsets_pb.INCREASE_ONLY)
         for group in dict.fromkeys(key.group_key for key in offsets):
-            shards = [
-                offsets_pb.ShardCommit(
+            made = request.groups.add(namespace=group.namespace, group=group.group, generation=generation, member_id="m")
+            here = {tag: one for tag, one in sent.items() if one.key.group_key == group}
+            if columns:
+                made.shard_names.extend(one.key.shard for one in here.values())
+                made.offsets.extend(offsets[one.key] for one in here.values())
+                made.epochs.extend(one.epoch for one in here.values())
+                continue
+            for tag, one in here.items():
+                made.shards.add(
                     shard=one.key.shard,
                     offset=offsets[one.key],
                     epoch=one.epoch,
                     metadata=tag,
                     committed_at_ms=came_ms - age_ms if age_ms else 0,
                 )
-                for tag, one in sent.items()
-                if one.key.group_key == group
-            ]
-            request.groups.add(namespace=group.namespace, group=group.group, shards=shards, generation=generation, member_id="m")
 
         async def send() -> None:
             await self._commit(running, request, list(sent.values()), overwrite=overwrite)
@@ -94,9 +101,6 @@ class World(Consumers):
         checked = commits.check(request)
         await commits.prepare(checked)
         commit = checked.parsed.commit
-        for one in sent:
-            if not through(one.key):
-                one.at_ms = self.now_ms()
         answers = await checked.core.router.commit(commit)
         if running.dead:
             return
@@ -112,9 +116,7 @@ class World(Consumers):
             if record is None:
                 self._violation(f"1: {name} acknowledged {key} with nothing")
                 continue
-            if record.epoch == 0 and record.metadata in self.model.sent:
-                # It will be decided by its own time, whenever it meets what stands.
-                self.model.sent[record.metadata].at_ms = record.committed_at_ms
+            self.model.decided(key, record, self.now_ms())
             # Written through, it may have met what another broker had written through.
             self._check_answer(name, offered[key], record, overwrite=overwrite and not through(key))
             self.model.committed(name, key, record, self.loop.now, through=through(key))

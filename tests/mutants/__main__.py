@@ -27,7 +27,7 @@ from tests.mutants.mutants import MUTANTS
 from tests.mutants.run_model import CAUGHT
 
 ROOT = Path(__file__).parents[2]
-COPIED = ("adapter", "tests", "config", "proto", "deploy", "pyproject.toml")
+COPIED = ("adapter", "tests", "config", "proto", "deploy", "pyproject.toml", "DESIGN.md")
 RUNS = 100  # of the model, for each mutant
 JOBS = 2
 LOG_WIDTH = 180  # characters of the table where there is no terminal

@@ -94,4 +94,12 @@ EPOCHLESS_MUTANTS = (
         "labels that stand are in memory alone, and gone after a restart",
         ("unit/sidecar/engine/test_fast_path_runs.py::test_a_record_is_what_a_commit_makes_of_it",),
     ),
+    Mutant(
+        "full-disk-forgets-nothing",
+        "sidecar/engine/policies.py",
+        "            self._saver.forget(by_key)\n",
+        "",
+        "behind a full disk a written-through commit of 5 is saved over the 7 that the server has",
+        ("unit/sidecar/engine/test_policies.py::test_what_was_saved_and_not_stored_is_not_lowered",),
+    ),
 )

@@ -91,4 +91,12 @@ FAST_PATH_MUTANTS = (
         "a zombie member commits over the new one",
         ("unit/sidecar/engine/test_fast_path.py::test_whatever_is_more_or_less_is_left_by_the_fast_path",),
     ),
+    Mutant(
+        "shows-what-a-full-disk-refused",
+        "sidecar/engine/fast_path.py",
+        "        except BaseException:\n            forward.undo()\n            raise\n",
+        "        except BaseException:\n            raise\n",
+        "reads and the live lag show a commit that was refused, and that a restart takes back",
+        ("model/test_observers.py::test_observers_see_commits_and_nothing_that_a_full_disk_refused",),
+    ),
 )

@@ -119,4 +119,12 @@ HTTP2_MUTANTS = (
         "commits of other connections are stored and never answered",
         (f"{TURN}::test_an_answer_that_breaks_leaves_those_behind_it",),
     ),
+    Mutant(
+        "who-reads-nothing-is-read-on",
+        "runtime/http2/server.py",
+        "        self.can_write.clear()\n        self._stop_reading()\n",
+        "        self.can_write.clear()\n",
+        "a peer that sends commits and reads no answers fills the memory",
+        ("model/test_slow_peers.py::test_a_peer_that_reads_nothing_is_read_no_more_and_holds_nobody_up",),
+    ),
 )

@@ -323,4 +323,20 @@ META_MUTANTS = (
         "the answer about one key is taken for that of another",
         ("unit/meta/test_packed.py::test_places_are_those_of_the_request_also_behind_refused_entries",),
     ),
+    Mutant(
+        "one-part-speaks-for-all",
+        "meta/store_marks.py",
+        "        for mark in marks:\n",
+        "        for mark in list(marks)[:1]:\n",
+        "a Raft group that was restored from a backup is noticed only if it is the first one",
+        ("model/test_lost_parts.py::test_what_an_adapter_holds_of_a_part_that_was_lost_is_there_again",),
+    ),
+    Mutant(
+        "times-of-wrong-clocks-stand",
+        "metaservice/clock_skew.py",
+        "    return max(1, min(at_ms + shift_ms, now_ms))\n",
+        "    return max(1, min(at_ms, now_ms))\n",
+        "groups of an adapter whose clock is behind expire while they commit",
+        ("model/test_clocks.py::test_beyond_the_bound_the_meta_service_stores_its_own_time",),
+    ),
 )

@@ -11,7 +11,7 @@ CAUGHT = 3  # an import that fails ends with 1, pytest and Python use 2
 def main() -> None:
     """So many runs as the argument says, always the same ones, not shrunk: nobody reads them."""
     try:
-        run(int(sys.argv[1]), seed=SEED, shrink=False)
+        run(int(sys.argv[1]), seed=SEED, smaller=False)
     except Exception as error:  # noqa: BLE001 - whatever a bug leads to
         print(type(error).__name__, *str(error).splitlines()[:1])  # noqa: T201 - for the parent process
         sys.exit(CAUGHT)

@@ -137,4 +137,12 @@ START_MUTANTS = (
         "RobustMQ's Meta Service: a commit behind a restart lowers what another broker saved meanwhile",
         ("unit/sidecar/engine/test_policies.py::test_a_written_through_commit_lowers_nothing_before_the_recovery",),
     ),
+    Mutant(
+        "old-tombstones-are-pushed",
+        "sidecar/engine/recovery.py",
+        "                if await self._forget_tombstones(piece):\n",
+        "                if False:\n",
+        "an adapter that was away for longer than tombstones are kept deletes what was committed since",
+        ("model/test_forgotten.py::test_a_tombstone_that_outlived_the_meta_services_hides_nothing",),
+    ),
 )

@@ -185,4 +185,12 @@ VERSION_MUTANTS = (
         "an older file is read in the place of the one that a later release wrote, and offsets go backwards",
         (_VERSIONS + "test_an_offset_file_of_a_later_version_is_neither_read_nor_written",),
     ),
+    Mutant(
+        "an-old-store-gets-no-identity",
+        "sidecar/storage/store.py",
+        "        if len(self.store_id) != STORE_ID_BYTES:\n",
+        "        if False:\n",
+        "a store that the release before made has no identity, so that another one in its place goes unnoticed",
+        ("model/test_worlds.py::test_what_is_promised_in_a_world_holds_whatever_happens",),
+    ),
 )

@@ -138,7 +138,16 @@ async def running_core(
     saver = Saver(meta, ShardLabels(config.meta.shard_names, config.meta.topics))
     flusher = Flusher(config.flush, store, dirty, committer, saver, metrics, clocks, journal, spans)
     write_through = WriteThrough(committer, store, saver, metrics, journal, uncompared=lambda _: not flusher.tracks_all)
-    recovery = Recovery(store, dirty, committer, flusher, meta, batch_keys=config.recovery.batch_keys, clock=clocks.monotonic)
+    recovery = Recovery(
+        store,
+        dirty,
+        committer,
+        flusher,
+        meta,
+        batch_keys=config.recovery.batch_keys,
+        clock=clocks.monotonic,
+        now_ms=clocks.now_ms,
+    )
     large = LargeCalls()
     groups = Groups(store, dirty, large)
     router = Router(config, loader, committer, write_through)

@@ -91,8 +91,13 @@ class WriteThrough:
         self._journal.flushed(entries, outcomes)
         by_key = {entry.key: outcome for entry, outcome in zip(entries, outcomes, strict=True)}
         acknowledged = [(key, outcome.standing) for key, outcome in by_key.items() if outcome.status.acknowledged]
-        async for some in in_slices(acknowledged):
-            await self._committer.submit(Reconcile(some))
+        try:
+            async for some in in_slices(acknowledged):
+                await self._committer.submit(Reconcile(some))
+        except AdapterError:
+            # What was saved is not stored here, and so does not count: a lower offset must not be saved over it.
+            self._saver.forget(by_key)
+            raise
         return [plan if isinstance(plan, AdapterError) else _answer(plan, by_key) for plan in planned]
 
     def _plan(self, commit: Commit, offers: dict[OffsetKey, OffsetRecord]) -> list[Standing] | AdapterError:

@@ -1,7 +1,8 @@
 """Compares every local key with the Meta Service: pushes what is larger here, adopts what is larger there.
 
 Streams: a piece at a time, in key order, see `comparing`. What it compares it takes from the store on disk, never from an
-in-memory set, which is empty after a restart.
+in-memory set, which is empty after a restart. A tombstone that the Meta Service has forgotten by now is not pushed, but forgotten
+here as well: it would hide what was committed since.
 """
 
 import time
@@ -13,12 +14,14 @@ import structlog
 from adapter.errors import AdapterError, TransientError, leaves
 from adapter.meta.client import MetaClient
 from adapter.meta.epochless import Seen
-from adapter.model.records import OffsetKey, OffsetRecord, as_seen, meet
+from adapter.model.records import OffsetKey, OffsetRecord, as_seen, is_old_tombstone, meet
+from adapter.runtime.clocks import wall_ms
 from adapter.runtime.slices import in_slices
-from adapter.sidecar.engine.changes import Load
+from adapter.sidecar.engine.changes import Forget, Load
 from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.comparison import LocalKeys, Piece, Source, WholeGroups
 from adapter.sidecar.engine.dirty import DirtyKeys
+from adapter.sidecar.engine.expiry import TOMBSTONE_MS
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.storage.store import LocalStore
 
@@ -57,6 +60,7 @@ class Recovery:
         *,
         batch_keys: int,
         clock: Callable[[], float] = time.monotonic,
+        now_ms: Callable[[], int] = wall_ms,
     ) -> None:
         self._store = store
         self._dirty = dirty
@@ -64,6 +68,7 @@ class Recovery:
         self._flusher = flusher
         self._meta = meta
         self._clock = clock
+        self._now_ms = now_ms
         self._batch_keys = batch_keys
         self._source: Source | None = None
         self._push_from = 0.0
@@ -111,6 +116,9 @@ class Recovery:
         self._source = source = self._source or self._beginning()
         while piece := await source.next():
             try:
+                if await self._forget_tombstones(piece):
+                    source.again()
+                    continue
                 await self._compare(piece)
             except AdapterError:
                 source.again()
@@ -132,12 +140,31 @@ class Recovery:
         while page := await self._store.page(self._batch_keys, after=after):
             after = page[-1].key
             async for some in in_slices([stored for stored in page if stored.seq > flushed_seq]):
-                for key, _, seq in some:
-                    held = self._store.hold(key)
+                for key, record, seq in some:
+                    held = None if self._is_past(record) else self._store.hold(key)
                     # Not what was committed, flushed or adopted since the page was read.
                     if key not in self._dirty and held and held[1] == seq:
                         self._dirty.add(key.group_key, {key.shard: held}, self._clock())
         log.info("recovery.unflushed", dirty=len(self._dirty))
+
+    def _is_past(self, record: OffsetRecord) -> bool:
+        """True for a tombstone that a sweep would have removed, had this adapter run: it was there when it was young."""
+        before_ms = self._now_ms() - TOMBSTONE_MS
+        return self._meta.knows_epochs and is_old_tombstone(record, before_ms) and not self._meta.server_reports.skew.off
+
+    async def _forget_tombstones(self, piece: Piece) -> bool:
+        """Remove old tombstones that the Meta Service has no more; True if there were any, and the piece is out of date."""
+        past: dict[OffsetKey, OffsetRecord] = {}
+        async for some in in_slices(piece.local):
+            for key, local, _ in some:
+                held = piece.remote.get(key)
+                if self._is_past(local) and (held is None or meet(local, held) != held):
+                    past[key] = local
+        keys = [key for key, local in past.items() if key not in self._dirty and self._store.get(key) == local]
+        if keys:
+            log.info("recovery.old_tombstones", keys=len(keys), help="the Meta Service has forgotten them; so does this adapter")
+            await self._committer.submit(Forget(keys))
+        return bool(keys)
 
     async def _compare(self, piece: Piece) -> None:
         remote = dict(piece.remote)

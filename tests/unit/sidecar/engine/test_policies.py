@@ -1,13 +1,14 @@
 """The commit policies: what has happened when a commit is acknowledged, and what has not when it is refused."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from adapter.errors import DiskFullError, MetaUnavailableError, NotReadyError, RefusedError
-from adapter.model.records import Status
+from adapter.model.records import SaveEntry, SaveOutcome, Status
 from adapter.sidecar.engine.changes import Reconcile, Standing
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import (
@@ -194,6 +195,37 @@ async def test_a_full_disk_refuses_a_written_through_commit(tmp_path: Path) -> N
         store.refuses = None
         await commit(core, 5)
         assert core.store.get(key()) == record(5)
+
+
+class NumbersMeta(FakeMeta):
+    """A server without epochs: it overwrites where the expected number stands, and an absent key counts as 0."""
+
+    async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+        """Compare and set, each entry."""
+        outcomes = []
+        for found, offered, expected in entries:
+            held = self.records.get(found)
+            if expected is None or expected == (held.offset if held else 0):
+                self.records[found] = record(offered.offset, 0)
+                outcomes.append(SaveOutcome(Status.APPLIED, record(offered.offset)))
+            else:
+                outcomes.append(SaveOutcome(Status.CONFLICT, None))
+        return outcomes
+
+
+async def test_what_was_saved_and_not_stored_is_not_lowered(tmp_path: Path) -> None:
+    """What stands on a server without epochs behind a full disk counts as another writer's (2)."""
+    meta, store = NumbersMeta(), watched(tmp_path)
+    meta.knows_epochs = False
+    async with core_over(tmp_path, meta, knows="g", store=store, **THROUGH) as core:
+        store.refuses = DiskFullError("full by the test")
+        with pytest.raises(DiskFullError):
+            await commit(core, 7)
+        store.refuses = None
+        assert meta.records[key()].offset == 7
+        (standing,) = await send(core, commit_of({key(): 5}))
+        assert standing.record is not None
+        assert (standing.record.offset, meta.records[key()].offset) == (7, 7)
 
 
 PAYMENTS: dict[str, Any] = {"policy": [{"groups": "payments-*", "mode": "write_through"}]}

@@ -13,6 +13,7 @@ from tests.unit.helpers import applied_then, commit, commit_of, core_over, durin
 from tests.unit.sidecar.engine.losses import Records, counts, left_behind, local, lost
 
 A, B, C, D = (key(shard) for shard in "abcd")
+YOUNG = tombstone(3)._replace(committed_at_ms=2**53)
 DOWN = MetaUnavailableError("down by the test")
 
 
@@ -48,7 +49,9 @@ CASES = [
     ("epoch unknown, equal", record(5, 0), record(5, 4), record(5, 4), "adopted"),
     ("deleted there", record(9), tombstone(2), tombstone(2), "adopted"),
     ("deleted there, then committed", record(9), record(1, 2), record(1, 2), "adopted"),
-    ("tombstone here, older there", tombstone(3), record(9, 2), tombstone(3), "pushed"),
+    ("young tombstone here, older there", YOUNG, record(9, 2), YOUNG, "pushed"),
+    ("young tombstone here, absent there", YOUNG, None, YOUNG, "pushed"),
+    ("old tombstone on both sides", tombstone(3), tombstone(3), tombstone(3), "equal"),
     ("newer metadata here", record(5, committed_at_ms=2), record(5, committed_at_ms=1), record(5, committed_at_ms=2), "pushed"),
 ]
 
@@ -203,6 +206,32 @@ async def test_mark_unflushed_marks_what_is_above_the_watermark(tmp_path: Path) 
         await core.recovery.mark_unflushed()
         assert [found in core.dirty for found in (A, B, C)] == [False, False, True]
         assert await core.flusher.flush_once() == 1
+
+
+async def test_an_old_tombstone_that_the_meta_service_has_forgotten_hides_nothing(tmp_path: Path) -> None:
+    """An adapter that was away for longer than tombstones are kept does not delete what was committed since."""
+    left_behind(tmp_path, {A: tombstone(3), B: tombstone(3), C: record(4)})
+    meta = FakeMeta({A: record(7)})
+    async with core_over(tmp_path, meta, tracks_all=False) as core:
+        await core.recovery.mark_unflushed()
+        assert [found in core.dirty for found in (A, B, C)] == [False, False, True]
+        await core.flusher.flush_once()
+        await core.recovery.run()
+        assert local(core) == {C: record(4)}
+        assert meta.records == {A: record(7), C: record(4)}
+        await send(core, commit_of({A: 8}))
+        await core.flusher.flush_once()
+        assert meta.records[A].offset == 8
+
+
+async def test_a_wrong_clock_makes_no_tombstone_old(tmp_path: Path) -> None:
+    """What looks old to it may have been deleted a moment ago."""
+    left_behind(tmp_path, {A: tombstone(3)})
+    meta = FakeMeta({A: record(7)})
+    async with core_over(tmp_path, meta, tracks_all=False) as core:
+        meta.server_reports.skew.off = True
+        await core.recovery.run()
+        assert meta.records == local(core) == {A: tombstone(3)}
 
 
 async def test_mark_unflushed_leaves_newer_commits_as_they_are(tmp_path: Path) -> None:

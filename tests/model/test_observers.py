@@ -1,0 +1,35 @@
+"""What observers are shown is on the disk, whatever becomes of the commit; and the lag is among them."""
+
+from contextlib import closing
+
+from adapter.sidecar.config import WalSync
+from tests.model.broker import Setup
+from tests.model.consumers import Offer, Way
+from tests.model.invariants import Watch
+from tests.model.machines import KEYS
+from tests.model.observers import ObservedWorld
+
+KEY = KEYS[0]
+OFFER = Offer(KEY, 1, knowing=False, overwrite=False)
+SYNCS: list[WalSync] = ["interval", "always"]
+
+
+def test_observers_see_commits_and_nothing_that_a_full_disk_refused() -> None:
+    """In both the memory and the lag; also by the fast path, which changes the memory first."""
+    for wal_sync in SYNCS:
+        with closing(ObservedWorld(0, [Setup(wal_sync, writes_through=False)] * 2)) as world:
+            watch = Watch(world)
+            world.commit(0, {KEY: 5})
+            world.pass_time(1)
+            world.observe(0, 20, lag=True)
+            world.commit_together(0, [OFFER], Way.CALLS, apart=False)
+            world.pass_time(0.003)
+            world.disk_full(0, full=True)
+            world.commit_together(0, [OFFER, OFFER], Way.CALLS, apart=True)
+            world.pass_time(0.02)
+            watch.check()
+            assert world.looks > 100
+            assert {who: position for (who, name, key), position in world.seen.items() if (name, key) == ("b0", KEY)} == {
+                "memory": (1, 6),
+                "lag": (1, 6),
+            }
