@@ -255,24 +255,30 @@ async def opened(section: EtcdSection) -> AsyncIterator[Rebalancer]:
         raise ConfigError(
             "etcd: there are no [etcd.metadata] and [[etcd.offsets]] here: is it the configuration of a Meta Service on etcd?"
         )
-    keys = Keys(section.prefix)
     async with AsyncExitStack() as stack:
         metadata = await stack.enter_async_context(EtcdCluster.open("metadata", section.metadata, section))
         groups = [await stack.enter_async_context(EtcdCluster.open(group.name, group, section)) for group in section.offsets]
-        batchers = {group.name: TxnBatcher(group, keys, WRITER, section.max_txn_ops) for group in groups}
-        fences = Fences(metadata, {group.name: group for group in groups}, keys)
-        await _retrying(fences.open)
-        failure: AdapterError | None = None
-        async with anyio.create_task_group() as tasks:
-            for name, batcher in batchers.items():
-                tasks.start_soon(batcher.run, name=f"etcd.{name}")
-            try:
-                yield Rebalancer(metadata, batchers, fences, Migration(batchers, fences, keys), section)
-            except AdapterError as error:  # raise it outside of the task group
-                failure = error
-            tasks.cancel_scope.cancel()
-        if failure:
-            raise failure
+        yield await stack.enter_async_context(running(metadata, groups, section))
+
+
+@asynccontextmanager
+async def running(metadata: EtcdCluster, groups: Sequence[EtcdCluster], section: EtcdSection) -> AsyncIterator[Rebalancer]:
+    """Read the layout, and run a rebalancer. Raises as `opened`."""
+    keys = Keys(section.prefix)
+    batchers = {group.name: TxnBatcher(group, keys, WRITER, section.max_txn_ops) for group in groups}
+    fences = Fences(metadata, {group.name: group for group in groups}, keys)
+    await _retrying(fences.open)
+    failure: AdapterError | None = None
+    async with anyio.create_task_group() as tasks:
+        for name, batcher in batchers.items():
+            tasks.start_soon(batcher.run, name=f"etcd.{name}")
+        try:
+            yield Rebalancer(metadata, batchers, fences, Migration(batchers, fences, keys), section)
+        except AdapterError as error:  # raise it outside of the task group
+            failure = error
+        tasks.cancel_scope.cancel()
+    if failure:
+        raise failure
 
 
 def _following(layout: Layout, groups: Iterable[str]) -> Layout:
