@@ -7,13 +7,10 @@ them is one state, and production code that used them would be seen to fail.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from adapter.metaservice.etcd.keys import Keys
 from adapter.metaservice.etcd.sharding import Layout
 from adapter.rpc import etcd_pb
 from tests.etcd_rules import Contents, Row, range_read, transact, writes
-from tests.exploration.process import METADATA, SECTION, Request
-
-KEYS = Keys(SECTION.prefix)
+from tests.exploration.process import KEYS, METADATA, Request
 
 
 class Effect(NamedTuple):

@@ -45,6 +45,7 @@ class Exploration:
         for slot, birth in enumerate(scope.births):
             if not isinstance(birth.program[0], Rebalance) and not (scope.late_start and slot == len(scope.metas) - 1):
                 contents, nodes[slot] = self._opened(contents, birth)
+                nodes[slot] = self.world.settled(nodes[slot])
         self.properties = Properties(scope, self.world, contents)
         self.first = State(contents, tuple(nodes), (), (), scope.faults, NONE_SILENT, self.properties.first)
 
@@ -100,7 +101,7 @@ def pages(size: int) -> Iterator[None]:
         rebalancing.PAGE = before
 
 
-_TELL_EVERY = 5_000
+_TELL_EVERY = 1_000
 
 
 class _Search:
@@ -149,7 +150,8 @@ class _Search:
                     if known is None:
                         known = self._add(after, number, at)
                         following.append(after)
-                    self._followers.append(known)
+                    if known != number:
+                        self._followers.append(known)
                 self._ends.append(len(self._followers))
                 if number % _TELL_EVERY == 0:
                     self._told(found)

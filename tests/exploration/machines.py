@@ -7,9 +7,9 @@ process was born; but a Meta Service between two calls of its client is what it 
 from collections import OrderedDict
 from typing import NamedTuple
 
-from tests.exploration.process import Birth, Event, Process, Request, Result
+from tests.exploration.process import Birth, Event, Fail, Process, Request, Result
 
-_LIVE = 200  # processes that are kept running, to go on without a replay
+_LIVE = 2_000  # processes that are kept running, to go on without a replay
 
 
 class Node(NamedTuple):
@@ -24,6 +24,7 @@ class Node(NamedTuple):
     busy: bool
     ended: bool
     opened: bool
+    made: int  # calls, so far
 
     @property
     def at_rest(self) -> bool:
@@ -58,7 +59,13 @@ class Machines:
             process.results.clear()
             process.feed(event)
             self.runs += 1
-            found = self._edges[node, event] = self._add(process, node, event), tuple(process.results)
+            if isinstance(event, Fail) and not process.results and _calls(process) == _requests(self.nodes[node]):
+                # It makes the same call again: it stands where it stood.
+                found = node, ()
+                process.close()
+            else:
+                found = self._add(process, node, event), tuple(process.results)
+            self._edges[node, event] = found
         return found
 
     def close(self) -> None:
@@ -69,7 +76,7 @@ class Machines:
     def _add(self, process: Process, before: int, event: Event | None) -> int:
         calls = tuple((number, request) for number, (request, _) in sorted(process.calls.items()))
         node = Node(
-            process.birth, before, event, calls, process.left, process.startable, process.busy, process.ended, process.opened
+            process.birth, before, event, calls, process.left, process.startable, process.busy, process.ended, process.opened, process.made
         )
         number = len(self.nodes)
         key = _between_calls(process)
@@ -77,6 +84,8 @@ class Machines:
             number = self._between.setdefault(key, number)
         if number == len(self.nodes):
             self.nodes.append(node)
+        else:
+            process.count_on(self.nodes[number].made)
         self._keep(number, process)
         return number
 
@@ -106,8 +115,18 @@ class Machines:
         return process
 
 
+def _calls(process: Process) -> list[Request]:
+    return [request for request, _ in process.calls.values()]
+
+
+def _requests(node: Node) -> list[Request]:
+    return [request for _, request in node.calls]
+
+
 def _between_calls(process: Process) -> object:
-    """What a Meta Service keeps of the calls before; None for any other process, or in a call."""
+    """What a process keeps of what was before: a Meta Service between two calls, a rebalance between two steps. Else None."""
+    if process.begins is not None:
+        return process.birth, process.begins, tuple(_calls(process))
     engine = process.engine
     if engine is None or not process.opened or process.busy or process.calls or process.ended:
         return None

@@ -18,6 +18,8 @@ from adapter.errors import AdapterError, MetaUnavailableError
 from adapter.metaservice.config import EtcdSection
 from adapter.metaservice.etcd import rebalancing
 from adapter.metaservice.etcd.engine import EtcdEngine
+from adapter.metaservice.etcd.keys import Keys
+from adapter.metaservice.etcd.sharding import Layout
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, StoreMark
 from adapter.rpc import etcd_pb
 from adapter.runtime import backoff
@@ -30,6 +32,7 @@ METADATA, A, B = "metadata", "A", "B"
 GROUPS = (METADATA, A, B)  # the Raft groups
 NOW_MS = 1_000_000  # the wall clock of all processes
 SECTION = EtcdSection(max_txn_ops=8)
+KEYS = Keys(SECTION.prefix)
 _MAX_TURNS = 100  # of timers, until a process that makes no call counts as one that never will
 
 
@@ -139,6 +142,9 @@ class Port:
         self._ask = ask
 
     async def txn(self, request: etcd_pb.TxnRequest, *, resend: bool = True) -> etcd_pb.TxnResponse:
+        for op in request.success:
+            if op.request_put.key.startswith(KEYS.writers):
+                op.request_put.value = b""  # counts the transactions of a process, and nobody reads it
         data = await self._ask(Request(self.name, is_txn=True, data=_encoded(request), resend=resend))
         return etcd_pb.TxnResponse.FromString(data)
 
@@ -162,7 +168,8 @@ class Process:
     opened: bool = False
     busy: bool = False  # an operation is under way
     engine: EtcdEngine | None = None
-    _made: int = 0
+    made: int = 0  # calls, so far
+    _begun: tuple[int, object] = (-1, None)
     _scope: anyio.CancelScope | None = None
 
     def __post_init__(self) -> None:
@@ -199,6 +206,19 @@ class Process:
                     future.set_exception(MetaUnavailableError("no answer"))
         self._settle()
 
+    @property
+    def begins(self) -> object:
+        """The step of a rebalance, while it makes the first call of it; else None."""
+        made, step = self._begun
+        return step if made + 1 == self.made and self.calls else None
+
+    def count_on(self, made: int) -> None:
+        """Number calls, those under way included, as if this were its `made`th."""
+        shift = made - self.made
+        self.calls = {number + shift: call for number, call in self.calls.items()}
+        self.made = made
+        self._begun = self._begun[0] + shift, self._begun[1]
+
     def close(self) -> None:
         """Kill it: nothing of it runs any more."""
         self._loop.set_exception_handler(lambda *_: None)
@@ -215,7 +235,8 @@ class Process:
             wakes = loop._scheduled[0].when() if loop._scheduled else math.inf
             if self.calls or self.ended or self.startable or wakes == math.inf:
                 break
-            loop.run_for(max(wakes - loop.now, 0))
+            loop.now = max(loop.now, wakes)  # exactly: a timer that is due too early would be set again for ever
+            loop.run_for(0)
         else:
             raise DiedError("it waits for ever, and calls nobody")
         if self._main.done() and not self._main.cancelled() and self._main.exception():
@@ -224,8 +245,8 @@ class Process:
             raise DiedError(str(loop.errors))
 
     async def _ask(self, request: Request) -> bytes:
-        self._made += 1
-        number = self._made
+        self.made += 1
+        number = self.made
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.calls[number] = request, future
         return await future
@@ -242,12 +263,24 @@ class Process:
         self.busy = True
         try:
             async with rebalancing.running(metadata, groups, SECTION) as rebalancer:
+                self._watch_steps(rebalancer)
                 await rebalancer.run(operation.groups, _Unwatched())
         except AdapterError as error:
             self.results.append(Result(operation, {}, error=f"{type(error).__name__}: {error}"))
         else:
             self.results.append(Result(operation, {}))
         self.busy = False
+
+    def _watch_steps(self, rebalancer: rebalancing.Rebalancer) -> None:
+        """Note where a step begins: from there on a rebalance depends on the layout, and on nothing that it did before."""
+        production = rebalancer._step
+
+        async def step(layout: Layout, following: Layout, watcher: rebalancing.Watcher) -> None:
+            widths = tuple((name, end, width.value) for name, known in rebalancer._widths.items() for end, width in known._known.items())
+            self._begun = self.made, (layout, following, widths)
+            await production(layout, following, watcher)
+
+        rebalancer._step = step  # type: ignore[method-assign]
 
     async def _serve(self, metadata: Any, groups: Any) -> None:
         engine = self.engine = EtcdEngine(metadata, groups, SECTION, Clocks(now_ms=lambda: NOW_MS))

@@ -35,9 +35,11 @@ class ViolationError(Exception):
 
 
 class Call(NamedTuple):
-    """A client's call under way: what had been acknowledged when it began, and the Raft groups that gave no answer since."""
+    """A client's call under way: what had been acknowledged when its first request was executed (None: none was yet), and the Raft
+    groups that gave no answer since.
+    """
 
-    floor: tuple[bytes | None, ...]
+    floor: tuple[bytes | None, ...] | None = None
     failed: frozenset[str] = frozenset()
 
 
@@ -62,7 +64,7 @@ class Properties:
         self._standing: dict[tuple[int, ...], tuple[bytes | None, ...]] = {}
         self._finished: set[tuple[tuple[int, ...], int]] = set()
         self.finishes = 0  # contents from which a new rebalance was run to its end
-        self.first = self._number(Ghost(self._stands(start), (None,) * len(scope.births)))
+        self.first = self._number(Ghost(self._stands(start), tuple(Call() if not scope.is_move(slot) else None for slot, _ in enumerate(scope.births))))
 
     def after(self, before: State, step: Step, moved: Moved) -> int:
         """Check a step; return the ghost after it. Raises ViolationError."""
@@ -118,15 +120,18 @@ class Properties:
     def _of_call(self, ghost: Ghost, step: Step, moved: Moved) -> Ghost:
         slot = moved.slot
         call = ghost.calls[slot]
-        if step.kind is Kind.KILL:
-            return self._with(ghost, slot, None)
-        if step.kind is Kind.START:
-            call = Call(ghost.acknowledged)
+        if self._scope.is_move(slot):
+            call = None
+        elif step.kind is Kind.KILL:
+            return self._with(ghost, slot, Call() if moved.state.nodes[slot] >= 0 else None)
+        if call and call.floor is None and moved.effect:
+            call = call._replace(floor=ghost.acknowledged)
         if step.kind is Kind.LOSE and call and moved.group >= 0:
             call = call._replace(failed=call.failed | {GROUPS[moved.group]})
         ghost = self._with(ghost, slot, call)
         for result in moved.results:
-            ghost = self._with(self._of_result(ghost, slot, result, call, moved.state), slot, None)
+            after = Call() if moved.state.nodes[slot] >= 0 else None
+            ghost = self._with(self._of_result(ghost, slot, result, call, moved.state), slot, after)
         return ghost
 
     def _of_result(self, ghost: Ghost, slot: int, result: Result, call: Call | None, state: State) -> Ghost:
@@ -141,7 +146,7 @@ class Properties:
             for key, record in result.stands.items():
                 at = ALL.index(key)
                 value = encoded(record)
-                floor = call.floor[at]
+                floor = (call.floor or ghost.acknowledged)[at]
                 if isinstance(operation, Save):
                     floor = max(floor or b"", encode_value(dict(operation.records)[key]))
                 if self._below(value, floor):

@@ -62,6 +62,10 @@ class Scope(NamedTuple):
         moves = [Birth(f"rebalance-{number}", (Rebalance(self.change[1]),)) for number in range(1, self.rebalances + 1)]
         return (*metas, *moves)
 
+    def is_move(self, slot: int) -> bool:
+        """Whether a process is a rebalance."""
+        return slot >= len(self.metas)
+
     @property
     def operations(self) -> list[Operation]:
         """All calls of clients."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
+from adapter.rpc import etcd_pb
 from tests.exploration.contents import KEYS, Effect, Stores, may_write
 from tests.exploration.machines import Machines, Node
 from tests.exploration.process import (
@@ -17,6 +18,7 @@ from tests.exploration.process import (
     Cancel,
     Event,
     Fail,
+    METADATA,
     Rebalance,
     Request,
     Result,
@@ -90,6 +92,8 @@ class World:
         self.requests: list[Request] = []
         self._answers: dict[bytes, int] = {}
         self._answer_data: list[bytes] = []
+        self._private: dict[Request, bool] = {}
+        self._is_move = [isinstance(birth.program[0], Rebalance) for birth in births]
         self._writes: dict[Request, bool] = {}
 
     def request(self, number: int) -> Request:
@@ -98,13 +102,10 @@ class World:
 
     def steps(self, state: State) -> Iterator[Step]:
         """Everything that may happen next."""
-        ahead = self._only(state)
-        if ahead:
-            yield from ahead
-            return
+        first = self._first(state)
         executed = {(slot, number) for slot, number, _ in state.answers}
         for slot, at in enumerate(state.nodes):
-            if at == DEAD:
+            if at == DEAD or first not in {DEAD, slot}:
                 continue
             node = self.machines.nodes[at]
             alone = len(node.calls) == 1 and not node.startable and not any(one[0] == slot for one in state.answers)
@@ -125,6 +126,8 @@ class World:
                     yield Step(Kind.KILL, slot)
                 if self._may_cancel(node):
                     yield Step(Kind.CANCEL, slot)
+        if first != DEAD:
+            return
         for place, number in enumerate(state.late):
             if (not place or state.late[place - 1] != number) and INDEX[self.requests[number].group] != state.silent:
                 yield Step(Kind.LATE, INDEX[self.requests[number].group], place)
@@ -162,7 +165,7 @@ class World:
             moved = self._happen(after, step.slot, Answer(step.number, effect.answer))
         else:
             answer = (step.slot, step.number, self._answer(effect.answer))
-            moved = Moved(after._replace(answers=tuple(sorted((*after.answers, answer)))), DEAD, ())
+            moved = Moved(after._replace(answers=tuple(sorted((*after.answers, answer)))), step.slot, ())
         return moved._replace(effect=effect, group=group, request=request)
 
     def run_alone(self, contents: tuple[int, ...], birth: Birth) -> Iterator[tuple[tuple[int, ...], int, tuple[Result, ...]]]:
@@ -184,21 +187,37 @@ class World:
                 return
             node, results = self.machines.after(node, event)
 
-    def _only(self, state: State) -> list[Step]:
-        """If the next call of some process is a read of what never changes: only that. It commutes with everything else."""
+    def _first(self, state: State) -> int:
+        """A process whose next step commutes with every step of all others, now and later; DEAD if there is none.
+
+        Then the steps of the others need not come first. It has one call, which reads the mark of the format: that never changes. Or
+        it is the only rebalance that is left, and calls the metadata Raft group, which no Meta Service changes, without changing the
+        layout.
+        """
+        moves = [slot for slot, at in enumerate(state.nodes) if at != DEAD and self._is_move[slot] and not self.machines.nodes[at].ended]
         for slot, at in enumerate(state.nodes):
             if at == DEAD:
                 continue
             node = self.machines.nodes[at]
             if len(node.calls) == 1 and (node.busy or not node.opened):
-                ((number, request),) = node.calls
-                if not request.is_txn and request.data.endswith(KEYS.format) and INDEX[request.group] != state.silent:
-                    steps = [Step(Kind.DO, slot, number)]
-                    if state.faults:
-                        steps += self._losses(slot, number, request)
-                        steps += [Step(Kind.CANCEL, slot)] if self._may_cancel(node) else []
-                    return steps
-        return []
+                ((_, request),) = node.calls
+                if INDEX[request.group] != state.silent and (
+                    self._is_constant(request) or (moves == [slot] and not state.late and self._is_private(request))
+                ):
+                    return slot
+        return DEAD
+
+    def _is_constant(self, request: Request) -> bool:
+        return not request.is_txn and request.data.endswith(KEYS.format)
+
+    def _is_private(self, request: Request) -> bool:
+        """Whether only a rebalance can see a difference."""
+        found = self._private.get(request)
+        if found is None:
+            txn = etcd_pb.TxnRequest.FromString(request.data) if request.is_txn else etcd_pb.TxnRequest()
+            puts = [op.request_put.key for op in txn.success if op.HasField("request_put")]
+            found = self._private[request] = request.group == METADATA and KEYS.layout not in puts and not txn.failure
+        return found
 
     def _losses(self, slot: int, number: int, request: Request) -> Iterator[Step]:
         if Kind.LOSE in self.kinds:
@@ -211,7 +230,21 @@ class World:
 
     def _happen(self, state: State, slot: int, event: Event) -> Moved:
         node, results = self.machines.after(state.nodes[slot], event)
-        return Moved(state._replace(nodes=_replaced(state.nodes, slot, node)), slot, results)
+        return Moved(state._replace(nodes=_replaced(state.nodes, slot, self.settled(node))), slot, results)
+
+    def settled(self, node: int) -> int:
+        """Where a process really is, in a node: the client's next call has begun, or there is nothing left to do and it counts as dead.
+
+        A call that begins early is no loss: what it does depends on the process alone, and what it has to see counts from the first
+        request of it that is executed.
+        """
+        found = self.machines.nodes[node]
+        if found.at_rest:
+            return DEAD
+        if found.startable and not found.calls:
+            node, results = self.machines.after(node, Start())
+            assert not results
+        return node
 
     def _kill(self, state: State, slot: int) -> Moved:
         """What it had sent may still be executed. A Meta Service is started again, and its client repeats its call there."""
