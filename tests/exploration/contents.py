@@ -1,7 +1,7 @@
 """What Raft groups hold, as numbers: equal contents are one number, and each transaction on a content is executed once.
 
-Where a scope does not compare revisions they are all 1: in what is stored, and in what a process is answered. So what differs only in
-them is one state, and production code that used them would be seen to fail.
+Where a scope does not compare revisions they are all 1: in what is stored, and in what a process is answered. So what differs
+only in them is one state, and production code that used them would be seen to fail.
 """
 
 from collections.abc import Iterator

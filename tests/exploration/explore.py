@@ -1,7 +1,7 @@
 """The search: breadth first over all states of a scope, each once. So the first violation is found by a shortest trace."""
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -56,8 +56,15 @@ class Exploration:
 
     def check(self, state: State, steps: list[Step]) -> None:
         """Check a state, given all its steps. Raises ViolationError."""
-        if all(step.kind in FAULTS and not (step.kind is Kind.LOSE and state.silent >= 0) or step.kind is Kind.LATE for step in steps):
+        if not any(self._by_itself(state, step) for step in steps):
             self.properties.at_rest(state)
+
+    @staticmethod
+    def _by_itself(state: State, step: Step) -> bool:
+        """Whether a step happens without a fault: so does the end of a call to a Raft group that is silent."""
+        if step.kind is Kind.LOSE:
+            return state.silent != NONE_SILENT
+        return step.kind not in FAULTS and step.kind is not Kind.LATE
 
     def _prepared(self) -> tuple[int, ...]:
         """The layout before the change, and what is stored; all of it written by a Meta Service, but for the layout."""
@@ -68,9 +75,7 @@ class Exploration:
         written = stores.execute(stores.empty, Request(GROUPS[0], is_txn=True, data=put.SerializeToString(), resend=True))
         contents = (written.after, *(stores.empty for _ in GROUPS[1:]))
         program = (Save(tuple((key, stored_record()) for key in self.scope.stored)),)
-        for contents, _, _ in self.world.run_alone(contents, Birth("setup", program)):
-            pass
-        return contents
+        return self.world.end_of(contents, Birth("setup", program))[0]
 
     def _opened(self, contents: tuple[int, ...], birth: Birth) -> tuple[tuple[int, ...], int]:
         """A Meta Service that has been started, before the first call of its client."""
@@ -80,12 +85,12 @@ class Exploration:
         raise AssertionError(birth)
 
 
-def explore(scope: Scope, *, max_states: int = 0, told: Callable[[Explored], None] = lambda _: None) -> Explored:
+def explore(scope: Scope, *, max_states: int = 0) -> Explored:
     """Visit every state of a scope, or `max_states` of them, until something is violated."""
     with pages(scope.page):
         exploration = Exploration(scope)
         try:
-            return _Search(exploration, max_states, told).run()
+            return _Search(exploration, max_states).run()
         finally:
             exploration.world.machines.close()
 
@@ -101,16 +106,21 @@ def pages(size: int) -> Iterator[None]:
         rebalancing.PAGE = before
 
 
-_TELL_EVERY = 1_000
+class _FoundError(Exception):
+    """A property does not hold, on the way to a state and the step after it."""
+
+    def __init__(self, text: str, number: int, last: list[Step]) -> None:
+        super().__init__(text)
+        self.number = number
+        self.last = last
 
 
 class _Search:
     """A breadth-first search. A state is found by its number, which grows with its depth."""
 
-    def __init__(self, exploration: Exploration, max_states: int, told: Callable[[Explored], None]) -> None:
+    def __init__(self, exploration: Exploration, max_states: int) -> None:
         self._exploration = exploration
         self._max_states = max_states
-        self._told = told
         self._found = Explored()
         self._numbers: dict[State, int] = {}
         self._before = array("q")  # for each state: the state it was found from
@@ -120,48 +130,60 @@ class _Search:
         self._contents: set[tuple[int, ...]] = set()
 
     def run(self) -> Explored:
-        exploration, found = self._exploration, self._found
-        level, depth = [exploration.first], 0
-        self._add(exploration.first, -1, 0)
-        while level:
-            following: list[State] = []
-            for state in level:
-                number = self._numbers[state]
-                try:
-                    if state.contents not in self._contents:
-                        self._contents.add(state.contents)
-                        exploration.properties.can_be_finished(state.contents)
-                    steps = list(exploration.world.steps(state))
-                    exploration.check(state, steps)
-                except ViolationError as error:
-                    return self._violated(str(error), number, [])
-                if self._max_states and found.states >= self._max_states:
-                    found.cut += 1
-                    found.cut_depth = depth
-                    self._ends.append(len(self._followers))
-                    continue
-                for at, step in enumerate(steps):
-                    try:
-                        after = exploration.next(state, step)
-                    except (ViolationError, DiedError) as error:
-                        return self._violated(str(error), number, [step])
-                    found.transitions += 1
-                    known = self._numbers.get(after)
-                    if known is None:
-                        known = self._add(after, number, at)
-                        following.append(after)
-                    if known != number:
-                        self._followers.append(known)
-                self._ends.append(len(self._followers))
-                if number % _TELL_EVERY == 0:
-                    self._told(found)
-            level = following
-            if level:
-                depth += 1
-                found.depth = depth
-        self._count()
-        found.executions = self._executions()
-        return found
+        """Search."""
+        level = [self._exploration.first]
+        self._add(level[0], -1, 0)
+        try:
+            while level:
+                following: list[State] = []
+                for state in level:
+                    following += self._follow(state)
+                level = following
+                self._found.depth += bool(level)
+        except _FoundError as error:
+            self._found.violation = str(error)
+            self._found.trace = [*self._way_to(error.number), *error.last]
+        else:
+            self._found.executions = self._executions()
+        self._found.contents = len(self._contents)
+        self._found.nodes = len(self._exploration.world.machines.nodes)
+        self._found.finishes = self._exploration.properties.finishes
+        return self._found
+
+    def _follow(self, state: State) -> list[State]:
+        """Take all steps of a state; return the states that are new. Raises _FoundError."""
+        number = self._numbers[state]
+        steps = self._checked_steps(state, number)
+        new: list[State] = []
+        if self._max_states and self._found.states >= self._max_states:
+            self._found.cut += 1
+            self._found.cut_depth = self._found.depth
+            steps = []
+        for at, step in enumerate(steps):
+            try:
+                after = self._exploration.next(state, step)
+            except (ViolationError, DiedError) as error:
+                raise _FoundError(str(error), number, [step]) from error
+            self._found.transitions += 1
+            known = self._numbers.get(after)
+            if known is None:
+                known = self._add(after, number, at)
+                new.append(after)
+            if known != number:
+                self._followers.append(known)
+        self._ends.append(len(self._followers))
+        return new
+
+    def _checked_steps(self, state: State, number: int) -> list[Step]:
+        try:
+            if state.contents not in self._contents:
+                self._contents.add(state.contents)
+                self._exploration.properties.can_be_finished(state.contents)
+            steps = list(self._exploration.world.steps(state))
+            self._exploration.check(state, steps)
+        except (ViolationError, DiedError) as error:
+            raise _FoundError(str(error), number, []) from error
+        return steps
 
     def _add(self, state: State, before: int, at: int) -> int:
         number = self._numbers[state] = len(self._numbers)
@@ -169,12 +191,6 @@ class _Search:
         self._step.append(at)
         self._found.states += 1
         return number
-
-    def _violated(self, text: str, number: int, last: list[Step]) -> Explored:
-        self._found.violation = text
-        self._found.trace = [*self._way_to(number), *last]
-        self._count()
-        return self._found
 
     def _way_to(self, number: int) -> list[Step]:
         choices = []
@@ -188,13 +204,8 @@ class _Search:
             way.append(step)
         return way
 
-    def _count(self) -> None:
-        self._found.contents = len(self._contents)
-        self._found.nodes = len(self._exploration.world.machines.nodes)
-        self._found.finishes = self._exploration.properties.finishes
-
     def _executions(self) -> int:
-        """How many ways there are from the first state to one without a next step. Each step makes something smaller: no cycles."""
+        """How many ways there are from the first state to one without a next step. No step leads back: there are no cycles."""
         total = len(self._ends)
         entering = array("q", bytes(8 * total))
         for follower in self._followers:

@@ -76,7 +76,16 @@ class Machines:
     def _add(self, process: Process, before: int, event: Event | None) -> int:
         calls = tuple((number, request) for number, (request, _) in sorted(process.calls.items()))
         node = Node(
-            process.birth, before, event, calls, process.left, process.startable, process.busy, process.ended, process.opened, process.made
+            process.birth,
+            before,
+            event,
+            calls,
+            process.left,
+            process.startable,
+            process.busy,
+            process.ended,
+            process.opened,
+            process.made,
         )
         number = len(self.nodes)
         key = _between_calls(process)

@@ -173,6 +173,7 @@ class Process:
     _scope: anyio.CancelScope | None = None
 
     def __post_init__(self) -> None:
+        """Start it."""
         self.left = len(self.birth.program)
         self._loop = VirtualLoop()
         self._started = asyncio.Event()
@@ -276,7 +277,9 @@ class Process:
         production = rebalancer._step
 
         async def step(layout: Layout, following: Layout, watcher: rebalancing.Watcher) -> None:
-            widths = tuple((name, end, width.value) for name, known in rebalancer._widths.items() for end, width in known._known.items())
+            widths = tuple(
+                (name, end, width.value) for name, known in rebalancer._widths.items() for end, width in known._known.items()
+            )
             self._begun = self.made, (layout, following, widths)
             await production(layout, following, watcher)
 

@@ -24,7 +24,7 @@ from tests.exploration.process import (
     Save,
 )
 from tests.exploration.scope import ALL, NAMES, WHERE, Scope, told, values_of
-from tests.exploration.world import INDEX, NONE_SILENT, Kind, Moved, State, Step, World
+from tests.exploration.world import DEAD, INDEX, Kind, Moved, State, Step, World
 
 _POSITION = 16  # bytes of epoch and offset
 PACKED = {key: pack_names(CLUSTER, *key[:2]) for key in ALL}
@@ -35,8 +35,10 @@ class ViolationError(Exception):
 
 
 class Call(NamedTuple):
-    """A client's call under way: what had been acknowledged when its first request was executed (None: none was yet), and the Raft
-    groups that gave no answer since.
+    """A client's call under way.
+
+    `floor`: what had been acknowledged when its first request was executed, None before. `failed`: the Raft groups that have
+    given no answer since.
     """
 
     floor: tuple[bytes | None, ...] | None = None
@@ -58,13 +60,15 @@ class Properties:
         self._world = world
         self._stores: Stores = world.stores
         self._values = values_of(scope.operations)
-        self._expires = any(isinstance(operation, Expire) for operation in scope.operations)
+        self._expires_before_ms = max((each.before_ms for each in scope.operations if isinstance(each, Expire)), default=0)
         self._ghosts: list[Ghost] = []
         self._numbers: dict[Ghost, int] = {}
         self._standing: dict[tuple[int, ...], tuple[bytes | None, ...]] = {}
         self._finished: set[tuple[tuple[int, ...], int]] = set()
         self.finishes = 0  # contents from which a new rebalance was run to its end
-        self.first = self._number(Ghost(self._stands(start), tuple(Call() if not scope.is_move(slot) else None for slot, _ in enumerate(scope.births))))
+        self.first = self._number(
+            Ghost(self._stands(start), tuple(Call() if not scope.is_move(slot) else None for slot, _ in enumerate(scope.births)))
+        )
 
     def after(self, before: State, step: Step, moved: Moved) -> int:
         """Check a step; return the ghost after it. Raises ViolationError."""
@@ -72,7 +76,7 @@ class Properties:
         state = moved.state
         if moved.effect and moved.effect.changed:
             self._check_writes(before, moved.group, moved.effect, state)
-        if moved.slot != DEAD_SLOT:
+        if moved.slot != DEAD:
             ghost = self._of_call(ghost, step, moved)
         if state.contents != before.contents or ghost is not self._ghosts[before.ghost]:
             self._check_standing(state.contents, ghost)
@@ -104,18 +108,19 @@ class Properties:
             if (last, node) in self._finished:
                 return
             self._finished.add((last, node))
+            self._check_nothing_lost(self._stands(last), standing, "while a new rebalance goes on from here")
         if any(result.error for result in results):
             raise ViolationError(f"a new rebalance cannot go on from here: {results[0].error}")
         layout = layout_of(self._stores, last)
         if not layout.settled or {*layout.groups} != {*self._scope.change[1]}:
             raise ViolationError(f"a new rebalance ends with the layout {layout}")
-        self._check_nothing_lost(self._stands(last), standing, "after a new rebalance from here")
         look = Birth("the next meta", (Read(ALL),))
-        for _, _, results in self._world.run_alone(last, look):
-            pass
+        _, results = self._world.end_of(last, look)
         found = tuple(encoded(results[0].stands[key]) for key in ALL)
         if found != self._stands(last):
-            raise ViolationError(f"a new Meta Service reads {_told_values(found)}, and there stands {_told_values(self._stands(last))}")
+            raise ViolationError(
+                f"a new Meta Service reads {_told_values(found)}, and there stands {_told_values(self._stands(last))}"
+            )
 
     def _of_call(self, ghost: Ghost, step: Step, moved: Moved) -> Ghost:
         slot = moved.slot
@@ -131,16 +136,16 @@ class Properties:
         ghost = self._with(ghost, slot, call)
         for result in moved.results:
             after = Call() if moved.state.nodes[slot] >= 0 else None
-            ghost = self._with(self._of_result(ghost, slot, result, call, moved.state), slot, after)
+            ghost = self._with(self._of_result(ghost, result, call, moved.state), slot, after)
         return ghost
 
-    def _of_result(self, ghost: Ghost, slot: int, result: Result, call: Call | None, state: State) -> Ghost:
+    def _of_result(self, ghost: Ghost, result: Result, call: Call | None, state: State) -> Ghost:
         operation = result.operation
         if isinstance(operation, Rebalance):
             self._check_rebalanced(result, state)
             return ghost
         assert call is not None, result
-        self._check_refused(result, call.failed, slot)
+        self._check_refused(result, call.failed)
         known = list(ghost.acknowledged)
         if isinstance(operation, Read | Save):
             for key, record in result.stands.items():
@@ -163,7 +168,7 @@ class Properties:
             known[at] = max(known[at] or b"", value or b"") or None
         return ghost._replace(acknowledged=tuple(known))
 
-    def _check_refused(self, result: Result, failed: frozenset[str], slot: int) -> None:
+    def _check_refused(self, result: Result, failed: frozenset[str]) -> None:
         """Only what is about a Raft group that gave no answer fails."""
         if result.error == "given up":
             return
@@ -208,7 +213,9 @@ class Properties:
                 self._check_deleted(state, name, key, old or b"")
                 continue
             if fenced and fenced.home(PACKED[key]) != name:
-                raise ViolationError(f"{NAMES[key]} is written in {name}, whose fence says that it is in {fenced.home(PACKED[key])}")
+                raise ViolationError(
+                    f"{NAMES[key]} is written in {name}, whose fence says that it is in {fenced.home(PACKED[key])}"
+                )
             record = decode_value(new)
             if record.live and new not in self._values[key]:
                 raise ViolationError(f"{NAMES[key]} is {_told(new)}, which nobody ever saved")
@@ -247,19 +254,22 @@ class Properties:
             standing.append(max((value for value in values if value is not None), default=None))
         if layout.settled:
             for name in GROUPS[1:]:
-                strays = [where for where, _ in self._stores.offsets(contents[INDEX[name]]) if layout.home(PACKED[WHERE[where]]) != name]
+                strays = [
+                    where for where, _ in self._stores.offsets(contents[INDEX[name]]) if layout.home(PACKED[WHERE[where]]) != name
+                ]
                 if strays:
                     raise ViolationError(f"all is moved and cleaned, and {NAMES[WHERE[strays[0]]]} is still in {name}")
         found = self._standing[contents] = tuple(standing)
         return found
 
     def _below(self, value: bytes | None, floor: bytes | None) -> bool:
-        """Whether a value is less than what was promised. A tombstone may be removed; an expiry keeps the position."""
+        """Whether a value is less than what was promised. An expiry keeps the position, and its tombstone may be removed."""
         if not floor:
             return False
         if value is None:
-            return decode_value(floor).live
-        if self._expires:
+            record = decode_value(floor)
+            return record.live and record.committed_at_ms >= self._expires_before_ms
+        if self._expires_before_ms:
             return value[:_POSITION] < floor[:_POSITION]
         return value < floor
 
@@ -274,10 +284,6 @@ class Properties:
         if number == len(self._ghosts):
             self._ghosts.append(ghost)
         return number
-
-
-DEAD_SLOT = -1
-assert NONE_SILENT == DEAD_SLOT
 
 
 def encoded(record: object) -> bytes | None:

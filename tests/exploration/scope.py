@@ -16,9 +16,7 @@ from tests.exploration.world import Kind
 def _group(home: str) -> str:
     """A consumer group whose offsets are in this Raft group when there are both."""
     both = first_layout([A, B])
-    return next(
-        name for name in (f"g{number}" for number in count()) if both.home(pack_names(CLUSTER, "default", name)) == home
-    )
+    return next(name for name in (f"g{number}" for number in count()) if both.home(pack_names(CLUSTER, "default", name)) == home)
 
 
 # Of a consumer group that moves when Raft group B is added or taken away: two shards; of one that stays in A: one.
@@ -33,6 +31,7 @@ GROWS = ((A,), (A, B))  # Raft group B is added
 SHRINKS = ((A, B), (A,))  # Raft group B is taken away
 STORED = 3  # the offset of each key at first
 STORED_AT_MS = 1_000
+SAVED_AT_MS = 900_000
 
 FAULTS = frozenset({Kind.LOSE, Kind.AGAIN, Kind.KILL})
 
@@ -84,7 +83,7 @@ def stored_record() -> OffsetRecord:
 
 def save(offset: int, *keys: OffsetKey) -> Save:
     """Of the same offset under some keys."""
-    return Save(tuple((key, OffsetRecord(FIRST_EPOCH, offset, committed_at_ms=STORED_AT_MS + offset)) for key in keys))
+    return Save(tuple((key, OffsetRecord(FIRST_EPOCH, offset, committed_at_ms=SAVED_AT_MS + offset)) for key in keys))
 
 
 def read(*keys: OffsetKey) -> Read:

@@ -1,7 +1,7 @@
-"""The states of a scope, and the steps between them: what the network, the Raft groups, the processes and their clients may do next.
+"""The states of a scope, and the steps between them: what network, Raft groups, processes and their clients may do next.
 
-A request that was sent is executed at some time, in one instant, and answered; or the caller gets an error first, and the request may
-be executed at any time later, or never. So does what a killed process had sent.
+A request that was sent is executed at some time, in one instant, and answered; or the caller gets an error first, and the request
+may be executed at any time later, or never. So may what a killed process had sent.
 """
 
 from collections.abc import Iterator
@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 from adapter.rpc import etcd_pb
 from tests.exploration.contents import KEYS, Effect, Stores, may_write
-from tests.exploration.machines import Machines, Node
+from tests.exploration.machines import Machines
 from tests.exploration.process import (
     GROUPS,
+    METADATA,
     Answer,
     Birth,
     Cancel,
     Event,
     Fail,
-    METADATA,
     Rebalance,
     Request,
     Result,
@@ -76,7 +76,6 @@ class Moved(NamedTuple):
     results: tuple[Result, ...]
     effect: Effect | None = None
     group: int = DEAD  # the Raft group of a call
-    request: Request | None = None
 
 
 class World:
@@ -96,69 +95,66 @@ class World:
         self._is_move = [isinstance(birth.program[0], Rebalance) for birth in births]
         self._writes: dict[Request, bool] = {}
 
-    def request(self, number: int) -> Request:
-        """A request by its number among `State.late`."""
-        return self.requests[number]
-
     def steps(self, state: State) -> Iterator[Step]:
         """Everything that may happen next."""
         first = self._first(state)
-        executed = {(slot, number) for slot, number, _ in state.answers}
         for slot, at in enumerate(state.nodes):
-            if at == DEAD or first not in {DEAD, slot}:
-                continue
-            node = self.machines.nodes[at]
-            alone = len(node.calls) == 1 and not node.startable and not any(one[0] == slot for one in state.answers)
-            if node.startable:
-                yield Step(Kind.START, slot)
-            for number, request in node.calls:
-                if (slot, number) in executed:
-                    yield Step(Kind.DELIVER, slot, number)
-                elif INDEX[request.group] == state.silent:
-                    if not isinstance(node.birth.program[0], Rebalance):
-                        yield Step(Kind.LOSE, slot, number)
-                else:
-                    yield Step(Kind.DO if alone else Kind.EXECUTE, slot, number)
-                    if state.faults:
-                        yield from self._losses(slot, number, request)
-            if state.faults:
-                if Kind.KILL in self.kinds and not node.at_rest:
-                    yield Step(Kind.KILL, slot)
-                if self._may_cancel(node):
-                    yield Step(Kind.CANCEL, slot)
-        if first != DEAD:
-            return
-        for place, number in enumerate(state.late):
-            if (not place or state.late[place - 1] != number) and INDEX[self.requests[number].group] != state.silent:
-                yield Step(Kind.LATE, INDEX[self.requests[number].group], place)
-        if Kind.SILENCE in self.kinds and state.silent == NONE_SILENT:
-            for group in self._may_fall_silent:
-                yield Step(Kind.SILENCE, group)
+            if at != DEAD and first in {DEAD, slot}:
+                yield from self._steps_of(state, slot)
+        if first == DEAD:
+            for place, number in enumerate(state.late):
+                group = INDEX[self.requests[number].group]
+                if (not place or state.late[place - 1] != number) and group != state.silent:
+                    yield Step(Kind.LATE, group, place)
+            if Kind.SILENCE in self.kinds and state.silent == NONE_SILENT:
+                for group in sorted(self._may_fall_silent):
+                    yield Step(Kind.SILENCE, group)
+
+    def _steps_of(self, state: State, slot: int) -> Iterator[Step]:
+        node = self.machines.nodes[state.nodes[slot]]
+        executed = {number for owner, number, _ in state.answers if owner == slot}
+        alone = len(node.calls) == 1 and not node.startable and not executed
+        if node.startable:
+            yield Step(Kind.START, slot)
+        for number, request in node.calls:
+            if number in executed:
+                yield Step(Kind.DELIVER, slot, number)
+            elif INDEX[request.group] == state.silent:
+                if not self._is_move[slot]:
+                    yield Step(Kind.LOSE, slot, number)
+            else:
+                yield Step(Kind.DO if alone else Kind.EXECUTE, slot, number)
+                if state.faults:
+                    yield from self._losses(slot, number, request)
+        if state.faults and Kind.KILL in self.kinds:
+            yield Step(Kind.KILL, slot)
+        if state.faults and Kind.CANCEL in self.kinds and node.busy and not self._is_move[slot]:
+            yield Step(Kind.CANCEL, slot)
 
     def take(self, state: State, step: Step) -> Moved:
         """Take a step."""
-        if step.kind is Kind.LATE:
-            return self._execute_late(state, step)
-        if step.kind is Kind.SILENCE:
-            return Moved(state._replace(silent=step.slot), DEAD, ())
-        if step.kind is Kind.KILL:
-            return self._kill(state, step.slot)
-        if step.kind is Kind.START:
-            return self._happen(state, step.slot, Start())
-        if step.kind is Kind.CANCEL:
-            return self._happen(state._replace(faults=state.faults - 1), step.slot, Cancel())
+        simple = {
+            Kind.LATE: lambda: self._execute_late(state, step),
+            Kind.SILENCE: lambda: Moved(state._replace(silent=step.slot), DEAD, ()),
+            Kind.KILL: lambda: self._kill(state, step.slot),
+            Kind.START: lambda: self._happen(state, step.slot, Start()),
+            Kind.CANCEL: lambda: self._happen(state._replace(faults=state.faults - 1), step.slot, Cancel()),
+        }.get(step.kind)
+        return simple() if simple else self._take_with_call(state, step)
+
+    def _take_with_call(self, state: State, step: Step) -> Moved:
         request = dict(self.machines.nodes[state.nodes[step.slot]].calls)[step.number]
         group = INDEX[request.group]
         if step.kind is Kind.DELIVER:
             (found,) = (one for one in state.answers if one[:2] == (step.slot, step.number))
             rest = tuple(one for one in state.answers if one is not found)
             data = self._answer_data[found[2]]
-            return self._happen(state._replace(answers=rest), step.slot, Answer(step.number, data))._replace(request=request)
+            return self._happen(state._replace(answers=rest), step.slot, Answer(step.number, data))
         if step.kind is Kind.LOSE:
             lost = state if group == state.silent else self._lost(state, request)
-            return self._happen(lost, step.slot, Fail(step.number))._replace(group=group, request=request)
+            return self._happen(lost, step.slot, Fail(step.number))._replace(group=group)
         if step.kind is Kind.AGAIN:
-            return Moved(self._lost(state, request), DEAD, (), group=group, request=request)
+            return Moved(self._lost(state, request), DEAD, (), group=group)
         effect = self.stores.execute(state.contents[group], request)
         after = state._replace(contents=_replaced(state.contents, group, effect.after))
         if step.kind is Kind.DO:
@@ -166,7 +162,15 @@ class World:
         else:
             answer = (step.slot, step.number, self._answer(effect.answer))
             moved = Moved(after._replace(answers=tuple(sorted((*after.answers, answer)))), step.slot, ())
-        return moved._replace(effect=effect, group=group, request=request)
+        return moved._replace(effect=effect, group=group)
+
+    def end_of(self, contents: tuple[int, ...], birth: Birth) -> tuple[tuple[int, ...], tuple[Result, ...]]:
+        """Run one process to its end, without faults: the contents then, and what its last event gave."""
+        results: tuple[Result, ...] = ()
+        last = contents
+        for last, _, results in self.run_alone(contents, birth):  # noqa: B007 - the last ones count
+            pass
+        return last, results
 
     def run_alone(self, contents: tuple[int, ...], birth: Birth) -> Iterator[tuple[tuple[int, ...], int, tuple[Result, ...]]]:
         """Run one process to its end, without faults: contents and node after each event, and what its clients got."""
@@ -190,20 +194,24 @@ class World:
     def _first(self, state: State) -> int:
         """A process whose next step commutes with every step of all others, now and later; DEAD if there is none.
 
-        Then the steps of the others need not come first. It has one call, which reads the mark of the format: that never changes. Or
-        it is the only rebalance that is left, and calls the metadata Raft group, which no Meta Service changes, without changing the
-        layout.
+        Then the steps of the others need not come first. It has one call, which reads the mark of the format: that never changes.
+        Or it is the only rebalance that is left, and calls the metadata Raft group, which no Meta Service changes, and does not
+        change the layout.
         """
-        moves = [slot for slot, at in enumerate(state.nodes) if at != DEAD and self._is_move[slot] and not self.machines.nodes[at].ended]
+        moves = [
+            slot
+            for slot, at in enumerate(state.nodes)
+            if at != DEAD and self._is_move[slot] and not self.machines.nodes[at].ended
+        ]
         for slot, at in enumerate(state.nodes):
             if at == DEAD:
                 continue
             node = self.machines.nodes[at]
             if len(node.calls) == 1 and (node.busy or not node.opened):
                 ((_, request),) = node.calls
-                if INDEX[request.group] != state.silent and (
-                    self._is_constant(request) or (moves == [slot] and not state.late and self._is_private(request))
-                ):
+                group = INDEX[request.group]
+                answers = group != state.silent and (state.silent != NONE_SILENT or group not in self._may_fall_silent)
+                if answers and (self._is_constant(request) or (moves == [slot] and not state.late and self._is_private(request))):
                     return slot
         return DEAD
 
@@ -225,18 +233,15 @@ class World:
         if Kind.AGAIN in self.kinds and request.resend and self._may_write(request):
             yield Step(Kind.AGAIN, slot, number)
 
-    def _may_cancel(self, node: Node) -> bool:
-        return Kind.CANCEL in self.kinds and node.busy and not isinstance(node.birth.program[0], Rebalance)
-
     def _happen(self, state: State, slot: int, event: Event) -> Moved:
         node, results = self.machines.after(state.nodes[slot], event)
         return Moved(state._replace(nodes=_replaced(state.nodes, slot, self.settled(node))), slot, results)
 
     def settled(self, node: int) -> int:
-        """Where a process really is, in a node: the client's next call has begun, or there is nothing left to do and it counts as dead.
+        """Where a process is at once, from a node: its client's next call has begun; with nothing left to do it counts as dead.
 
-        A call that begins early is no loss: what it does depends on the process alone, and what it has to see counts from the first
-        request of it that is executed.
+        A call that begins early hides nothing: what it does depends on its process alone, and what it has to see counts from the
+        first request of it that is executed.
         """
         found = self.machines.nodes[node]
         if found.at_rest:
@@ -267,7 +272,7 @@ class World:
         effect = self.stores.execute(state.contents[group], request)
         late = state.late[: step.number] + state.late[step.number + 1 :]
         after = state._replace(contents=_replaced(state.contents, group, effect.after), late=late)
-        return Moved(after, DEAD, (), effect, group, request)
+        return Moved(after, DEAD, (), effect, group)
 
     def _lost(self, state: State, request: Request) -> State:
         return self._late(state._replace(faults=state.faults - 1), request)
