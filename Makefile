@@ -168,6 +168,10 @@ release-check: $(STAMP) $(RELEASE_STAMP) proto-check ## All of a release but the
 model: $(STAMP) ## Run the model test with random seeds: RUNS=5000 runs, on all cores
 	$(BIN)/python -m tests.model --runs $(or $(RUNS),5000)
 
+.PHONY: exploration
+exploration: $(STAMP) ## Explore every interleaving of the fences and the rebalance in small scopes; takes an hour (SCOPE="small two")
+	PYTHONHASHSEED=0 $(BIN)/python -m tests.exploration $(foreach name,$(or $(SCOPE),full),--scope $(name))
+
 bench: $(BENCH_STAMP) ## Measure; tables, JSON and a plot (BENCH=short or full, NAMES="floor client")
 	@sh benchmarks/install-peers.sh
 	$(BIN)/python -m benchmarks $(NAMES)

@@ -17,6 +17,7 @@ from adapter.sidecar.config import WalSync
 from adapter.testing.sidecars import GRPC_SERVERS
 
 MODEL_RUNS = 100
+WALKS = 200
 SOAK_CYCLES = 5
 KILLS = 5  # of the leader, in one slice
 FUZZ_INPUTS = 2_000
@@ -90,6 +91,12 @@ def _pytest(seed: int, *arguments: str, **variables: str) -> Command:
 
 def _model(seed: int) -> Command:
     arguments = ("tests.model", "--portion", str(MODEL_RUNS), "--seed", str(seed))
+    return Command(arguments, (seed, seed), {"PYTHONHASHSEED": "0"})
+
+
+def _walks(seed: int) -> Command:
+    scope = random.Random(seed).choice(("walk-grow", "walk-shrink"))
+    arguments = ("tests.exploration", "--scope", scope, "--walks", str(WALKS), "--seed", str(seed))
     return Command(arguments, (seed, seed), {"PYTHONHASHSEED": "0"})
 
 
@@ -213,6 +220,13 @@ MACHINES = {
             _rebalances,
             "--junitxml",
             of_pytest(_nothing_more),
+        ),
+        Machine(
+            "walks",
+            "Random walks of Meta Services, two rebalances, faults and silent Raft groups, over the fake etcd (`tests/exploration`).",
+            _walks,
+            "--counts",
+            of_json,
         ),
         Machine(
             "hostile-peers",

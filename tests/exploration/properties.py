@@ -109,6 +109,7 @@ class Properties:
                 return
             self._finished.add((last, node))
             self._check_nothing_lost(self._stands(last), standing, "while a new rebalance goes on from here")
+            standing = self._stands(last)
         if any(result.error for result in results):
             raise ViolationError(f"a new rebalance cannot go on from here: {results[0].error}")
         layout = layout_of(self._stores, last)
