@@ -223,7 +223,7 @@ MACHINES = {
         ),
         Machine(
             "walks",
-            "Random walks of Meta Services, two rebalances, faults and silent Raft groups, over the fake etcd (`tests/exploration`).",
+            "Random walks of Meta Services and two rebalances through faults and silent Raft groups (`tests/exploration`).",
             _walks,
             "--counts",
             of_json,

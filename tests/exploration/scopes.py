@@ -16,7 +16,6 @@ SMALL = (
     Scope("shrink", "The same, and a Raft group is taken away.", ((save(5, M0), read(M0)),), change=SHRINKS),
     Scope("start", "A Meta Service starts in the middle of it.", ((save(5, M0),),), late_start=True),
     Scope("kill", "A rebalance is killed anywhere; its pages are one key.", ((read(S0),),), faults=1, kinds=KILL, page=1),
-    Scope("beside", "Two rebalances at once, without a client.", (), rebalances=2),
 )
 
 FULL = (
@@ -28,6 +27,7 @@ FULL = (
     Scope("race", "Two Meta Services save one key.", ((save(5, M0),), (save(6, M0),))),
     Scope("shards", "Two Meta Services save one key each, of one consumer group.", ((save(5, M0),), (save(6, M1),))),
     Scope("apart", "Two Meta Services save a key that moves, and one that stays.", ((save(5, M0),), (save(6, S0),))),
+    Scope("beside", "Two rebalances at once, without a client.", (), rebalances=2),
     Scope("rebalances", "Two rebalances at once.", ((save(5, M0),),), rebalances=2),
     Scope("taken-up", "Two rebalances, one of which is killed anywhere.", (), rebalances=2, faults=1, kinds=KILL),
     Scope("given-up", "A client gives its call up, anywhere.", ((save(5, M0), read(M0)),), faults=1, kinds=CANCEL),
