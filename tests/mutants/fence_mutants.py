@@ -3,6 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 _TEST = "exploration/test_exploration.py::test_every_interleaving_of_a_small_scope_keeps_all_properties"
+_UNIT = "unit/metaservice/etcd/test_rebalancing.py"
 _SAVE = (f"{_TEST}[save]",)
 
 FENCE_MUTANTS = (
@@ -75,9 +76,6 @@ FENCE_MUTANTS = (
         "                if await _retrying(self._fences.reload, layout) != layout:\n",
         "                if layout is None:\n",
         "a second rebalance ends, and advises to delete what the first one has moved",
-        (
-            "unit/metaservice/etcd/test_rebalancing.py::"
-            "test_a_rebalance_that_is_overtaken_takes_the_others_copies_for_no_foreign_offsets",
-        ),
+        (f"{_UNIT}::test_a_rebalance_that_is_overtaken_takes_the_others_copies_for_no_foreign_offsets",),
     ),
 )
