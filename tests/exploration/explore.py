@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from adapter.metaservice.etcd import rebalancing
 from adapter.metaservice.etcd.sharding import first_layout
 from adapter.rpc import etcd_pb
-from tests.exploration.contents import KEYS, Stores
-from tests.exploration.process import GROUPS, Birth, DiedError, Rebalance, Request, Save
+from tests.exploration.contents import Stores
+from tests.exploration.process import GROUPS, KEYS, Birth, DiedError, Rebalance, Request, Save
 from tests.exploration.properties import Properties, ViolationError
 from tests.exploration.scope import Scope, stored_record
 from tests.exploration.world import FAULTS, INDEX, NONE_SILENT, Kind, State, Step, World

@@ -92,7 +92,7 @@ class Result(NamedTuple):
     stands: Mapping[OffsetKey, OffsetRecord | None]
     failed: tuple[OffsetKey, ...] = ()
     error: str = ""
-    count: int = 0
+    removed: int = 0
 
 
 class Birth(NamedTuple):
@@ -331,9 +331,9 @@ async def _perform(engine: EtcdEngine, operation: Operation) -> Result:
     if isinstance(operation, Expire):
         namespace, group, _ = operation.key
         expiry = await engine.expire(CLUSTER, namespace, group, operation.before_ms, NOW_MS)
-        return Result(operation, {}, count=expiry.expired)
+        return Result(operation, {}, removed=expiry.expired)
     if isinstance(operation, Drop):
-        return Result(operation, {}, count=await engine.drop_tombstones(operation.before_ms))
+        return Result(operation, {}, removed=await engine.drop_tombstones(operation.before_ms))
     raise TypeError(operation)
 
 

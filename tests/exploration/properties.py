@@ -9,10 +9,11 @@ from adapter.metaservice.etcd.keys import decode_value, encode_value
 from adapter.metaservice.etcd.sharding import Layout
 from adapter.model.codec import pack_names
 from adapter.model.records import OffsetKey
-from tests.exploration.contents import KEYS, Effect, Stores, layout_of
+from tests.exploration.contents import Effect, Stores, layout_of
 from tests.exploration.process import (
     CLUSTER,
     GROUPS,
+    KEYS,
     METADATA,
     Birth,
     Delete,

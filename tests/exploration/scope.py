@@ -8,8 +8,7 @@ from adapter.metaservice.etcd.keys import encode_value
 from adapter.metaservice.etcd.sharding import first_layout
 from adapter.model.codec import pack_names
 from adapter.model.records import FIRST_EPOCH, OffsetKey, OffsetRecord
-from tests.exploration.contents import KEYS
-from tests.exploration.process import CLUSTER, A, B, Birth, Delete, Drop, Expire, Operation, Read, Rebalance, Save
+from tests.exploration.process import CLUSTER, KEYS, A, B, Birth, Delete, Drop, Expire, Operation, Read, Rebalance, Save
 from tests.exploration.world import Kind
 
 

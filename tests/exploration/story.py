@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from adapter.metaservice.etcd.keys import decode_value
 from adapter.rpc import etcd_pb
-from tests.exploration.contents import KEYS
 from tests.exploration.explore import Exploration, pages
-from tests.exploration.process import GROUPS, DiedError, Request
+from tests.exploration.process import GROUPS, KEYS, DiedError, Request
 from tests.exploration.properties import ViolationError
 from tests.exploration.scope import NAMES, WHERE, Scope, told
 from tests.exploration.world import DEAD, Kind, State, Step

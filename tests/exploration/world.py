@@ -9,10 +9,11 @@ from enum import Enum
 from typing import NamedTuple
 
 from adapter.rpc import etcd_pb
-from tests.exploration.contents import KEYS, Effect, Stores, may_write
+from tests.exploration.contents import Effect, Stores, may_write
 from tests.exploration.machines import Machines
 from tests.exploration.process import (
     GROUPS,
+    KEYS,
     METADATA,
     Answer,
     Birth,
