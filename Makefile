@@ -176,6 +176,9 @@ model: $(STAMP) ## Run the model test with random seeds: RUNS=5000 runs, on all 
 
 model-coverage: $(STAMP) ## Which decisions on the way of a commit RUNS=1000 runs of the model take, and which none takes
 	$(BIN)/python -m tests.model.decisions --runs $(or $(RUNS),1000) --lines
+.PHONY: exploration
+exploration: $(STAMP) ## Explore every interleaving of the fences and the rebalance in small scopes; takes an hour (SCOPE="small two")
+	PYTHONHASHSEED=0 $(BIN)/python -m tests.exploration $(foreach name,$(or $(SCOPE),full),--scope $(name))
 
 bench: $(BENCH_STAMP) ## Measure; tables, JSON and a plot (BENCH=short or full, NAMES="floor client")
 	@sh benchmarks/install-peers.sh

@@ -30,7 +30,7 @@ class Attempts:
         self._limit_s = limit_s
         self._on = on
         self._asked_s = 0.0  # by the server, before the next attempt
-        self._changed = anyio.Event()
+        self._sleepers: set[anyio.Event] = set()
         self._skipped = 0  # pauses that were ended
 
     async def __call__(self, work: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -57,8 +57,8 @@ class Attempts:
         self._wake()
 
     def _wake(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
+        for sleeper in self._sleepers:
+            sleeper.set()
 
     def _pause(self, state: RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None
@@ -73,9 +73,13 @@ class Attempts:
             left = began + min(seconds, longest) - anyio.current_time()
             if left <= 0:
                 return
-            changed = self._changed
-            with anyio.move_on_after(left):
-                await changed.wait()
+            woken = anyio.Event()
+            self._sleepers.add(woken)
+            try:
+                with anyio.move_on_after(left):
+                    await woken.wait()
+            finally:
+                self._sleepers.discard(woken)
 
     def _tell(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None

@@ -351,6 +351,13 @@ WRONG = (
         "26999f1",
         command="make console, and SIGSTOP to an adapter",
     ),
+    Bug(
+        "A rebalance beside another one took its copies for foreign offsets, and advised to delete what may be the only ones",
+        "dd726cb",
+        f"{UNIT}/metaservice/etcd/test_rebalancing.py::"
+        "test_a_rebalance_that_is_overtaken_takes_the_others_copies_for_no_foreign_offsets",
+        found_by="exploration",
+    ),
 )
 BY_SEVERITY = {
     Severity.LOSS: LOSS,

@@ -18,6 +18,7 @@ from adapter.testing.sidecars import GRPC_SERVERS
 from tests.linearizability.verdicts import go
 
 MODEL_RUNS = 500
+WALKS = 200
 SOAK_CYCLES = 14  # each kind of crash twice
 CUTS = 5  # of one run of an adapter; a slice has a run with each wal_sync
 KILLS = 15  # of the leader, in one slice
@@ -103,6 +104,12 @@ def _pytest(seed: int, *arguments: str, **variables: str) -> Command:
 def _model(seed: int) -> Command:
     arguments = ("tests.model", "--runs", str(MODEL_RUNS), "--processes", "1", "--seed", str(seed))
     return Command(arguments, (seed, seed + MODEL_RUNS - 1), {"PYTHONHASHSEED": "0"})
+
+
+def _walks(seed: int) -> Command:
+    scope = random.Random(seed).choice(("walk-grow", "walk-shrink"))
+    arguments = ("tests.exploration", "--scope", scope, "--walks", str(WALKS), "--seed", str(seed))
+    return Command(arguments, (seed, seed), {"PYTHONHASHSEED": "0"})
 
 
 def _soak(seed: int) -> Command:
@@ -234,6 +241,13 @@ MACHINES = {
             _rebalances,
             "--junitxml",
             of_pytest(_nothing_more),
+        ),
+        Machine(
+            "walks",
+            "Random walks of Meta Services and two rebalances through faults and silent Raft groups (`tests/exploration`).",
+            _walks,
+            "--counts",
+            of_json,
         ),
         Machine(
             "hostile-peers",

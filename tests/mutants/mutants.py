@@ -9,6 +9,7 @@ from tests.mutants.console_mutants import CONSOLE_MUTANTS
 from tests.mutants.epochless_mutants import EPOCHLESS_MUTANTS
 from tests.mutants.etcd_mutants import ETCD_MUTANTS
 from tests.mutants.fast_path_mutants import FAST_PATH_MUTANTS
+from tests.mutants.fence_mutants import FENCE_MUTANTS
 from tests.mutants.fleet_mutants import FLEET_MUTANTS
 from tests.mutants.hold_mutants import HOLD_MUTANTS
 from tests.mutants.http2_mutants import HTTP2_MUTANTS
@@ -413,6 +414,7 @@ MUTANTS = (
     *STORE_MUTANTS,
     *TELEMETRY_MUTANTS,
     *ETCD_MUTANTS,
+    *FENCE_MUTANTS,
     *PAGE_MUTANTS,
     *RELEASE_MUTANTS,
     *RELOAD_MUTANTS,

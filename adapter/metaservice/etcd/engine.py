@@ -48,7 +48,7 @@ from adapter.metaservice.etcd.txn_batcher import Item, TxnBatcher
 from adapter.model.codec import decode_key, decode_record, pack_names, prefix_end, unpack_names
 from adapter.model.records import KnownStore, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, StoreMark, StoreReport
 from adapter.rpc import etcd_pb
-from adapter.runtime.clocks import wall_ms
+from adapter.runtime.clocks import REAL, Clocks
 from adapter.runtime.slices import others
 from adapter.runtime.watermark import Loss
 
@@ -77,7 +77,9 @@ class EtcdEngine:
 
     kind = "etcd"
 
-    def __init__(self, metadata: EtcdCluster, offsets: Sequence[EtcdCluster], section: EtcdSection) -> None:
+    def __init__(
+        self, metadata: EtcdCluster, offsets: Sequence[EtcdCluster], section: EtcdSection, clocks: Clocks = REAL
+    ) -> None:
         self._keys = Keys(section.prefix)
         self._batchers = {
             group.name: TxnBatcher(group, self._keys, socket.gethostname(), section.max_txn_ops) for group in offsets
@@ -86,6 +88,7 @@ class EtcdEngine:
         self._migration = Migration(self._batchers, self.fences, self._keys)
         self._expirer = Expirer(self.fences, self._keys, section.max_txn_ops)
         self._max_reads = section.max_txn_ops
+        self._now_ms = clocks.now_ms
         self._widths = Widths()
         self._stores = EtcdStores({group.name: group for group in offsets}, self._keys)
         self._reported_at: dict[bytes, float] = {}  # last report of each store by a save, in the event loop's time
@@ -164,7 +167,7 @@ class EtcdEngine:
         """Merge tombstones like saves: an epoch raised meanwhile is later than the delete, and stays."""
         wanted = [OffsetKey(namespace, group, shard) for shard in shards]
         standing = await (self.get(cluster, wanted) if shards else whole_group(self, cluster, namespace, group))
-        now_ms = wall_ms()
+        now_ms = self._now_ms()
         outcomes = await self.save(cluster, [SaveEntry(key, record) for key, record in tombstones_for(standing, now_ms).items()])
         failed = next((outcome for outcome in outcomes if outcome.status is Status.UNAVAILABLE), None)
         if failed:
@@ -289,7 +292,7 @@ class EtcdEngine:
 
     async def _report(self, cluster: str, store: StoreReport) -> None:
         with contextlib.suppress(AdapterError):
-            await self.report_store(cluster, store, b"", wall_ms())
+            await self.report_store(cluster, store, b"", self._now_ms())
 
     def loss(self) -> Loss | None:
         """Always None: a loss in an etcd cluster is not recorded here."""

@@ -114,7 +114,7 @@ class Rebalancer:
     async def _step(self, layout: Layout, following: Layout, watcher: Watcher) -> None:
         """Go from one layout to the next."""
         if layout.settled:
-            await self._check_empty({*following.groups} - {*layout.groups})
+            await self._check_empty({*following.groups} - {*layout.groups}, layout)
             await _retrying(self._fences.change, layout, following)
         elif layout.moving_from:
             watcher.step("copying", (await self._count(layout, layout))[0])
@@ -221,13 +221,18 @@ class Rebalancer:
     def _home_of(self, layout: Layout, where: bytes) -> str:
         return layout.home(self._keys.group_of(where))
 
-    async def _check_empty(self, names: Iterable[str]) -> None:
-        """Raise ConfigError if a new Raft group holds offsets: old ones would come back."""
+    async def _check_empty(self, names: Iterable[str], layout: Layout) -> None:
+        """Raise ConfigError if a new Raft group holds offsets: old ones would come back.
+
+        Raises LayoutChangedError if another rebalance has begun, and its copies were found.
+        """
         for name in sorted(names):
             asked = etcd_pb.RangeRequest(
                 key=self._keys.offsets, range_end=prefix_end(self._keys.offsets), limit=1, keys_only=True
             )
             if (await _retrying(self._batchers[name].cluster.range, asked)).kvs:
+                if await _retrying(self._fences.reload, layout) != layout:
+                    raise LayoutChangedError("the layout of the offsets has changed")
                 raise ConfigError(
                     f"etcd.offsets: {name} holds offsets already; when nobody uses them, delete them: "
                     f"etcdctl del --prefix '{self._keys.offsets.decode()}'"
@@ -255,24 +260,30 @@ async def opened(section: EtcdSection) -> AsyncIterator[Rebalancer]:
         raise ConfigError(
             "etcd: there are no [etcd.metadata] and [[etcd.offsets]] here: is it the configuration of a Meta Service on etcd?"
         )
-    keys = Keys(section.prefix)
     async with AsyncExitStack() as stack:
         metadata = await stack.enter_async_context(EtcdCluster.open("metadata", section.metadata, section))
         groups = [await stack.enter_async_context(EtcdCluster.open(group.name, group, section)) for group in section.offsets]
-        batchers = {group.name: TxnBatcher(group, keys, WRITER, section.max_txn_ops) for group in groups}
-        fences = Fences(metadata, {group.name: group for group in groups}, keys)
-        await _retrying(fences.open)
-        failure: AdapterError | None = None
-        async with anyio.create_task_group() as tasks:
-            for name, batcher in batchers.items():
-                tasks.start_soon(batcher.run, name=f"etcd.{name}")
-            try:
-                yield Rebalancer(metadata, batchers, fences, Migration(batchers, fences, keys), section)
-            except AdapterError as error:  # raise it outside of the task group
-                failure = error
-            tasks.cancel_scope.cancel()
-        if failure:
-            raise failure
+        yield await stack.enter_async_context(running(metadata, groups, section))
+
+
+@asynccontextmanager
+async def running(metadata: EtcdCluster, groups: Sequence[EtcdCluster], section: EtcdSection) -> AsyncIterator[Rebalancer]:
+    """Read the layout, and run a rebalancer. Raises as `opened`."""
+    keys = Keys(section.prefix)
+    batchers = {group.name: TxnBatcher(group, keys, WRITER, section.max_txn_ops) for group in groups}
+    fences = Fences(metadata, {group.name: group for group in groups}, keys)
+    await _retrying(fences.open)
+    failure: AdapterError | None = None
+    async with anyio.create_task_group() as tasks:
+        for name, batcher in batchers.items():
+            tasks.start_soon(batcher.run, name=f"etcd.{name}")
+        try:
+            yield Rebalancer(metadata, batchers, fences, Migration(batchers, fences, keys), section)
+        except AdapterError as error:  # raise it outside of the task group
+            failure = error
+        tasks.cancel_scope.cancel()
+    if failure:
+        raise failure
 
 
 def _following(layout: Layout, groups: Iterable[str]) -> Layout:

@@ -1,0 +1,81 @@
+"""The bugs of fences, moves and rebalances that only some interleavings show: the exploration finds them. See mutants.py."""
+
+from tests.mutants.mutant import Mutant
+
+_TEST = "exploration/test_exploration.py::test_every_interleaving_of_a_small_scope_keeps_all_properties"
+_UNIT = "unit/metaservice/etcd/test_rebalancing.py"
+_SAVE = (f"{_TEST}[save]",)
+
+FENCE_MUTANTS = (
+    Mutant(
+        "fence-writes-anywhere",
+        "metaservice/etcd/txn_batcher.py",
+        "        request = etcd_pb.TxnRequest(compare=[batch[0][0].guard])\n",
+        "        request = etcd_pb.TxnRequest(compare=[batch[0][0].guard] if self._writer.endswith(b'rebalance') else [])\n",
+        "a Meta Service that has not heard of the change saves where nobody reads any more",
+        _SAVE,
+    ),
+    Mutant(
+        "fence-refusal-fails-the-save",
+        "metaservice/etcd/engine.py",
+        "                await self.fences.reload(layout)\n            except LayoutChangedError:\n",
+        "                break\n            except LayoutChangedError:\n",
+        "saves are refused whenever the layout changes, although nothing is out of order",
+        _SAVE,
+    ),
+    Mutant(
+        "move-is-done-before-it-is-copied",
+        "metaservice/etcd/rebalancing.py",
+        "                await self._copy_from(name, layout, watcher)\n",
+        "                pass\n",
+        "what no client touched during a rebalance is deleted with the old copies, or is not found",
+        _SAVE,
+    ),
+    Mutant(
+        "move-notes-its-position-before-it-has-copied",
+        "metaservice/etcd/rebalancing.py",
+        "        async for rows in self._pages(name, layout, position, self._keys.offsets):\n"
+        "            for batch in _batches(self._rows_to_move(name, layout, rows), self._batch):\n"
+        "                async with _throttled():\n"
+        "                    await _retrying(self._migration.copy, batch, layout)\n",
+        "        async for rows in self._pages(name, layout, position, self._keys.offsets):\n"
+        "            await self._save_position(name, layout, rows[-1].where + b'\\0')\n"
+        "            for batch in _batches(self._rows_to_move(name, layout, rows), self._batch):\n"
+        "                async with _throttled():\n"
+        "                    await _retrying(self._migration.copy, batch, layout)\n",
+        "a rebalance that is killed at the wrong instant never copies a page",
+        (f"{_TEST}[kill]",),
+    ),
+    Mutant(
+        "move-forgets-its-old-copies",
+        "metaservice/etcd/sharding.py",
+        "        return self._replace(version=self.version + 1, moving_from=(), leftovers_in=self.losing)\n",
+        "        return self._replace(version=self.version + 1, moving_from=(), leftovers_in=())\n",
+        "old copies stay, and come back with the next move",
+        _SAVE,
+    ),
+    Mutant(
+        "move-reads-at-home-before-it-has-copied",
+        "metaservice/etcd/engine.py",
+        "        await self._migration.ensure_copied(groups.values(), layout)\n",
+        "",
+        "during a rebalance a consumer finds nothing and begins anew",
+        _SAVE,
+    ),
+    Mutant(
+        "move-cleans-what-is-at-home",
+        "metaservice/etcd/rebalancing.py",
+        "            if layout.home(group) != name:\n",
+        "            if True:\n",
+        "a rebalance deletes offsets that did not move",
+        _SAVE,
+    ),
+    Mutant(
+        "move-takes-copies-for-foreign-offsets",
+        "metaservice/etcd/rebalancing.py",
+        "                if await _retrying(self._fences.reload, layout) != layout:\n",
+        "                if layout is None:\n",
+        "a second rebalance ends, and advises to delete what the first one has moved",
+        (f"{_UNIT}::test_a_rebalance_that_is_overtaken_takes_the_others_copies_for_no_foreign_offsets",),
+    ),
+)

@@ -1,0 +1,75 @@
+"""Rebalances over fake Raft groups."""
+
+import pytest
+
+from adapter.errors import ConfigError
+from adapter.metaservice.config import EtcdSection
+from adapter.metaservice.etcd.keys import Keys, encode_value
+from adapter.metaservice.etcd.rebalancing import Rebalancer, running
+from adapter.metaservice.etcd.sharding import first_layout
+from adapter.model.codec import pack_names
+from adapter.model.records import OffsetKey, OffsetRecord
+from adapter.rpc import etcd_pb
+from tests.unit.fake_etcd import FakeCluster
+
+SECTION = EtcdSection()
+KEYS = Keys(SECTION.prefix)
+BEFORE, AFTER = first_layout(["a"]), first_layout(["a", "b"])
+GROUP = next(name for name in map(str, range(100)) if AFTER.home(pack_names("cluster", "default", name)) == "b")
+WHERE = KEYS.offset("cluster", OffsetKey("default", GROUP, "0"))
+VALUE = encode_value(OffsetRecord(1, 7))
+
+
+class Silent:
+    """A watcher of nothing."""
+
+    def step(self, what: str, keys: int) -> None:
+        pass
+
+    def looked(self, keys: int) -> None:
+        pass
+
+
+class Overtaken:
+    """A client of a Raft group. Before it looks whether there are offsets, another rebalance does all of its work."""
+
+    def __init__(self, cluster: FakeCluster, other: Rebalancer) -> None:
+        self.name = cluster.name
+        self.txn = cluster.txn
+        self._cluster = cluster
+        self._other = other
+
+    async def range(self, request: etcd_pb.RangeRequest) -> etcd_pb.RangeResponse:
+        if request.key == KEYS.offsets:
+            await self._other.run(["a", "b"], Silent())
+        return await self._cluster.range(request)
+
+
+def clusters() -> tuple[FakeCluster, FakeCluster, FakeCluster]:
+    """Metadata with a layout of one Raft group, that group with an offset that will move, and a new one."""
+    metadata, a, b = FakeCluster("metadata"), FakeCluster("a"), FakeCluster("b")
+    metadata.put(KEYS.layout, BEFORE.encode())
+    a.put(WHERE, VALUE)
+    return metadata, a, b
+
+
+async def test_a_rebalance_that_is_overtaken_takes_the_others_copies_for_no_foreign_offsets() -> None:
+    """Else it would advise to delete them, and they are the only ones (1)."""
+    metadata, a, b = clusters()
+    async with (
+        running(metadata, [a, b], SECTION) as first,  # type: ignore[arg-type, list-item]  # as much of them as it uses
+        running(metadata, [a, Overtaken(b, first)], SECTION) as second,  # type: ignore[arg-type, list-item]
+    ):
+        await second.run(["a", "b"], Silent())
+    assert a.value(WHERE) is None
+    assert b.value(WHERE) == VALUE
+
+
+async def test_a_new_raft_group_with_foreign_offsets_is_refused() -> None:
+    """They would come back."""
+    metadata, a, b = clusters()
+    b.put(WHERE, VALUE)
+    async with running(metadata, [a, b], SECTION) as rebalancer:  # type: ignore[arg-type, list-item]
+        with pytest.raises(ConfigError, match="b holds offsets already"):
+            await rebalancer.run(["a", "b"], Silent())
+    assert a.value(WHERE) == VALUE
