@@ -110,6 +110,10 @@ mutants: $(SPARK_STAMP) ## Plant bugs in copies of the code; each has to be caug
 soak: $(STAMP) ## Crash real processes 200 times under load; nothing acknowledged may be lost (CYCLES=... SEED=...)
 	$(BIN)/python -m tests.soak $(if $(CYCLES),--cycles $(CYCLES)) $(if $(SEED),--seed $(SEED))
 
+.PHONY: linearizability
+linearizability: $(STAMP) ## Judge a history of the soak, and thousands broken on purpose, by our checker and by Porcupine (Go; SEED=...)
+	$(BIN)/python -m tests.linearizability $(if $(SEED),--seed $(SEED))
+
 .PHONY: evidence evidence-page track-record
 evidence: $(SPARK_STAMP) ## Spend MINUTES=10 on random seeds of all machines of proof; docs/evidence.md shows the totals (ONLY="model soak")
 	nice -n 15 $(BIN)/python -m tests.evidence --minutes $(or $(MINUTES),10) $(foreach name,$(ONLY),--only $(name))

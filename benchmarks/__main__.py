@@ -87,6 +87,7 @@ ALL: dict[str, Benchmark] = {
     "command": command.run,
     "lag_rules": lag_rules.run,
     "pipeline_source": pipeline_source.run,
+    "pipeline_etcd": pipeline_source.run_etcd,
     "pipeline_start": pipeline_start.run,
     "pipeline_lag": pipeline_lag.run,
     "pipeline_reconcile": pipeline_reconcile.run,

@@ -4,7 +4,7 @@ Only the Meta Service's CPU time counts, its sync and RocksDB's background work 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -13,7 +13,8 @@ import grpc
 from rich.progress import Progress
 
 from adapter.meta.wire import save_request
-from adapter.model.codec import encode_key, encode_record
+from adapter.metaservice.engine import Columns
+from adapter.model.codec import encode_key, encode_record, pack_names
 from adapter.model.records import SaveEntry
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.testing.processes import ended, meta_process
@@ -36,20 +37,21 @@ Call = tuple[str, Callable[[], int]]
 
 
 class Requests(NamedTuple):
-    """Requests with the same records in both forms."""
+    """Requests with the same records in each form."""
 
     saves: list[meta_pb.SaveOffsetDataRequest]
     merges: list[meta_pb.MergeOffsetDataRequest]
+    columns: list[meta_pb.MergeOffsetDataRequest]
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """Measure every call once in each round, with two new Meta Services, one for each kind; results are medians."""
+    """Measure every call once in each round, with three new Meta Services, one for each kind; results are medians."""
     keys, rounds = (KEYS_SHORT, 1) if scale.short else (KEYS, ROUNDS)
     requests = [await _requests(keys, more) for more in range(2)]
     took: dict[str, list[float]] = defaultdict(list)
-    task = progress.add_task("meta_bulk", total=2 * rounds)
+    task = progress.add_task("meta_bulk", total=3 * rounds)
     for number in range(rounds):
-        for kind in (_by_rows, _packed):
+        for kind in (_by_rows, _packed, _as_columns):
             service = meta_process(directory / f"{kind.__name__}-{number}")
             with ended(service):
                 service.start()
@@ -76,18 +78,27 @@ def _packed(stub: Stub, new: Requests, raised: Requests) -> list[Call]:
     """The bulk calls, in order; each returns its number of rows."""
     keys = sum(len(request.keys) for request in new.merges)
     return [
-        ("merge, new keys", lambda: _merge(stub, new)),
-        ("merge, higher offsets", lambda: _merge(stub, raised)),
-        ("merge, the same again", lambda: _merge(stub, raised)),
+        ("merge, new keys", lambda: _merge(stub, new.merges)),
+        ("merge, higher offsets", lambda: _merge(stub, raised.merges)),
+        ("merge, the same again", lambda: _merge(stub, raised.merges)),
         ("scan", lambda: _scan(stub)),
         ("scan, as columns", lambda: _scan(stub, as_packed=True)),
         ("split", lambda: _split(stub, keys)),
     ]
 
 
+def _as_columns(stub: Stub, new: Requests, raised: Requests) -> list[Call]:
+    """Merges of rows as columns, in key order; each returns its number of rows."""
+    return [
+        ("merge as columns, new keys", lambda: _merge(stub, new.columns)),
+        ("merge as columns, higher offsets", lambda: _merge(stub, raised.columns)),
+        ("merge as columns, the same again", lambda: _merge(stub, raised.columns)),
+    ]
+
+
 async def _requests(keys: int, more: int) -> Requests:
     """Requests for all keys, with offsets raised by `more`."""
-    requests = Requests([], [])
+    requests = Requests([], [], [])
     for at in range(0, keys, CHUNK):
         pairs = [(key_of(number), record_of(number, more)) for number in range(at, min(at + CHUNK, keys))]
         requests.saves.append(await save_request(CLUSTER, [SaveEntry(*pair) for pair in pairs]))
@@ -98,6 +109,13 @@ async def _requests(keys: int, more: int) -> Requests:
                 records=[encode_record(record) for _, record in pairs],
             )
         )
+    prefix = pack_names(CLUSTER)
+    merges = requests.merges
+    rows = sorted((prefix + key, value) for merge in merges for key, value in zip(merge.keys, merge.records, strict=True))
+    for at in range(0, keys, CHUNK):
+        columns = Columns()
+        columns.add(*zip(*rows[at : at + CHUNK], strict=True))
+        requests.columns.append(meta_pb.MergeOffsetDataRequest(cluster_name=CLUSTER, packed=columns.page().packed))
     return requests
 
 
@@ -105,8 +123,8 @@ def _save(stub: Stub, requests: Requests) -> int:
     return sum(len(stub.SaveOffsetData(request).results) for request in requests.saves)
 
 
-def _merge(stub: Stub, requests: Requests) -> int:
-    return sum(stub.MergeOffsetData(request).applied for request in requests.merges)
+def _merge(stub: Stub, requests: Sequence[meta_pb.MergeOffsetDataRequest]) -> int:
+    return sum(stub.MergeOffsetData(request).applied for request in requests)
 
 
 def _list(stub: Stub) -> int:
@@ -141,6 +159,9 @@ def _result(took: Mapping[str, float], keys: int, rounds: int) -> Result:
         "merge, new keys": "save, new keys",
         "merge, higher offsets": "save, higher offsets",
         "merge, the same again": "save, higher offsets",
+        "merge as columns, new keys": "merge, new keys",
+        "merge as columns, higher offsets": "merge, higher offsets",
+        "merge as columns, the same again": "merge, the same again",
         "scan": "list",
         "scan, as columns": "list",
     }

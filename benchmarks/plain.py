@@ -16,7 +16,7 @@ from pathlib import Path
 
 import grpc.aio
 
-from adapter.meta.client import CHANNEL_OPTIONS
+from adapter.meta.channel import CHANNEL_OPTIONS
 from adapter.model.records import OffsetKey
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.sidecar.storage.store import LocalStore

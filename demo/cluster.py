@@ -9,7 +9,8 @@ from tempfile import TemporaryDirectory
 import grpc.aio
 
 from adapter.client import OffsetClient
-from adapter.meta.client import CHANNEL_OPTIONS, GrpcMetaClient
+from adapter.meta.channel import CHANNEL_OPTIONS
+from adapter.meta.client import GrpcMetaClient
 from adapter.meta.config import MetaSection
 from adapter.model.paging import DEFAULT_PAGE
 from adapter.model.records import OffsetKey, OffsetRecord

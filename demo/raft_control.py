@@ -9,7 +9,7 @@ import anyio
 import grpc.aio
 
 from adapter.client.batching import TRANSIENT
-from adapter.meta.client import CHANNEL_OPTIONS
+from adapter.meta.channel import CHANNEL_OPTIONS
 from adapter.rpc import metadata_grpc, metadata_pb
 from demo.raft_fleet import MetaProcess
 from demo.raft_state import RaftState

@@ -1,9 +1,10 @@
 """Runs of the command `offset-adapter`, each a process of its own: a fork of one that has imported it already.
 
-Importing takes most of the time of a short command. All else is as by `python -m adapter`: arguments, environment, directory,
-files, exit code. `run` is for the tests; as a program this is the process that forks.
+Importing takes most of the time of a short command, and of a server's start. All else is as by `python -m adapter`: arguments,
+environment, directory, files, signals, exit code. `run` and `start` are for the tests; as a program this process forks.
 """
 
+import atexit
 import gc
 import json
 import os
@@ -13,21 +14,26 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO
+from typing import IO, TextIO
 
 from adapter import __main__ as command
 from adapter.cli.main import COMMANDS, META_COMMANDS, main
 
 LONGEST = 2**20  # bytes of a request: arguments and environment
+LAST_S = 1.0  # for the children to end when nothing more is asked for; what runs on is left alone
 FILES = 4  # standard input, output, errors, and where the answer goes
 
 
 class _Forks:
-    """Starts the process that forks. That one ends with our end of the socket: with this process."""
+    """Starts the process that forks. That one ends with our end of the socket: with this process, which waits for it at its end.
+
+    So the processor time of all of them counts as that of children of this one.
+    """
 
     def __init__(self) -> None:
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -36,38 +42,89 @@ class _Forks:
             self._process = subprocess.Popen(
                 arguments, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
             )
+        atexit.register(self._close)
 
-    def run(
-        self, arguments: Sequence[str], directory: Path, environment: Mapping[str, str], timeout_s: float, given: str
-    ) -> subprocess.CompletedProcess[str]:
-        with ExitStack() as opened:
-            files = [opened.enter_context(tempfile.TemporaryFile()) for _ in range(FILES - 1)]
-            files[0].write(given.encode())
-            files[0].seek(0)
-            read, write = os.pipe()
-            answer = opened.enter_context(os.fdopen(read))
-            request = json.dumps([arguments, str(directory), dict(environment)]).encode()
-            try:
-                socket.send_fds(self._ours, [request], [*(file.fileno() for file in files), write])
-            finally:
-                os.close(write)
-            pid = int(answer.readline())
+    def start(self, arguments: Sequence[str], directory: Path, environment: Mapping[str, str], files: Sequence[int]) -> "Forked":
+        read, write = os.pipe()
+        request = json.dumps([arguments, str(directory), dict(environment)]).encode()
+        try:
+            socket.send_fds(self._ours, [request], [*files, write])
+        finally:
+            os.close(write)
+        return Forked(arguments, os.fdopen(read))
+
+    def _close(self) -> None:
+        self._ours.close()
+        self._process.wait()
+
+
+class Forked:
+    """A started process, with what subprocess.Popen has for it."""
+
+    def __init__(self, arguments: Sequence[str], answer: TextIO) -> None:
+        self.args = arguments
+        self.returncode: int | None = None
+        self._answer = answer
+        self.pid = int(answer.readline())
+
+    def poll(self) -> int | None:
+        """Its exit code, None while it runs."""
+        return self._ended(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, when it has ended. Raises TimeoutExpired."""
+        code = self._ended(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Nothing when it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def _ended(self, timeout: float | None) -> int | None:
+        if self.returncode is None:
             waiting = select.poll()
-            waiting.register(answer)
-            if not waiting.poll(timeout_s * 1_000):
-                os.kill(pid, signal.SIGKILL)
-                answer.read()
-                raise subprocess.TimeoutExpired(arguments, timeout_s)
-            code = int(answer.read())
-            out, err = (_content(file) for file in files[1:])
-            return subprocess.CompletedProcess(arguments, code, out, err)
+            waiting.register(self._answer)
+            if waiting.poll(None if timeout is None else timeout * 1_000):
+                self.returncode = int(self._answer.read())
+                self._answer.close()
+        return self.returncode
 
 
 def run(
     arguments: Sequence[str | Path], directory: Path, environment: Mapping[str, str], timeout_s: float, given: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """`python -m adapter` with these arguments. Raises TimeoutExpired as subprocess.run does, after the end of the process."""
-    return _forks().run([str(argument) for argument in arguments], directory, environment, timeout_s, given)
+    with ExitStack() as opened:
+        files = [opened.enter_context(tempfile.TemporaryFile()) for _ in range(FILES - 1)]
+        files[0].write(given.encode())
+        files[0].seek(0)
+        command = [str(argument) for argument in arguments]
+        forked = _forks().start(command, directory, environment, [file.fileno() for file in files])
+        try:
+            code = forked.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            forked.kill()
+            forked.wait()
+            raise
+        out, err = (_content(file) for file in files[1:])
+        return subprocess.CompletedProcess(command, code, out, err)
+
+
+def start(arguments: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> Forked:
+    """`python -m adapter` with these arguments, here, with its output in a file; without waiting for its end."""
+    with Path(os.devnull).open("rb") as nothing:
+        return _forks().start(arguments, Path.cwd(), environment, [nothing.fileno(), output.fileno(), output.fileno()])
 
 
 @cache
@@ -82,17 +139,17 @@ def _content(file: IO[bytes]) -> str:
 
 def serve(requests: socket.socket) -> None:
     """One child for each request, which waits for its own child: that one is the command."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for lazy in [*COMMANDS.values(), *META_COMMANDS.values()]:
         lazy.load()
     gc.freeze()
     while True:
         request, files, *_ = socket.recv_fds(requests, LONGEST, FILES)
         if not request:
+            _reap(LAST_S)
             return
+        _reap()
         if not os.fork():
             requests.close()
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             pid = os.fork()
             if not pid:
                 become(files, *json.loads(request))
@@ -102,6 +159,14 @@ def serve(requests: socket.socket) -> None:
             os._exit(0)
         for file in files:
             os.close(file)
+
+
+def _reap(wait_s: float = 0.0) -> None:
+    """Take note of the children that have ended, or end within this time."""
+    deadline = time.monotonic() + wait_s
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0] or time.monotonic() < deadline:
+            time.sleep(0 if not wait_s else LAST_S / 100)
 
 
 def become(files: list[int], arguments: list[str], directory: str, environment: dict[str, str]) -> None:

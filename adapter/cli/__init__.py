@@ -10,5 +10,6 @@ Groups: `groups` (list, describe, clone), `groups_show` (the work of list and de
 delete), `offsets_change` (the work of reset, delete and clone).
 Files: `import_export` (options), `import_run`, `import_report`, `export_run`, `sorting` (an external sort of offsets),
 `snapshot`, `snapshot_file`.
-The Meta Service: `meta_status_repair`, `meta_list`, `meta_copy`, `meta_snapshot`, `meta_kv`, `meta_placement`, `meta_rebalance`.
+The Meta Service: `meta_status`, `meta_repair`, `meta_list`, `meta_copy`, `meta_snapshot`, `meta_kv`, `meta_placement`,
+`meta_rebalance`.
 """

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import grpc
 import grpc.aio
 
-from adapter.client.client import OffsetClient
 from adapter.errors import AdapterError
 from adapter.runtime.failures import FAILED, META_SERVICE
 from adapter.runtime.secret_files import read_token
 
-if TYPE_CHECKING:  # loads pydantic, which a command without TLS does not need
+if TYPE_CHECKING:  # a command that calls a Meta Service needs no client of adapters, and one without TLS no pydantic
+    from adapter.client.client import OffsetClient
     from adapter.runtime.config import ClientTls
 
 R = TypeVar("R")
@@ -45,8 +45,10 @@ def run_or_exit(tool: Callable[..., Coroutine[Any, Any, bool]], *arguments: obje
 
 
 @asynccontextmanager
-async def connected(target: Target) -> AsyncIterator[OffsetClient]:
+async def connected(target: Target) -> "AsyncIterator[OffsetClient]":
     """A client of an adapter. Raises CallError for a failed call within the block, ConfigError for a bad token or TLS file."""
+    from adapter.client.client import OffsetClient  # noqa: PLC0415 - takes 50 ms to import
+
     token = read_token(target.token_file, "--token-file") if target.token_file else ""
     try:
         async with OffsetClient.connect(target.address, token=token, tls=target.tls) as client:

@@ -74,12 +74,12 @@ META_COMMANDS = {
         "adapter.cli.meta_rebalance:rebalance",
         "Move the offsets into the configured Raft groups while the Meta Services keep serving.",
     ),
-    "repair": Lazy("adapter.cli.meta_status_repair:repair", "Repair an embedded store that does not start."),
+    "repair": Lazy("adapter.cli.meta_repair:repair", "Repair an embedded store that does not start."),
     "snapshot": Lazy(
         "adapter.cli.meta_snapshot:snapshot",
         "Write all offsets as they are at one instant as Parquet files, tombstones included, while the Meta Service serves.",
     ),
-    "status": Lazy("adapter.cli.meta_status_repair:status", "Show a Meta Service's stores, their revisions, and what they lost."),
+    "status": Lazy("adapter.cli.meta_status:status", "Show a Meta Service's stores, their revisions, and what they lost."),
 }
 
 

@@ -12,7 +12,7 @@ from adapter.cli import options
 from adapter.cli.connection import CallError, Target, run
 from adapter.cli.output import progress, tell
 from adapter.cli.table import print_json
-from adapter.meta.client import CHANNEL_OPTIONS
+from adapter.meta.channel import CHANNEL_OPTIONS
 from adapter.meta.errors import NOT_THERE
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.runtime.channels import open_channel

@@ -1,4 +1,4 @@
-"""The command `repair`: repairs the adapter's local store, or sets it aside. `meta repair` is in `meta_status_repair`."""
+"""The command `repair`: repairs the adapter's local store, or sets it aside. `meta repair` is in `meta_repair`."""
 
 from pathlib import Path
 

@@ -3,7 +3,6 @@
 Every call is safe to repeat: split and scan only read, and merging a record twice changes nothing.
 """
 
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import grpc
@@ -87,10 +86,15 @@ class MetaCalls:
             raise RefusedError("ScanOffsetData: this Meta Service is an older one that does not know as_packed: upgrade it first")
         return reply
 
-    def merge(self, keys: Sequence[bytes], records: Sequence[bytes]) -> meta_pb.MergeOffsetDataReply:
-        """Merge records under their keys. They are durable when this returns."""
-        request = meta_pb.MergeOffsetDataRequest(cluster_name=self._section.cluster, keys=keys, records=records)
+    def merge(self, rows: meta_pb.PackedRows) -> meta_pb.MergeOffsetDataReply:
+        """Merge rows, whose keys begin with the cluster. They are durable when this returns.
+
+        Raises RefusedError too if the server cannot take columns.
+        """
+        request = meta_pb.MergeOffsetDataRequest(cluster_name=self._section.cluster, packed=rows)
         reply: meta_pb.MergeOffsetDataReply = self._call("MergeOffsetData", request)
+        if rows.keys and not reply.applied + reply.superseded + len(reply.rejected):
+            raise RefusedError("MergeOffsetData: this Meta Service is an older one that does not know packed: upgrade it first")
         return reply
 
     def _call(self, method: str, request: Any) -> Any:  # noqa: ANN401 - messages

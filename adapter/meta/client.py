@@ -17,6 +17,7 @@ import grpc
 import grpc.aio
 
 from adapter.errors import AdapterError, MetaUnavailableError, RefusedError, TimedOutError
+from adapter.meta.channel import CHANNEL_OPTIONS
 from adapter.meta.config import MetaSection
 from adapter.meta.endpoints import Endpoints, Opening, OtherKindError
 from adapter.meta.group_saves import READS_AT_ONCE, GroupSaves, all_of
@@ -57,18 +58,6 @@ LEAST_ENTRIES = 100  # of a save after one without an answer: more often the ser
 FIRST_GROUPS, MAX_GROUPS = 16, 4_000  # groups of the first save, and of any save, to a server that writes one after the other
 
 KIND_CHANGES = 4  # a read fails after the server changed so often between with and without epochs
-
-CHANNEL_OPTIONS = (
-    ("grpc.max_receive_message_length", 64 * 2**20),
-    ("grpc.max_send_message_length", 64 * 2**20),
-    # Reconnect soon: a channel in a long backoff would fail the next attempts without trying.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-    # Detect a machine that died without closing its connections; otherwise calls go to it until TCP gives up after minutes.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.http2.ping_timeout_ms", 10_000),  # `keepalive_timeout_ms` alone ends no connection in grpcio 1.85
-    ("grpc.keepalive_permit_without_calls", 1),
-)
 
 RequestedGroups = Sequence[tuple[GroupKey, Sequence[str]]]  # no shards means the whole group
 

@@ -4,7 +4,10 @@ Most records can be decided by comparing bytes; `decide_save` decides the others
 tests/unit/metaservice/test_bulk.py.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
+
+import numpy as np
 
 from adapter.metaservice.engine import Differing, MergeCounts, Parts, decide_save
 from adapter.model.codec import decode_record, encode_record
@@ -13,6 +16,7 @@ from adapter.model.records import EPOCH_LIMIT, FIRST_EPOCH, OffsetKey, SaveEntry
 # Positions of the fields in a packed record (codec.py). For live records, the bytes before LIVE sort as the register does.
 EPOCH, TIME, LIVE = slice(8, 16), slice(24, 32), 32
 ORDERED = slice(LIVE)
+SEQ_SIZE = 8  # of the write counter at the begin
 FIRST = FIRST_EPOCH.to_bytes(8, "big")
 OVER_LIMIT = bytes(8) + (EPOCH_LIMIT + 1).to_bytes(8, "big")  # from here on `epoch_problem` has to be asked
 KNOWN = bytes(8) + FIRST  # records below it have an unknown epoch; the write counter is always 0 here
@@ -76,12 +80,34 @@ class Merge:
         self._superseded += superseded
         return staged
 
+    def added(self, records: Sequence[bytes]) -> Sequence[bytes] | None:
+        """As `changes`, for entries of distinct keys under which nothing stands: what to write for each.
+
+        None if an entry may be refused: nothing is counted then.
+        """
+        if max(records) >= OVER_LIMIT:
+            return None
+        self._seen += len(records)
+        return records if min(records) >= KNOWN else [KNOWN + data[16:] if data < KNOWN else data for data in records]
+
     def _count_result(self, found: Differing, record: bytes) -> None:
         """Record the result of an entry that was offered as `record`."""
         if found.status is Status.INVALID:
             self._rejected.append((found.at, found.message))
         if self._collect_differing and (found.status is not Status.APPLIED or found.record != record):
             self.differing.append(found)
+
+
+def stamped(records: Sequence[bytes], seq: int) -> list[bytes]:
+    """The records with ascending write counters, of which `seq` is the first."""
+    size = len(records[0])
+    seqs = np.arange(seq, seq + len(records), dtype=">u8")
+    if {*map(len, records)} != {size}:
+        return [counter + data[SEQ_SIZE:] for counter, data in zip(seqs.view(f"V{SEQ_SIZE}").tolist(), records, strict=True)]
+    made = np.frombuffer(b"".join(records), np.uint8).reshape(-1, size).copy()
+    made[:, :SEQ_SIZE] = seqs.view(np.uint8).reshape(-1, SEQ_SIZE)
+    values: list[bytes] = made.view(f"V{size}").ravel().tolist()
+    return values
 
 
 class KeySample:
@@ -109,6 +135,27 @@ class KeySample:
         """Divide the keys that start with `prefix`. The number of records is an estimate."""
         found = sorted(key for key in self._keys if key.startswith(prefix))
         return Parts([found[end - 1] for end in _ends(len(found), parts)], len(found) * self._stride)
+
+
+class RangeSample:
+    """Where ranges of keys begin, in key order, and how many keys are before each. Shows where to divide all of the keys."""
+
+    def __init__(self, limit: int = SAMPLE_KEYS) -> None:
+        self.count = 0
+        self._limit = limit
+        self._starts: list[tuple[int, bytes]] = []
+
+    def add(self, first: bytes, count: int) -> None:
+        """Add the next range, of `count` keys from `first` on."""
+        self._starts.append((self.count, first))
+        self.count += count
+        if len(self._starts) > self._limit:
+            del self._starts[1::2]
+
+    def parts(self, parts: int) -> Parts:
+        """Divide the keys where the ranges begin, as near as that is to parts of the same size."""
+        places = {bisect_left(self._starts, (end - 1, b"")) for end in _ends(self.count, parts)}
+        return Parts([self._starts[place][1] for place in sorted(places) if place < len(self._starts)], self.count)
 
 
 class Cuts:

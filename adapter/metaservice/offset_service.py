@@ -15,11 +15,10 @@ from adapter.errors import InvalidInputError, NotReadyError, OverloadedError
 from adapter.meta.requests import parse_names
 from adapter.meta.wire import add_result, namespace_of, reply_offset, save_entries
 from adapter.metaservice import group_reads, scan_replies
-from adapter.metaservice.bulk import TIME
-from adapter.metaservice.bulk_checks import check
+from adapter.metaservice.bulk_checks import check, check_packed
 from adapter.metaservice.clock_skew import SkewedClocks, has_future_time, shifted_entries, shifted_records
 from adapter.metaservice.config import DEFAULT_CLUSTER
-from adapter.metaservice.engine import Differing, Engine, count_results
+from adapter.metaservice.engine import SIZE, Differing, Engine, count_results
 from adapter.metaservice.limits import Limits
 from adapter.metaservice.metrics import MetaMetrics
 from adapter.model.codec import pack_names
@@ -202,13 +201,19 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         self._metrics.calls.labels("MergeOffsetData").inc()
         cluster, reported = _cluster(request.cluster_name), _reported(request)
         differing: list[Differing] = []
-        with self._limits.offsets.admit(len(request.keys)):
+        as_columns = request.HasField("packed")
+        if as_columns and (request.keys or request.records):
+            raise InvalidInputError("packed: come in place of keys and records, not beside them")
+        count = len(request.packed.key_sizes) // SIZE.size if as_columns else len(request.keys)
+        with self._limits.offsets.admit(count):
             now_ms = wall_ms()
-            checked = await check(request.keys, request.records, now_ms)
+            if as_columns:
+                checked = await check_packed(request.packed, cluster, now_ms)
+            else:
+                checked = await check(request.keys, request.records, now_ms)
             shift_ms = self._clocks.shift_ms(request.now_ms, now_ms, request.store.broker)
             records = checked.records
-            newest_ms = int.from_bytes(max((data[TIME] for data in records), default=b""), "big")
-            if shift_ms or has_future_time(newest_ms, request.now_ms, now_ms):
+            if shift_ms or has_future_time(checked.newest_ms, request.now_ms, now_ms):
                 records = await shifted_records(records, shift_ms, now_ms)
             with self._metrics.save_seconds.time():
                 if request.tell_standing:

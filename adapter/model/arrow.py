@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from adapter.errors import InvalidInputError, StoreDamagedError
+from adapter.model.codec import pack_names
+from adapter.model.names import METADATA_MAX_BYTES
 from adapter.model.records import LONG_MAX
 from adapter.model.schemas import RECORDS
 
@@ -30,6 +32,7 @@ _HEAD = np.dtype(
         ("metadata_size", ">u2"),
     ]
 )
+_SIZE = np.dtype("<u2")  # of a key or record in `PackedRows`: 16 bits are enough for each
 # The end of the year 9999. A later time cannot become a Python datetime; one such row would make the whole table unreadable.
 TIME_MAX_MS = 253_402_300_799_999
 _BUFFER_MAX = 2**31 - 1  # Arrow's strings have signed 32-bit offsets
@@ -82,21 +85,15 @@ def decode_seqs(records: Sequence[bytes]) -> _U64:
     return heads["seq"].astype(np.uint64)
 
 
-def encode_records(batch: pa.RecordBatch) -> tuple[list[bytes], list[bytes]]:
+def encode_columns(batch: pa.RecordBatch, *front: str) -> tuple[pa.BinaryArray, pa.BinaryArray]:
     """Encode rows of `schemas.RECORDS` to keys and records, in order, with write counter 0. `problem` is ignored.
 
-    Names, topics and metadata must be valid as `model.names` defines. Only `committed_at` may be null (encoded as 0). Raises
-    InvalidInputError that names the column.
+    The keys begin with the names `front`. Names, topics and metadata must be valid as `model.names` defines. Only `committed_at`
+    may be null (encoded as 0). Raises InvalidInputError that names the column.
     """
-    keys, records = encode_columns(batch)
-    return as_bytes(keys), as_bytes(records)
-
-
-def encode_columns(batch: pa.RecordBatch) -> tuple[pa.BinaryArray, pa.BinaryArray]:
-    """As `encode_records`, but returns Arrow columns."""
     if not batch.num_rows:
         return pa.array([], pa.binary()), pa.array([], pa.binary())
-    pieces: list[pa.Array] = []
+    pieces: list[pa.Array] = [pa.scalar(pack_names(*front), pa.binary())] if front else []
     for name in ("namespace", "group", "shard"):
         column = _text(batch, name)
         sizes = _sizes(column, name, 255)
@@ -110,10 +107,17 @@ def encode_columns(batch: pa.RecordBatch) -> tuple[pa.BinaryArray, pa.BinaryArra
     heads["live"] = _present(batch, "live").to_numpy(zero_copy_only=False)
     heads["committed_at_ms"] = _milliseconds(batch)
     heads["topic_size"] = _sizes(topic, "topic", 255)
-    heads["metadata_size"] = _sizes(metadata, "metadata", 2**16 - 1)
+    heads["metadata_size"] = _sizes(metadata, "metadata", METADATA_MAX_BYTES)
     head = _fixed(heads.tobytes(), _HEAD.itemsize)
     plain = not heads["topic_size"].any() and not heads["metadata_size"].any()
     return key, head if plain else _joined([head, topic, metadata])
+
+
+def as_sized(column: pa.BinaryArray) -> tuple[bytes, bytes]:
+    """The values of a column without nulls one after the other, and their sizes: both as in `PackedRows`."""
+    ends, data = _ends(column), column.buffers()[2]
+    joined = bytes(data[ends[0] : ends[-1]]) if data is not None else b""
+    return joined, np.diff(ends).astype(_SIZE).tobytes()
 
 
 def as_bytes(column: pa.BinaryArray) -> list[bytes]:
@@ -137,7 +141,7 @@ class _Values(NamedTuple):
     @classmethod
     def sized(cls, data: bytes, sizes: bytes) -> Self:
         """`sizes` are 16-bit integers, little endian."""
-        ends = _ends_of(np.frombuffer(sizes, "<u2"))
+        ends = _ends_of(np.frombuffer(sizes, _SIZE))
         if ends[-1] != len(data):
             raise StoreDamagedError(f"{len(data)} bytes, though {ends[-1]} should have come")
         return cls(data, ends)

@@ -1045,7 +1045,7 @@ class PackedRows(_message.Message):
     RECORD_SIZES_FIELD_NUMBER: _builtins.int
     keys: _builtins.bytes
     """(cluster, namespace, group, shard), encoded by `codec.pack_names` as page
-    tokens are, in key order, one after the other.
+    tokens are, one after the other; in a reply in key order.
     """
     key_sizes: _builtins.bytes
     """The number of bytes of each key, as 16-bit integers, little endian."""
@@ -1141,6 +1141,7 @@ class MergeOffsetDataRequest(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
     TELL_STANDING_FIELD_NUMBER: _builtins.int
+    PACKED_FIELD_NUMBER: _builtins.int
     STORE_FIELD_NUMBER: _builtins.int
     NOW_MS_FIELD_NUMBER: _builtins.int
     cluster_name: _builtins.str
@@ -1158,6 +1159,12 @@ class MergeOffsetDataRequest(_message.Message):
     @_builtins.property
     def records(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     @_builtins.property
+    def packed(self) -> Global___PackedRows:
+        """The entries as columns, in place of `keys` and `records`: cheaper for many of
+        them. In any order, though in key order they are stored sooner.
+        """
+
+    @_builtins.property
     def store(self) -> Global___LocalStore:
         """As in SaveOffsetDataRequest."""
 
@@ -1168,12 +1175,13 @@ class MergeOffsetDataRequest(_message.Message):
         keys: _abc.Iterable[_builtins.bytes] | None = ...,
         records: _abc.Iterable[_builtins.bytes] | None = ...,
         tell_standing: _builtins.bool = ...,
+        packed: Global___PackedRows | None = ...,
         store: Global___LocalStore | None = ...,
         now_ms: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["store", b"store"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["packed", b"packed", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_name", b"cluster_name", "keys", b"keys", "now_ms", b"now_ms", "records", b"records", "store", b"store", "tell_standing", b"tell_standing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_name", b"cluster_name", "keys", b"keys", "now_ms", b"now_ms", "packed", b"packed", "records", b"records", "store", b"store", "tell_standing", b"tell_standing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,6 +25,7 @@ WRITE_BUFFERS = 6  # many, since a write that waits for a free memtable holds th
 BLOCK_CACHE_BYTES = 64 * 2**20
 MAX_WAL_BYTES = 128 * 2**20
 CLOSE_TRIES, CLOSE_PAUSE_S = 1_000, 0.01
+MAX_SKIPPED = 1_000  # deleted rows that a look at a few rows goes over
 LOG_FILES = 3  # RocksDB's own LOG, kept for support
 
 # Integer properties for the metrics: RocksDB's name -> ours.
@@ -299,6 +300,39 @@ def key_slices(db: Rdict, start: bytes, end: bytes, size: int) -> Iterator[list[
     _check_nothing_is_left(rest, start)
 
 
+def rows_between(db: Rdict, keys: Sequence[bytes]) -> dict[bytes, bytes] | None:
+    """The rows from the first to the last of these ascending keys, both included, for less than a get of each key.
+
+    None if that would not be so, or not all rows could be read: the first row is not that of the first key, there are more rows
+    than keys, or many deleted ones. Then get them.
+    """
+    first, end = keys[0], keys[-1] + b"\0"
+    rest = db.iter(_near(end))  # shows the same instant as `rows`
+    rows = cast("Iterator[tuple[bytes, bytes]]", db.items(from_key=first, read_opt=_near(end)))
+    row = next(rows, None)
+    if row is not None and row[0] != first:
+        return None
+    found = dict(islice(rows, len(keys) - 1))
+    last = next(reversed(found), first)
+    if row is not None:
+        found[first] = row[1]
+    rest.seek(last + b"\0" if found else first)
+    if rest.valid():
+        return None
+    try:
+        rest.status()
+    except Exception:  # noqa: BLE001 - a damaged block, or too many deleted rows: a get says which
+        return None
+    return found
+
+
+def _near(end: bytes) -> ReadOptions:
+    """As `_up_to`, for a look that gives up at many deleted rows, since it takes time to go over them."""
+    made = _up_to(end)
+    made.set_max_skippable_internal_keys(MAX_SKIPPED)
+    return made
+
+
 def _check_nothing_is_left(rest: RdictIter, start: bytes) -> None:
     """Raise if there are rows from `start` on, or it cannot be read: rocksdict's fast iterators end there without an error."""
     rest.seek(start)
@@ -308,6 +342,7 @@ def _check_nothing_is_left(rest: RdictIter, start: bytes) -> None:
 
 
 def _up_to(end: bytes) -> ReadOptions:
+    """Options to read up to, not including, `end`. RocksDB does not copy it: the caller has to keep it until he has read all."""
     made = ReadOptions()
     if end:
         made.set_iterate_upper_bound(end)

@@ -1,9 +1,9 @@
 """The one table error -> gRPC status, and the wrapper that applies it to a servicer's methods.
 
-An error with a retry delay sends it in gRPC's own trailing metadata, which is parsed here, too (gRFC A6).
+An error with a retry delay sends it in trailing metadata, see `pushback`.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from functools import wraps
 from math import ceil
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ import structlog
 from adapter import errors
 from adapter.errors import AdapterError
 from adapter.runtime.failures import FAILED, META_SERVICE, SERVER
+from adapter.runtime.pushback import PUSHBACK
 
 log = structlog.get_logger(__name__)
 
@@ -23,9 +24,6 @@ Q = TypeVar("Q")
 R = TypeVar("R")
 
 Context = grpc.aio.ServicerContext[Any, Any]
-
-PUSHBACK = "grpc-retry-pushback-ms"
-MAX_PUSHBACK_S = 60.0  # the longest that is obeyed: a wrong value must not stop a client for good
 
 TABLE: dict[type[AdapterError], grpc.StatusCode] = {
     errors.InvalidInputError: grpc.StatusCode.INVALID_ARGUMENT,
@@ -61,12 +59,6 @@ def trailing_of(error: AdapterError) -> tuple[tuple[str, str], ...]:
     if status_of(error) is not grpc.StatusCode.UNAVAILABLE:
         return pushback
     return (*pushback, (FAILED, META_SERVICE if isinstance(error, errors.MetaUnavailableError) else SERVER))
-
-
-def pushback_s(trailing: Iterable[tuple[str, str | bytes]] | None) -> float:
-    """Seconds that the server asked us to wait, by the trailing metadata of a failed call; 0 if it did not."""
-    said = next((value for key, value in trailing or () if key == PUSHBACK), "")
-    return min(int(said) / 1000, MAX_PUSHBACK_S) if isinstance(said, str) and said.isdecimal() else 0.0
 
 
 def answering(method: Callable[[S, Q, Context], Awaitable[R]]) -> Callable[[S, Q, Context], Awaitable[R]]:

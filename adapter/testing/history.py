@@ -142,7 +142,8 @@ class _Register:
     begun: set[Value] = field(default_factory=set)
     # Of what was begun when a place already had to show more: it can never be seen there.
     too_late: dict[tuple[str, Value], Bound] = field(default_factory=dict)
-    unplaced: set[int] = field(default_factory=set)  # offsets of writers that know no epoch
+    # Offsets of writers that know no epoch, with what each place had to show when the first of them was begun.
+    unplaced: dict[int, dict[str, Bound]] = field(default_factory=dict)
     tombstones: list[Value] = field(default_factory=list)
     highest_epoch: int = FIRST_EPOCH
     bounds: dict[str, Bound] = field(default_factory=dict)
@@ -150,7 +151,7 @@ class _Register:
     def begin(self, value: Value) -> None:
         epoch, offset, live = value
         if not epoch:
-            self.unplaced.add(offset)
+            self.unplaced.setdefault(offset, dict(self.bounds))
         elif value not in self.begun:
             self.begun.add(value)
             self.highest_epoch = max(self.highest_epoch, epoch)
@@ -159,8 +160,19 @@ class _Register:
                 insort(self.tombstones, value)
 
     def may_show(self, value: Value) -> bool:
+        return value in self.begun or self._placeable(value)
+
+    def _placeable(self, value: Value) -> bool:
         epoch, offset, live = value
-        return value in self.begun or (live and offset in self.unplaced and epoch <= self.highest_epoch)
+        return live and offset in self.unplaced and epoch <= self.highest_epoch
+
+    def never_seen(self, place: str, value: Value) -> Bound | None:
+        """What the place already had to show when the first write of this value was begun, if that was more."""
+        late = self.too_late.get((place, value))
+        if not self._placeable(value) or (value in self.begun and not late):
+            return late
+        bound = self.unplaced[value[1]].get(place)
+        return bound if bound and bound.value > value else None
 
     def tombstone_from(self, value: Value, place: str) -> Value | None:
         """The least tombstone at or above `value` that the place may hold; an absent key holds at least that."""
@@ -308,7 +320,7 @@ class History:
         register = self._registers.get(key)
         kind = None
         if register and value:
-            bound = register.too_late.get((event.places[0], value), bound)
+            bound = register.never_seen(event.places[0], value) or bound
         if bound and (value is None or value < bound.value):
             kind = Kind.LOST if isinstance(bound.because, Write) else Kind.WENT_BACK
         elif value and (register is None or not register.may_show(value)):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
 
 import grpc
 import grpc.aio
@@ -20,7 +20,7 @@ from adapter.runtime.config import GrpcServerKind
 from adapter.testing.sidecars import server_setting
 from adapter.testing.waiting import PATIENCE_S
 
-LISTENING, PORT_IN_USE = "server.listening", "cannot be listened on"  # in the log of our processes
+LISTENING, PORT_IN_USE = b"server.listening", b"cannot be listened on"  # in the log of our processes
 HEALTH_S = 10.0  # a process that is frozen does not answer; a busy one does, however late
 
 
@@ -38,6 +38,40 @@ def free_port() -> int:
     return port
 
 
+class Started(Protocol):
+    """What is used of a process that runs: subprocess.Popen has it."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    @property
+    def returncode(self) -> int | None:
+        """What `poll` or `wait` returned last."""
+
+    def poll(self) -> int | None:
+        """Its exit code; None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, when it has ended."""
+
+    def send_signal(self, sig: int, /) -> None:
+        """Send a signal."""
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+
+
+class Launch(Protocol):
+    """How a process is started: `arguments` are those of `python -m adapter`, the output goes to a file."""
+
+    def __call__(self, arguments: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> Started:
+        """Start it without waiting."""
+
+
 @dataclass
 class ServiceProcess:
     """A real `offset-adapter` process with its configuration file, its log, and its signals."""
@@ -51,8 +85,9 @@ class ServiceProcess:
     descriptors: Sequence[int] = ()  # file descriptors that it gets besides its log
     program: Sequence[str] = (sys.executable, "-m", "adapter")
     socket: Path | None = None
-    process: subprocess.Popen[bytes] | None = None
-    _seen: int = 0  # characters of the log when the process was launched
+    launched_by: Launch | None = None  # instead of `prefix` and `program`
+    process: Started | None = None
+    _seen: int = 0  # bytes of the log when the process was launched
 
     @property
     def address(self) -> str:
@@ -67,7 +102,17 @@ class ServiceProcess:
     @property
     def log(self) -> str:
         """Everything that it has logged."""
-        return (self.directory / f"{self.command}.log").read_text(errors="replace")
+        return self._log_file.read_text(errors="replace")
+
+    @property
+    def _log_file(self) -> Path:
+        return self.directory / f"{self.command}.log"
+
+    @property
+    def _log_since_launch(self) -> bytes:
+        with self._log_file.open("rb") as log:
+            log.seek(self._seen)
+            return log.read()
 
     @property
     def pid(self) -> int:
@@ -80,13 +125,17 @@ class ServiceProcess:
         self.directory.mkdir(parents=True, exist_ok=True)
         config = self.directory / f"{self.command}.toml"
         config.write_text(self.settings)
-        with (self.directory / f"{self.command}.log").open("ab") as log:
-            self._seen = len(self.log)
+        arguments, environment = [self.command, "--config", str(config)], {**os.environ, **self.environment}
+        with self._log_file.open("ab") as log:
+            self._seen = log.tell()
+            if self.launched_by:
+                self.process = self.launched_by(arguments, environment, log)
+                return
             self.process = subprocess.Popen(
-                [*self.prefix, *self.program, self.command, "--config", str(config)],
+                [*self.prefix, *self.program, *arguments],
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **self.environment},
+                env=environment,
                 pass_fds=self.descriptors,
             )
 
@@ -100,7 +149,7 @@ class ServiceProcess:
         deadline = time.monotonic() + timeout_s
         while not (self._listens() and self.healthy()):
             if self.process is None or self.process.poll() is not None:
-                if PORT_IN_USE not in self.log[self._seen :] or time.monotonic() > deadline:
+                if PORT_IN_USE not in self._log_since_launch or time.monotonic() > deadline:
                     raise RuntimeError(f"{self.command} ended:\n{self.log}")
                 time.sleep(HEALTH_S / 10)
                 self.launch()
@@ -111,7 +160,7 @@ class ServiceProcess:
     def _listens(self) -> bool:
         """False until it has logged that it listens: before, another process may answer at its port."""
         ours = self.command in {"serve", "meta"} and "level =" not in self.settings
-        return not ours or LISTENING in self.log[self._seen :]
+        return not ours or LISTENING in self._log_since_launch
 
     def healthy(self, service: str = "") -> bool:
         """True if its health service answers SERVING now."""

@@ -317,9 +317,13 @@ class Watcher:
 
     async def fresh(self) -> Positions:
         """A reading that began after this call."""
-        goal = self.readings + 2
-        await eventually(lambda: self.readings >= goal, LIMIT_S)
-        return self.seen
+        with anyio.fail_after(LIMIT_S):
+            while True:
+                async with self.turn:
+                    with suppress(MetaUnavailableError):
+                        await self._read()
+                        return self.seen
+                await anyio.sleep(RETRY_S)
 
 
 @asynccontextmanager

@@ -1,5 +1,6 @@
 """A power cut: what the disk holds at an instant is all that is left. Its image is copied while the adapter is stopped."""
 
+import os
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from adapter.model.records import OffsetKey
 from adapter.testing.history import History, Kind, Violation
 from adapter.testing.processes import ServiceProcess, adapter_process, ended
 from adapter.testing.waiting import eventually
+from tests import forking
 from tests.durability import machine
 from tests.durability.callers import WAIT_S, Answer, Callers, check_local, contradictions, history_of, local_positions, under
 from tests.durability.load import status_when
@@ -19,6 +21,7 @@ from tests.durability.machine import ALONE, NOWHERE, loop_options, mounted
 
 pytestmark = pytest.mark.usefixtures("grpc_server")
 
+CUTS = int(os.environ.get("POWER_CUTS") or 1)  # of one run of an adapter, each at a later instant
 COMMITS = 500  # before and after the instant from which on some may be lost
 ALARM = "store.acknowledged_writes_lost"
 # The journal is committed by syncs alone, so that nothing changes in the image while it is copied.
@@ -42,23 +45,29 @@ class Cut:
         return wrong
 
 
-async def _cut_power(directory: Path, wal_sync: str) -> Cut:
-    """Run an adapter under load on an ext4 image, stop it at some instant, and copy the image."""
+async def _cuts(directory: Path, wal_sync: str) -> list[Cut]:
+    """Run an adapter under load on an ext4 image, stop it at some instants, and copy the image at each."""
+    cuts = []
     image = machine.make_ext4(directory / "image", megabytes=64)
     service = adapter_process(directory, NOWHERE, wal_sync=wal_sync, extra=ALONE, store=directory / "disk" / "adapter")
+    service.launched_by = forking.start
     with mounted(directory / "disk", loop_options(image, MOUNT)), ended(service):
         service.start()
         async with under(Callers(service.address, History(), callers=8)) as load:
-            await load.acknowledged_more(COMMITS)
-            synced = 0
-            if wal_sync == "interval":
-                synced = len(load.acknowledged)
-                await _a_sync_covers_all(service)
-            await load.acknowledged_more(COMMITS)
+            for number in range(CUTS):
+                await load.acknowledged_more(COMMITS)
+                synced = 0
+                if wal_sync == "interval":
+                    synced = len(load.acknowledged)
+                    await _a_sync_covers_all(service)
+                await load.acknowledged_more(COMMITS)
+                service.signal(signal.SIGSTOP)
+                await eventually(lambda: machine.is_stopped(service.pid), WAIT_S)
+                copy = machine.copied(image, directory / f"copy-{number}")
+                cuts.append(Cut(copy, list(load.sent), list(load.acknowledged), synced))
+                service.signal(signal.SIGCONT)
             service.signal(signal.SIGSTOP)
-            await eventually(lambda: machine.is_stopped(service.pid), WAIT_S)
-            copy = machine.copied(image, directory / "copy")
-        return Cut(copy, load.sent, load.acknowledged, synced)
+    return cuts
 
 
 async def _a_sync_covers_all(service: ServiceProcess) -> None:
@@ -75,13 +84,10 @@ class Left:
     alarmed: bool
 
 
-def _fresh(directory: Path) -> Path:
-    directory.mkdir()
-    return directory
-
-
-async def _power_on(directory: Path, cut: Cut, wal_sync: str) -> Left:
+async def _power_on(cut: Cut, wal_sync: str) -> Left:
     """Mount the copy, which replays its journal, and start an adapter on it. The Meta Service never got anything."""
+    directory = cut.image.with_suffix(".on")
+    directory.mkdir()
     service = adapter_process(directory, NOWHERE, wal_sync=wal_sync, extra=ALONE, store=directory / "disk" / "adapter")
     service.prefix = machine.after_a_reboot(directory / "boot_id")
     with mounted(directory / "disk", loop_options(cut.image)), ended(service):
@@ -89,35 +95,37 @@ async def _power_on(directory: Path, cut: Cut, wal_sync: str) -> Left:
         async with OffsetClient.connect(service.address, WAIT_S) as client:
             in_status = (await client.status()).HasField("loss")
         assert in_status is (ALARM in service.log)
-        return Left(await local_positions(service), in_status)
+        left = Left(await local_positions(service), in_status)
+    cut.image.unlink()
+    return left
 
 
 async def test_synced_acknowledgements_survive_a_power_cut(tmp_path: Path) -> None:
     """With `wal_sync = always` not one is lost, and nothing is alarmed (1)."""
     machine.require("a power cut, wal_sync always", machine.loop_ext4, machine.other_boot)
-    cut = await _cut_power(tmp_path, "always")
-    left = await _power_on(_fresh(tmp_path / "after"), cut, "always")
-    assert cut.lost(left.positions) == []
-    assert not left.alarmed
+    for cut in await _cuts(tmp_path, "always"):
+        left = await _power_on(cut, "always")
+        assert cut.lost(left.positions) == []
+        assert not left.alarmed
 
 
 async def test_a_power_cut_takes_at_most_what_no_sync_had_covered(tmp_path: Path) -> None:
     """With `wal_sync = interval` all that was synced is there. Nobody can tell whether the rest is: the alarm always comes."""
     machine.require("a power cut, wal_sync interval", machine.loop_ext4, machine.other_boot)
-    cut = await _cut_power(tmp_path, "interval")
-    left = await _power_on(_fresh(tmp_path / "after"), cut, "interval")
-    assert cut.synced
-    assert cut.lost(left.positions, cut.synced) == []
-    assert left.alarmed
+    for cut in await _cuts(tmp_path, "interval"):
+        left = await _power_on(cut, "interval")
+        assert cut.synced
+        assert cut.lost(left.positions, cut.synced) == []
+        assert left.alarmed
 
 
 async def test_without_syncs_a_power_cut_is_alarmed(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """With `wal_sync = never` nothing is promised but a start and an alarm; how much was lost is only reported."""
     machine.require("a power cut, wal_sync never", machine.loop_ext4, machine.other_boot)
-    cut = await _cut_power(tmp_path, "never")
-    left = await _power_on(_fresh(tmp_path / "after"), cut, "never")
-    record_property("lost_keys", len(cut.lost(left.positions)))
-    assert left.alarmed
+    for cut in await _cuts(tmp_path, "never"):
+        left = await _power_on(cut, "never")
+        record_property("lost_keys", len(cut.lost(left.positions)))
+        assert left.alarmed
 
 
 @pytest.mark.parametrize(("wal_sync", "alarmed"), [("always", False), ("interval", True), ("never", True)])

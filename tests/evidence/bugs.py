@@ -18,11 +18,20 @@ class Severity(Enum):
     WRONG = "a wrong answer, display or report"
 
 
+class Planted(NamedTuple):
+    """Takes the decisive lines of a fix back: in this file this text, which is there once, becomes the other one."""
+
+    file: str
+    text: str
+    wrong: str
+
+
 class Bug(NamedTuple):
     """`fix`: the commit. `test`: pytest's name of the check at `after` (empty: `fix`); empty if only `command` finds it.
 
-    A `command` stands where the check needs an interface that the fix brought, or is none of pytest's. On the commit before `fix`
-    with the tests of `after`, `test` fails; on `after` it passes. `found_by`: where the history says so.
+    On the commit before `fix` with the tests of `after`, `test` fails; on `after` it passes. Where the check needs an interface
+    that came with the fix, or later, the bug is `planted` at `after`, where it fails. A `command` stands where the check is none
+    of pytest's. `found_by`: where the history says so.
     """
 
     text: str
@@ -31,15 +40,21 @@ class Bug(NamedTuple):
     after: str = ""
     command: str = ""
     found_by: str = ""
+    planted: Planted | None = None
 
 
+LATER = "237f465"  # a commit with checks of bugs whose fixes are in files that have other names by now
 UNIT, INTEGRATION, DURABILITY = "tests/unit", "tests/integration", "tests/durability"
 
 LOSS = (
     Bug(
         "The journal's source took a lost mount for segments that are gone, and went on past their rows",
         "a3f9fab",
-        command="python -m pytest tests/unit/pipeline/test_journal_stream.py -k lost_mount",
+        f"{UNIT}/pipeline/test_journal_stream.py::test_a_lost_mount_of_the_driver_loses_no_row",
+        LATER,
+        planted=Planted(
+            "adapter/pipeline/journal/plan.py", "if hiding := listing.hiding(segment.broker):", "if hiding := dict[str, str]():"
+        ),
     ),
     Bug(
         "A Meta Service that had lost offsets went unnoticed when the answer to an adapter's report of its store got lost",
@@ -55,6 +70,8 @@ LOSS = (
         "A store that was moved to the path of one that had just gone was damaged when that one was closed",
         "a67fad5",
         f"{UNIT}/runtime/test_rocks.py::test_another_store_at_the_path_is_left_as_it_is",
+        LATER,
+        planted=Planted("adapter/runtime/rocks.py", 'db = Rdict(f"{_DESCRIPTORS}/{directory}", ', "db = Rdict(str(path), "),
     ),
     Bug(
         "After a repair the Meta Service gave revisions of metadata a second time: a compare-and-set of the past succeeded",
@@ -79,23 +96,30 @@ LOSS = (
     Bug(
         "A shard that was handed over during a recovery's comparison came back with an old value",
         "72e6fe8",
-        command="python -m pytest tests/unit/sidecar/engine/test_recovery.py -k removed_during_a_comparison",
+        f"{UNIT}/sidecar/engine/test_recovery.py::test_what_is_removed_during_a_comparison_does_not_come_back",
+        LATER,
+        planted=Planted(
+            "adapter/sidecar/engine/recovery.py",
+            "Load((), entries, piece.forgets)",
+            "Load((), entries, self._committer.loaded.forgets)",
+        ),
     ),
     Bug(
         "Behind a failed sync a later one was taken as proof that everything before it is on the disk",
         "b44e1d2",
-        f"{UNIT}/test_cache.py::test_a_sync_behind_a_failed_one_proves_nothing",
+        f"{UNIT}/sidecar/storage/test_store.py::test_a_sync_behind_a_failed_one_proves_nothing",
+        LATER,
+        planted=Planted(
+            "adapter/sidecar/storage/store.py",
+            "        self._check_syncs()  # one that succeeds behind one that failed proves nothing\n",
+            "",
+        ),
     ),
     Bug(
         "A retry of refused offsets replaced newer values that were in flight",
         "5063da3",
         f"{UNIT}/test_flush_faults.py::test_a_retry_of_what_was_refused_does_not_replace_a_newer_value_in_flight",
         "03256be",
-    ),
-    Bug(
-        "Commits were taken before the store was open and verified",
-        "66a052c",
-        f"{INTEGRATION}/test_early_commits.py::test_before_the_store_is_open_and_verified_nothing_is_taken",
     ),
     Bug(
         "A rewind before the end of the recovery reached a server without epochs, over what others had committed",
@@ -111,6 +135,8 @@ LOSS = (
         "A broker that was asked in its first second after a kill did not get back what it had lost",
         "2529004",
         f"{INTEGRATION}/test_bridge.py::test_a_broker_in_its_first_second_gets_it_back_as_well",
+        LATER,
+        planted=Planted("adapter/rocketmq/broker.py", "if error.code == SYSTEM_ERROR:", "if error.code == -SYSTEM_ERROR:"),
     ),
     Bug(
         "The plugin took an offset of another log when a consumer asked for one: on an empty disk messages were skipped",
@@ -133,7 +159,14 @@ REFUSED = (
     Bug(
         "A rewind from the largest epoch was acknowledged and refused for ever after",
         "90ed958",
-        command="python -m pytest tests/unit/metaservice/test_bulk.py -k any_epochs_are_decided_alike",
+        f"{UNIT}/sidecar/engine/test_epoch_bound.py"
+        "::test_a_rewind_that_the_meta_service_would_refuse_is_refused_before_it_is_acknowledged",
+        LATER,
+        planted=Planted(
+            "adapter/sidecar/engine/commit_rules.py",
+            "if after.epoch > max(EPOCH_MAX, standing.epoch):",
+            "if after.epoch > 2 * max(EPOCH_MAX, standing.epoch):",
+        ),
     ),
     Bug(
         "A sync that found no space was taken for a broken disk: the adapter stopped instead of waiting for space",
@@ -141,9 +174,9 @@ REFUSED = (
         f"{UNIT}/sidecar/storage/test_store.py::test_a_sync_that_finds_no_space_means_a_full_disk_until_the_store_is_opened_again",
     ),
     Bug(
-        "Named shards of groups from 10,000 shards on could not be read",
+        "Named shards of a group that takes too long as a whole were never loaded: each asked for the whole group again",
         "9b2ebed",
-        f"{DURABILITY}/test_large_groups.py::test_one_shard_of_a_large_group_is_read_described_committed_and_reset",
+        f"{UNIT}/test_reads.py::test_a_group_is_not_loaded_before_its_last_page",
     ),
     Bug(
         "The write-ahead log of the Meta Service's store was never removed: the bookkeeping kept it",
@@ -159,6 +192,9 @@ REFUSED = (
         "After a few slow answers a save carried so few offsets that a flush never caught up",
         "d8bde0f",
         f"{UNIT}/meta/test_save_window.py::test_it_never_shrinks_below_its_minimum",
+        planted=Planted(
+            "adapter/meta/save_window.py", "self._least, self._most = least, most", "self._least, self._most = 1, most"
+        ),
     ),
 )
 HELD_UP = (
@@ -182,6 +218,9 @@ HELD_UP = (
         "One small request that names a large group many times took minutes and gigabytes",
         "24aeda5",
         "tests/contract/test_group_pages.py::test_a_request_that_names_too_much_is_refused",
+        planted=Planted(
+            "adapter/metaservice/group_reads.py", "    if count > MAX_NAMED:\n", "    if count > 1_000 * MAX_NAMED:\n"
+        ),
     ),
     Bug(
         "Idle connections took the file descriptors that the store needs",
@@ -201,7 +240,9 @@ HELD_UP = (
     Bug(
         "Suggestions for a mistyped shard held up all commits while they were computed",
         "ae78796",
-        command="python -m pytest tests/unit/sidecar/engine/test_reset_names.py -k suggestions_do_not_hold_up",
+        f"{UNIT}/sidecar/engine/test_reset_names.py::test_suggestions_do_not_hold_up_commits",
+        LATER,
+        planted=Planted("adapter/sidecar/engine/reset_plans.py", "if absent < NAMED else", "if absent >= 0 else"),
     ),
     Bug(
         "A hand-over waited for the end of a flush of minutes",
@@ -234,6 +275,7 @@ OPEN = (
         "The console sent an administrator's token to another machine in plaintext",
         "f3e623c",
         f"{INTEGRATION}/test_console_changes.py::test_a_token_goes_to_no_other_machine_in_plaintext",
+        planted=Planted("adapter/client/client.py", "if token and tls is None and not _is_local(address):", "if False:"),
     ),
     Bug(
         "Stores, sockets and files were readable for others under a wide umask",
@@ -243,12 +285,20 @@ OPEN = (
     Bug(
         "An import followed symbolic links inside a store that it was given",
         "8df30bd",
-        f"{UNIT}/test_rocksdb_damage.py::test_a_link_in_a_store_is_refused_by_its_name",
+        f"{UNIT}/formats/test_rocksdb_damage.py::test_a_link_in_a_store_is_refused_by_its_name",
+        LATER,
+        planted=Planted("adapter/formats/rocksdb_copy.py", "if entry.is_symlink() and ", "if False and "),
     ),
     Bug(
         "Credentials in a journal's URL were shown in the column segment, in logs and in errors",
         "a3f9fab",
-        command="python -m pytest tests/unit/pipeline/test_journal_credentials.py",
+        f"{UNIT}/pipeline/test_journal_credentials.py",
+        LATER,
+        planted=Planted(
+            "adapter/pipeline/journal/listing.py",
+            "return str(Place(self.root) / self.relative)",
+            "return (Place(self.root) / self.relative).url",
+        ),
     ),
     Bug(
         "Headers of any size were kept for a request to the console, if its packets were small",
@@ -277,7 +327,11 @@ WRONG = (
     Bug(
         "A reset of a mistyped shard created it",
         "065c5c1",
-        command="python -m pytest tests/unit/sidecar/engine/test_reset_names.py -k refuses_the_whole_reset",
+        f"{UNIT}/sidecar/engine/test_reset_names.py::test_a_shard_without_an_offset_refuses_the_whole_reset",
+        LATER,
+        planted=Planted(
+            "adapter/sidecar/engine/reset_plans.py", "absent = [] if reset.create else [", "absent = [] if reset else ["
+        ),
     ),
     Bug(
         "A page of the console hung with an adapter that does not answer: grpc.aio's cancellation was taken for the page's own",

@@ -15,14 +15,22 @@ from xml.etree import ElementTree as ET
 
 from adapter.sidecar.config import WalSync
 from adapter.testing.sidecars import GRPC_SERVERS
+from tests.linearizability.verdicts import go
 
 MODEL_RUNS = 100
-SOAK_CYCLES = 5
-KILLS = 5  # of the leader, in one slice
+SOAK_CYCLES = 14  # each kind of crash twice
+CUTS = 5  # of one run of an adapter; a slice has a run with each wal_sync
+KILLS = 15  # of the leader, in one slice
+HISTORY_CYCLES, BROKEN, ARBITRARY = 7, 500, 1_000
 FUZZ_INPUTS = 2_000
 HTTP2_EXAMPLES = 300
 WAL_SYNCS: tuple[WalSync, ...] = get_args(WalSync)
 DURABILITY = "tests/durability"
+POWER_CUTS = (
+    "test_synced_acknowledgements_survive_a_power_cut",
+    "test_a_power_cut_takes_at_most_what_no_sync_had_covered",
+    "test_without_syncs_a_power_cut_is_alarmed",
+)
 
 Counts = Mapping[str, float]
 
@@ -42,13 +50,17 @@ class Command(NamedTuple):
 
 @dataclass(frozen=True)
 class Machine:
-    """`next`: the command for a seed. `option`: what makes it write its counts to a file. `counts`: reads that file."""
+    """`next`: the command for a seed. `option`: what makes it write its counts to a file. `counts`: reads that file.
+
+    `missing`: what this computer lacks for it; empty if nothing.
+    """
 
     name: str
     text: str
     next: Callable[[int], Command]
     option: str
     counts: Callable[[Path], Counts]
+    missing: Callable[[], str] = str
 
 
 def of_json(path: Path) -> Counts:
@@ -100,7 +112,8 @@ def _soak(seed: int) -> Command:
 
 
 def _power_cuts(seed: int) -> Command:
-    return _pytest(seed, f"{DURABILITY}/test_power_cut.py", "-k", random.Random(seed).choice(GRPC_SERVERS))
+    server = random.Random(seed).choice(GRPC_SERVERS)
+    return _pytest(seed, *(f"{DURABILITY}/test_power_cut.py::{test}[{server}]" for test in POWER_CUTS), POWER_CUTS=str(CUTS))
 
 
 def _leader_kills(seed: int) -> Command:
@@ -147,14 +160,13 @@ def _properties(seed: int) -> Command:
     return _pytest(seed, chosen, f"--hypothesis-seed={seed}", HTTP2_EXAMPLES=str(HTTP2_EXAMPLES))
 
 
-def _power_cuts_of(test: str) -> Counts:
-    """The other tests of that file change the boot id alone."""
-    cuts = {
-        "test_synced_acknowledgements_survive_a_power_cut",
-        "test_a_power_cut_takes_at_most_what_no_sync_had_covered",
-        "test_without_syncs_a_power_cut_is_alarmed",
-    }
-    return {"power cuts": 1} if test in cuts else {"reboots": 1}
+def _linearizability(seed: int) -> Command:
+    numbers = ("--cycles", str(HISTORY_CYCLES), "--broken", str(BROKEN), "--arbitrary", str(ARBITRARY))
+    return Command(("tests.linearizability", *numbers, "--seed", str(seed)), (seed, seed))
+
+
+def _no_go() -> str:
+    return "" if go() else "Go is not installed"
 
 
 def _etcd_of(test: str) -> Counts:
@@ -185,11 +197,20 @@ MACHINES = {
             of_json,
         ),
         Machine(
+            "linearizability",
+            "Histories of the soak, and such that are broken on purpose, judged by our checker and by Porcupine "
+            "(`tests/linearizability`).",
+            _linearizability,
+            "--counts",
+            of_json,
+            _no_go,
+        ),
+        Machine(
             "power-cuts",
-            "An adapter's ext4 image, copied at some instant under load and started again (`test_power_cut.py`).",
+            "An adapter's ext4 image, copied at some instants under load, each copy started again (`test_power_cut.py`).",
             _power_cuts,
             "--junitxml",
-            of_pytest(_power_cuts_of),
+            of_pytest(lambda _: {"power cuts": CUTS}),
         ),
         Machine(
             "leader-kills",

@@ -1,11 +1,14 @@
 """`python -m tests.evidence.replay NUMBER...`: show that a check still finds a bug, on the commit before its fix.
 
 In a worktree of its own, with the tests of the commit that has the check: it has to fail before the fix, and to pass after it.
-Exit code 1: one of both is not so. Each replay is a line in evidence/replays.jsonl; docs/track-record.md shows the last ones.
+A failure because the code before the fix lacks a name that the check uses finds nothing: then the bug is planted anew in the
+commit that has the check, by taking the decisive lines back. Exit code 1: one was not found.
+Each replay is a line in evidence/replays.jsonl; docs/track-record.md shows the last ones.
 """
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -17,7 +20,7 @@ from pathlib import Path
 
 import click
 
-from tests.evidence.bugs import BUGS, Bug
+from tests.evidence.bugs import BUGS, Bug, Planted
 from tests.evidence.records import append_line, read_lines
 
 FILE = Path("evidence/replays.jsonl")
@@ -25,34 +28,47 @@ TESTS = "tests"  # what is brought to the commit before the fix
 PASSED, FAILED = 0, 1  # pytest's exit codes; all others mean that nothing was tested
 LIMIT_S = 600.0
 SHOWN = 3_000  # characters of what pytest wrote
+TOLD = 300  # characters of the failure that a replay keeps
+# Python's errors where code lacks what a test uses. None of the bugs shows itself by one of them.
+LACKING = ("ImportError", "ModuleNotFoundError", "AttributeError", "NameError", "TypeError", "fixture '")
+TOOLS = Path(".venv/tools/usr/bin")  # etcd
 
 
 @dataclass(frozen=True)
 class Replay:
-    """`before`, `after`: pytest's exit codes. `fix`: names the bug, whose number may change."""
+    """`before`, `after`: pytest's exit codes. `fix`: names the bug, whose number may change. `told`: how it failed before."""
 
     at: str
     fix: str
     test: str
     before: int
     after: int
+    told: str = ""
+
+    @property
+    def ran(self) -> bool:
+        """Whether the check could run on the commit before the fix."""
+        return self.before in {PASSED, FAILED} and not any(word in self.told for word in LACKING)
 
     @property
     def found(self) -> bool:
         """Whether the check tells the commit before the fix from the one after it."""
-        return (self.before, self.after) == (FAILED, PASSED)
+        return self.ran and (self.before, self.after) == (FAILED, PASSED)
 
 
 def replay(bug: Bug, repository: Path) -> tuple[Replay, str]:
     """Run its check before and after the fix; also what pytest wrote. Raises CalledProcessError without the commits."""
     after = bug.after or bug.fix
-    with _worktree(repository, f"{bug.fix}^") as tree:
-        _git(tree, "checkout", "--quiet", after, "--", TESTS)
+    with _worktree(repository, after if bug.planted else f"{bug.fix}^") as tree:
+        if bug.planted:
+            _plant(tree, bug.planted)
+        else:
+            _git(tree, "checkout", "--quiet", after, "--", TESTS)
         before_code, before_text = _checked(tree, bug.test)
         _git(tree, "checkout", "--quiet", "--force", "--detach", after)
         after_code, after_text = _checked(tree, bug.test)
     at = datetime.now(UTC).date().isoformat()
-    found = Replay(at, bug.fix, bug.test, before_code, after_code)
+    found = Replay(at, bug.fix, bug.test, before_code, after_code, _failure(before_text))
     return found, f"before the fix:\n{before_text[-SHOWN:]}\nafter it:\n{after_text[-SHOWN:]}"
 
 
@@ -66,6 +82,21 @@ def replays(path: Path = FILE) -> Mapping[tuple[str, str], Replay]:
             continue
         found[record.fix, record.test] = record
     return found
+
+
+def _plant(tree: Path, planted: Planted) -> None:
+    file = tree / planted.file
+    text = file.read_text(encoding="utf-8")
+    if text.count(planted.text) != 1:
+        raise click.ClickException(f"{planted.file}: {planted.text!r} is there {text.count(planted.text)} times, not once")
+    file.write_text(text.replace(planted.text, planted.wrong), encoding="utf-8")
+
+
+def _failure(text: str) -> str:
+    """The error of the first test that failed, by pytest's own summary or by its lines; in one line."""
+    summary = re.search(r"^(?:FAILED|ERROR) .*? - (.+)$", text, re.MULTILINE)
+    error = summary or re.search(r"^(?:E|[ |]*\|) +((?!Exception Group)\S+.*)$", text, re.MULTILINE)
+    return error[1].strip()[:TOLD] if error else ""
 
 
 def _checked(tree: Path, test: str) -> tuple[int, str]:
@@ -84,7 +115,8 @@ def _checked(tree: Path, test: str) -> tuple[int, str]:
         f"--timeout={LIMIT_S:g}",
         test,
     ]
-    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    paths = os.pathsep.join([os.environ["PATH"], str(TOOLS.absolute())])
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PATH": paths}
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
 

@@ -4,8 +4,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from click import ClickException
 
-from tests.evidence.bugs import BUGS, Bug
+from tests.evidence.bugs import BUGS, Bug, Planted
 from tests.evidence.replay import Replay, replay, replays
 from tests.evidence.track_record import PAGE, page
 
@@ -51,6 +52,23 @@ def test_a_replay_needs_a_failure_before_the_fix_and_none_after_it(
     done, text = replay(Bug("wrong", fix, f"tests/test_{test}.py", check), repository)
     assert (done.before, done.after, done.found) == (before, after, found), text
     assert len(_git(repository, "worktree", "list").splitlines()) == 1
+
+
+def test_a_planted_bug_is_found_in_the_commit_of_its_check(repository: Path) -> None:
+    """The decisive lines are taken back there. What is not there once cannot be."""
+    fix, check = _git(repository, "rev-parse", "HEAD^"), _git(repository, "rev-parse", "HEAD")
+    bug = Bug("wrong", fix, "tests/test_answers.py", check, planted=Planted("answers.py", "return 42", "return 43"))
+    done, text = replay(bug, repository)
+    assert done.found, text
+    assert done.told == "assert 43 == 42"
+    with pytest.raises(ClickException, match="there 0 times"):
+        replay(bug._replace(planted=Planted("answers.py", "return 41", "")), repository)
+
+
+def test_a_check_that_fails_for_a_name_that_the_code_lacks_has_found_nothing() -> None:
+    """It came with the fix."""
+    assert Replay("2026-11-24", "a", "t", 1, 0, "assert 1 == 2").found
+    assert not Replay("2026-11-24", "a", "t", 1, 0, "AttributeError: module 'a' has no attribute 'b'").found
 
 
 def test_the_page_is_what_the_table_gives() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.evidence.bugs import BUGS, Bug, Severity
-from tests.evidence.replay import FAILED, PASSED, Replay, replays
+from tests.evidence.replay import PASSED, Replay, replays
 
 PAGE = Path("docs/track-record.md")
 
@@ -18,9 +18,10 @@ check that finds it. Sources: the messages of commits, the closing lines of the 
     make track-record                     # all of them
 
 A replay checks out the commit before the fix in a temporary worktree, brings over the tests of the commit that has the check, and
-expects the check to fail; then it expects it to pass with the fix. The last column has the last replay: its day if the check told
-both commits apart, else what happened. Empty: not replayed so far. Some need root, etcd, Spark or loop devices.
-Where the check needs an interface that came with the fix, it cannot run on the commit before; the command runs it as it is today.
+expects the check to fail; then it expects it to pass with the fix. Where the check uses names that came with the fix or later, it
+cannot run there. For those, marked *planted*, the decisive lines of the fix are taken back in the commit of the check, where it
+has to fail. The last column has the last replay: its day if the check told both apart, else what happened. Empty: not replayed so
+far. A replay can run 10 minutes; some need root, etcd, Spark or loop devices.
 """
 
 
@@ -47,13 +48,16 @@ def _totals(done: Mapping[tuple[str, str], Replay]) -> list[str]:
     found = sum(1 for _, bug in BUGS if (each := done.get((bug.fix, bug.test))) and each.found)
     kinds = ", ".join(f"{number} {severity.value}" for severity, number in count.items())
     replayable = sum(bool(bug.test) for _, bug in BUGS)
-    return [f"{len(BUGS)} bugs ({kinds}). {replayable} have a test to replay; {found} were replayed and found again."]
+    planted = sum(1 for _, bug in BUGS if bug.planted and (each := done.get((bug.fix, bug.test))) and each.found)
+    again = f"{found} were replayed and found again, {found - planted} on the commit before the fix and {planted} planted."
+    return [f"{len(BUGS)} bugs ({kinds}). {replayable} have a test to replay; {again}"]
 
 
 def _row(number: int, bug: Bug, done: Replay | None) -> str:
     by = f" (found by {bug.found_by})" if bug.found_by else ""
     where = f"`{bug.test or bug.command}`" + (f" of {bug.after}" if bug.after else "")
-    return f"| {number} | {bug.text}{by} | {bug.fix} | {where} | {_result(done)} |"
+    planted = f", planted in `{bug.planted.file}`" if bug.planted else ""
+    return f"| {number} | {bug.text}{by} | {bug.fix} | {where}{planted} | {_result(done)} |"
 
 
 def _result(done: Replay | None) -> str:
@@ -61,8 +65,8 @@ def _result(done: Replay | None) -> str:
         return ""
     if done.found:
         return done.at
+    if not done.ran:
+        return f"does not run on that commit, {done.at}"
     if done.before == PASSED:
         return f"**not found**, {done.at}"
-    if done.before == FAILED:
-        return f"fails after the fix as well, {done.at}"
-    return f"does not run on that commit, {done.at}"
+    return f"fails after the fix as well, {done.at}"

@@ -24,7 +24,7 @@ from adapter.console.config import ConsoleConfig
 from adapter.console.csrf import Form, _read
 from adapter.errors import ConfigError, InvalidInputError
 from adapter.meta.wire import save_entries
-from adapter.metaservice.bulk_checks import Checked, check, check_slice
+from adapter.metaservice.bulk_checks import Checked, check, check_packed
 from adapter.metaservice.config import MetaConfig
 from adapter.metaservice.offset_service import _problems
 from adapter.model.names import check_name
@@ -37,7 +37,9 @@ from adapter.sidecar.api.commit_requests import ParsedCommit, parse_commit, pars
 from adapter.sidecar.api.requests import parse_reset, parse_wanted
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.journal import frames
+from tests.unit.helpers import packed_rows
 
+FITS = 2**16 - 2  # bytes of a key or record in columns, with the cluster in front
 NOW_MS = 1_795_442_400_000
 BOUNDARY = b"fuzz"
 CONFIGS = (AdapterConfig, MetaConfig, ConsoleConfig, JobConfig)
@@ -88,13 +90,18 @@ def _save(request: meta_pb.SaveOffsetDataRequest) -> None:
 
 
 def _merge(request: meta_pb.MergeOffsetDataRequest) -> None:
-    """Checked together and one by one: the same entries are good."""
+    """Checked together, as columns, and each alone: the same entries are good."""
+    _refused(lambda: _wait(check_packed(request.packed, "c", NOW_MS)))
     keys, records = list(request.keys), list(request.records)
     together, _ = _refused(lambda: _wait(check(keys, records, NOW_MS)))
     if together:
-        alone = Checked([], [], [])
+        if keys and max(map(len, [*keys, *records])) < FITS:
+            assert _wait(check_packed(packed_rows("c", keys, records), "c", NOW_MS)) == together
+        alone = Checked()
         for at, (key, record) in enumerate(zip(keys, records, strict=True)):
-            check_slice(alone, at, [key], [record], NOW_MS)
+            found = _wait(check([key], [record], NOW_MS))
+            alone.add(found.keys, found.records, found.newest_ms)
+            alone.rejected += [one._replace(at=at) for one in found.rejected]
         assert together == alone
 
 

@@ -13,6 +13,7 @@ from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.model.schemas import BROKER, JOURNAL, JOURNAL_VERSION, VERSION_OF_JOURNAL
 from adapter.rpc import meta_pb, offsets_pb
 from tests.fuzz.own_inputs import BOUNDARY, NOW_MS, batch_bytes
+from tests.unit.helpers import packed_rows
 
 CONFIG = Path(__file__).parents[2] / "config"
 NAMES = ("s", "topic/3", "\u8bdd", "x" * 255)
@@ -51,6 +52,7 @@ def _requests() -> Iterator[bytes]:
     keys = [encode_key(OffsetKey("n", "g", name)) for name in NAMES]
     records = [encode_record(OffsetRecord(1 + at, at, at != 2, NOW_MS, "m" * at, "t" * at)) for at in range(len(NAMES))]
     yield b"\4" + meta_pb.MergeOffsetDataRequest(keys=keys, records=records, now_ms=NOW_MS).SerializeToString()
+    yield b"\4" + meta_pb.MergeOffsetDataRequest(packed=packed_rows("c", keys, records)).SerializeToString()
 
 
 def _forms() -> Iterator[bytes]:

@@ -11,11 +11,12 @@ import pytest
 from google.protobuf.message import Message
 
 from adapter.model.arrow import decode_packed, decode_records
-from adapter.model.codec import encode_key, encode_record, pack_names
+from adapter.model.codec import decode_record, encode_key, encode_record, pack_names
 from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.testing.processes import ServiceProcess, ended, free_port, meta_process
 from tests.integration.helpers import PATIENCE_S, key, meta_rpc
+from tests.unit.helpers import packed_rows
 
 BAD = grpc.StatusCode.INVALID_ARGUMENT
 LONG = "x" * 256
@@ -133,6 +134,28 @@ def test_a_retry_gives_the_same_and_a_lower_value_changes_nothing(stub: Stub) ->
     assert [record[16:24] for _, record in scan(stub, cluster_name="retry")] == [bytes(7) + b"\5", bytes(7) + b"\6"]
 
 
+def test_rows_as_columns_are_merged_as_rows_are(stub: Stub) -> None:
+    """New ones, the same again, higher and lower ones, in key order and not; bad ones are rejected in their rows (2, 10)."""
+    entries = [(key(f"{at:04}"), OffsetRecord(1, at + 1, committed_at_ms=1, topic="t" * (at % 3))) for at in range(2_500)]
+    higher = [(where, found._replace(offset=found.offset + 1)) for where, found in entries[::2]]
+    for sent, answer in ((entries, (2_500, 0)), (entries, (2_500, 0)), (higher[::-1], (1_250, 0)), (entries, (1_250, 1_250))):
+        replies = [merge(stub, "rows", sent), merge_columns(stub, "columns", sent)]
+        assert [(reply.applied, reply.superseded) for reply in replies] == [answer] * 2
+    assert scan(stub, cluster_name="columns") == scan(stub, cluster_name="rows")
+    bad = [*entries[:2], (key("a\nb"), OffsetRecord(1, 5)), (key("x"), OffsetRecord(2**63, 5)), (key("new"), OffsetRecord(1, 5))]
+    found = merge_columns(stub, "columns", bad)
+    assert (found.applied, found.superseded, [row.index for row in found.rejected]) == (2, 1, [2, 3])
+    told = merge_columns(stub, "columns", entries[:3], tell_standing=True)
+    assert [(row.index, decode_record(row.record).offset) for row in told.standing] == [(0, 2), (2, 4)]
+
+
+def merge_columns(stub: Stub, cluster: str, entries: Sequence[tuple[OffsetKey, OffsetRecord]], **fields: Any) -> Any:
+    """Merge records as columns."""
+    keys, records = [encode_key(where) for where, _ in entries], [encode_record(found) for _, found in entries]
+    request = meta_pb.MergeOffsetDataRequest(cluster_name=cluster, packed=packed_rows(cluster, keys, records), **fields)
+    return stub.MergeOffsetData(request, timeout=PATIENCE_S)
+
+
 class Row(NamedTuple):
     """A request that is bad as a whole."""
 
@@ -172,6 +195,18 @@ ROWS = [
     ),
     Row("merge_uneven", "Merge", _merge_of(2, 1), "records: are 1, for 2 keys"),
     Row("merge_many", "Merge", _merge_of(20_001, 20_001), "keys: are 20001, over 20000; send several requests"),
+    Row(
+        "merge_both",
+        "Merge",
+        meta_pb.MergeOffsetDataRequest(keys=[encode_key(key())], packed=meta_pb.PackedRows()),
+        "packed: come in place of keys and records, not beside them",
+    ),
+    Row(
+        "merge_torn",
+        "Merge",
+        meta_pb.MergeOffsetDataRequest(packed=meta_pb.PackedRows(keys=b"x", key_sizes=b"\1")),
+        "packed.key_sizes: are 1 bytes, not 16-bit integers",
+    ),
     Row(
         "merge_cluster",
         "Merge",

@@ -1,14 +1,17 @@
 """Bulk reads over etcd: a snapshot while offsets move to other Raft groups, and splits that do not read all keys again."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from adapter.errors import MetaUnavailableError
 from adapter.metaservice.etcd import engine as etcd_engine
+from adapter.metaservice.etcd import reads as etcd_reads
 from adapter.metaservice.etcd.engine import EtcdEngine
-from adapter.model.codec import encode_key, encode_record
-from tests.contract.engines import etcd
+from adapter.metaservice.etcd.reads import Widths, batchers_of, count_ranges
+from adapter.model.codec import encode_key, encode_record, pack_names, prefix_end
+from tests.contract.engines import TRICKY, etcd
 from tests.unit.helpers import key, record
 
 COUNT = 6_000
@@ -32,6 +35,7 @@ async def test_a_snapshot_ends_with_an_error_when_the_layout_changes(tmp_path: P
 async def test_a_large_listing_is_divided_again_without_reading_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the keys of the last time, which are good places to cut for a while; a small one is read each time."""
     monkeypatch.setattr(etcd_engine, "EXACT", 1_000)
+    monkeypatch.setattr(etcd_reads, "PAGE", 400)
     async with etcd(tmp_path) as engine:
 
         async def add(start: int, end: int) -> None:
@@ -48,3 +52,36 @@ async def test_a_large_listing_is_divided_again_without_reading_it(tmp_path: Pat
         assert len((await engine.split("c", (), 10)).tokens) == 9
         monkeypatch.setattr(etcd_engine, "SAMPLE_S", -1.0)
         assert (await engine.split("c", (), 4)).records == 2_500
+
+
+async def test_counted_ranges_have_every_key_once_and_few_of_them_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However unevenly the keys lie, in two Raft groups; again by what the first time learned."""
+    monkeypatch.setattr(etcd_reads, "PAGE", 200)
+    async with etcd(tmp_path) as engine:
+        assert isinstance(engine, EtcdEngine)
+        keys = [key(f"orders/{at % 9}", f"group-{at // 9}") for at in range(4_000)]
+        keys += [key(f"{name}{at}", other) for at in range(120) for name, other in zip(TRICKY[:3], TRICKY[4:7], strict=True)]
+        keys += [key("s" * at, "long") for at in range(1, 256)]
+        await engine.merge("c", [encode_key(each) for each in keys], [encode_record(record(1))] * len(keys))
+        layout, prefix = engine.fences.layout, engine._keys.offsets + pack_names("c")
+        where = sorted(engine._keys.offset("c", each) for each in keys)
+        read: list[bytes] = []
+        plain = etcd_reads.read
+
+        async def counting(*arguments: Any) -> list[etcd_reads.Found]:
+            found = await plain(*arguments)
+            read.extend(row.where for part in found for row in part.rows)
+            return found
+
+        monkeypatch.setattr(etcd_reads, "read", counting)
+        batchers, widths = batchers_of(engine._batchers, layout), Widths()
+        for _ in range(2):
+            read.clear()
+            at = 0
+            async for first, count in count_ranges(batchers, layout, engine.fences, prefix, prefix_end(prefix), widths):
+                assert (first, count <= 200) == (where[at], True)
+                at += count
+            assert at == len(where)
+            assert len(read) < len(where) / 2

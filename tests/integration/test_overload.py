@@ -19,18 +19,18 @@ from adapter.metaservice.engine import MergeCounts
 from adapter.metaservice.limits import MAX_DELAY_S, MIN_DELAY_S, Limits
 from adapter.metaservice.metrics import MetaMetrics
 from adapter.metaservice.offset_service import MetaService
-from adapter.model.codec import encode_plain, pack_names
+from adapter.model.codec import encode_key, encode_plain
 from adapter.model.records import GroupKey, OffsetKey, SaveEntry, SaveOutcome, StoreReport
 from adapter.rpc import meta_grpc, offsets_pb
 from adapter.runtime.clocks import wall_ms
 from adapter.runtime.config import ServerSection
 from adapter.runtime.listener import listening
+from adapter.runtime.pushback import pushback_s
 from adapter.runtime.retry import retrying
-from adapter.runtime.statuses import pushback_s
 from adapter.testing.processes import ended, meta_process
 from tests.integration.helpers import PATIENCE_S, commits, key, meta_section, record, serving, stored_in, until_clean
 from tests.model.engine import MemoryEngine
-from tests.unit.helpers import whole_groups
+from tests.unit.helpers import packed_rows, whole_groups
 
 ENTRY = SaveEntry(key("held"), record(1))
 
@@ -199,7 +199,7 @@ async def test_a_merge_of_the_pipeline_waits_for_room() -> None:
 
     def merge() -> int:
         with closing(MetaCalls(meta_section(meta.address), retry_s=PATIENCE_S)) as calls:
-            return calls.merge([pack_names(*key("a"))], [encode_plain(0, 1, 5, 1)]).applied
+            return calls.merge(packed_rows("default", [encode_key(key("a"))], [encode_plain(0, 1, 5, 1)])).applied
 
     async with metas(1) as (meta,):
         merging = asyncio.create_task(anyio.to_thread.run_sync(merge))

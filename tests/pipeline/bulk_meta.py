@@ -14,7 +14,8 @@ import grpc
 import psutil
 
 from adapter.metaservice.engine import decide_save
-from adapter.model.codec import decode_key, decode_record, encode_record, pack_names
+from adapter.metaservice.scan_replies import values
+from adapter.model.codec import decode_record, encode_record, pack_names, unpack_names
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, Status
 from adapter.rpc import meta_pb
 
@@ -41,7 +42,9 @@ class BulkMeta:
         reply = meta_pb.MergeOffsetDataReply()
         with self._lock:
             self._check(context)
-            self.merges.append(len(request.keys))
+            if not self.knows_columns:
+                request.ClearField("packed")
+            self.merges.append(len(request.packed.key_sizes) // 2)
             self.bytes.append(request.ByteSize())
             if self.faults:
                 self.faults.popleft()(lambda: self._merge(request, meta_pb.MergeOffsetDataReply()), context)
@@ -79,8 +82,12 @@ class BulkMeta:
             context.abort(grpc.StatusCode.UNAVAILABLE, "down by the test")
 
     def _merge(self, request: meta_pb.MergeOffsetDataRequest, reply: meta_pb.MergeOffsetDataReply) -> None:
-        for at, (raw_key, raw) in enumerate(zip(request.keys, request.records, strict=True)):
-            key = decode_key(raw_key)
+        rows = request.packed
+        columns = zip(values(rows.keys, rows.key_sizes), values(rows.records, rows.record_sizes), strict=True)
+        for at, (raw_key, raw) in enumerate(columns):
+            cluster, *names = unpack_names(raw_key)
+            assert cluster == (request.cluster_name or "default")
+            key = OffsetKey(*names)
             if key.shard in self.refuses:
                 reply.rejected.add(index=at, message="refused by the test")
                 continue

@@ -19,6 +19,7 @@ from adapter.model.codec import encode_key, encode_record
 from adapter.model.records import U64_MAX, OffsetKey, OffsetRecord
 from adapter.model.schemas import RECORDS
 from adapter.testing.processes import ServiceProcess, ended, free_port, meta_process
+from tests.unit.helpers import packed_rows
 
 AT_MS = 1_700_000_000_000
 # Two namespaces, two groups in each, names that are prefixes of one another and not ASCII.
@@ -41,7 +42,7 @@ def meta(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
         service.start()
         with closing(MetaCalls(MetaSection(cluster="stored", endpoints=(service.address,)))) as calls:
             entries = {**STORED, **ODD}
-            calls.merge([encode_key(key) for key in entries], [encode_record(record) for record in entries.values()])
+            calls.merge(packed_rows("stored", [*map(encode_key, entries)], [*map(encode_record, entries.values())]))
         yield service
 
 

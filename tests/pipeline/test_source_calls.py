@@ -17,9 +17,10 @@ from adapter.runtime.config import ClientTls
 from adapter.testing.processes import free_port
 from tests.integration.certificates import Authority
 from tests.pipeline.bulk_meta import BulkMeta, answer_lost, never_came, serving
-from tests.unit.helpers import key, record
+from tests.unit.helpers import key, packed_rows, record
 
-KEYS, RECORDS = [encode_key(key())], [encode_record(record(5))]
+RECORDS = [encode_record(record(5))]
+ROWS = packed_rows("default", [encode_key(key())], RECORDS)
 
 
 def calls_to(*endpoints: str, retry_s: float = 20.0, timeout_ms: int = 20_000, tls: ClientTls | None = None) -> MetaCalls:
@@ -31,9 +32,9 @@ def test_a_dead_endpoint_is_passed_over_and_the_living_one_kept() -> None:
     """The second call does not try the dead endpoint again."""
     meta = BulkMeta()
     with serving(meta) as address, closing(calls_to(f"127.0.0.1:{free_port()}", address, retry_s=0.0)) as calls:
-        assert calls.merge(KEYS, RECORDS).applied == 1
+        assert calls.merge(ROWS).applied == 1
         assert calls._current == 1
-        assert calls.merge(KEYS, RECORDS).applied == 1
+        assert calls.merge(ROWS).applied == 1
         assert calls.scan("", "", 10, b"", b"").packed.records == RECORDS[0]
 
 
@@ -43,7 +44,7 @@ def test_a_merge_without_an_answer_is_sent_again(fault: Any) -> None:
     meta = BulkMeta()
     meta.faults.extend([fault, fault])
     with serving(meta) as address, closing(calls_to(address)) as calls:
-        assert calls.merge(KEYS, RECORDS).applied == 1
+        assert calls.merge(ROWS).applied == 1
     assert meta.merges == [1, 1, 1]
     assert meta.records == {key(): record(5)}
 
@@ -69,7 +70,7 @@ def test_a_call_has_a_deadline() -> None:
     meta.faults.append(hang)
     with serving(meta) as address, closing(calls_to(address, retry_s=0.0, timeout_ms=100)) as calls:
         with pytest.raises(MetaUnavailableError, match=f"{address}: no answer within 0.1 s"):
-            calls.merge(KEYS, RECORDS)
+            calls.merge(ROWS)
         gate.set()
 
 
@@ -86,7 +87,7 @@ def test_a_refusal_is_not_repeated() -> None:
         closing(calls_to(address)) as calls,
         pytest.raises(RefusedError, match="cluster_name is empty"),
     ):
-        calls.merge(KEYS, RECORDS)
+        calls.merge(ROWS)
     assert meta.merges == [1]
 
 
@@ -113,6 +114,14 @@ def test_a_server_that_does_not_answer_in_columns_is_refused() -> None:
         calls.scan("", "", 10, b"", b"")
 
 
+def test_a_server_that_does_not_take_columns_is_refused() -> None:
+    """An older version would see no rows, and merge none of them."""
+    meta = BulkMeta()
+    meta.knows_columns = False
+    with serving(meta) as address, closing(calls_to(address)) as calls, pytest.raises(RefusedError, match="upgrade it first"):
+        calls.merge(ROWS)
+
+
 def test_tls_both_ways(tmp_path: Path) -> None:
     """The server is verified and asks for a certificate; the error for an unreadable file names it."""
     authority = Authority(tmp_path)
@@ -123,9 +132,9 @@ def test_tls_both_ways(tmp_path: Path) -> None:
     whole = ClientTls(ca=authority.cert, cert=client.cert, key=client.key)
     with serving(BulkMeta(), credentials) as address:
         with closing(calls_to(address, tls=whole)) as calls:
-            assert calls.merge(KEYS, RECORDS).applied == 1
+            assert calls.merge(ROWS).applied == 1
         for tls in (None, ClientTls(ca=authority.cert)):
             with closing(calls_to(address, retry_s=0.0, tls=tls)) as calls, pytest.raises(MetaUnavailableError, match=address):
-                calls.merge(KEYS, RECORDS)
+                calls.merge(ROWS)
     with pytest.raises(ConfigError, match=r"gone\.crt: No such file"):
         calls_to("127.0.0.1:1", tls=ClientTls(ca=tmp_path / "gone.crt"))

@@ -1,5 +1,6 @@
 """Rows to be written: required columns, values for absent ones, and that every bad row is found and named."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,8 +11,8 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
 from adapter.errors import InvalidInputError
-from adapter.metaservice.bulk_checks import Checked, check_slice
-from adapter.model.arrow import encode_records
+from adapter.metaservice.bulk_checks import check
+from adapter.model.arrow import as_bytes, encode_columns
 from adapter.model.schemas import RECORDS
 from adapter.pipeline.offsets import rows as source_rows
 from adapter.pipeline.offsets.rows import bad_rows, check_columns, completed, refusal, without
@@ -141,9 +142,8 @@ def test_what_is_good_here_is_good_for_the_meta_service(rows: list[dict[str, Any
     """So that no write fails half way for a row that could have been checked before."""
     batch = completed(rows_of(*rows), BEGAN_MS)
     bad = bad_rows(batch)
-    keys, records = encode_records(without(batch, bad))
-    checked = Checked([], [], [])
-    check_slice(checked, 0, keys, records, BEGAN_MS)
+    keys, records = map(as_bytes, encode_columns(without(batch, bad)))
+    checked = asyncio.run(check(keys, records, BEGAN_MS))
     assert len(checked.keys) == len(rows) - len(bad)
 
 

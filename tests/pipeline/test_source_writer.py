@@ -16,12 +16,12 @@ import pytest
 from adapter.errors import InvalidInputError, MetaUnavailableError, RefusedError
 from adapter.meta.blocking import MetaCalls
 from adapter.metaservice.config import LimitsSection
-from adapter.model.arrow import decode_packed, decode_records
+from adapter.model.arrow import decode_packed
 from adapter.model.records import MAX_ENTRIES, OffsetKey, OffsetRecord
 from adapter.pipeline.offsets import writer as source_writer
 from adapter.pipeline.offsets.options import WriteOptions, parse_options
 from adapter.pipeline.offsets.rows import completed
-from adapter.pipeline.offsets.writer import IN_FLIGHT, MAX_BYTES, SAMPLES, OffsetsWriter, Written, _Task, chunks
+from adapter.pipeline.offsets.writer import IN_FLIGHT, MAX_BYTES, SAMPLES, Chunk, OffsetsWriter, Written, _Task, chunks
 from adapter.rpc import meta_pb
 from adapter.testing.processes import ServiceProcess, ended, meta_process
 from tests.pipeline.bulk_meta import BulkMeta, answer_lost, never_came, no_fault, serving
@@ -100,10 +100,25 @@ def test_chunks_hold_all_rows_in_their_order() -> None:
     starts = [sum(sizes[:at]) for at in range(len(sizes))]
     batches = [batch_of(range(start, start + size)) for start, size in zip(starts, sizes, strict=True)]
     task = whole_task(whole, batches)
-    made = list(chunks(task))
+    made = list(chunks(task, "c"))
     assert [len(chunk.keys) for chunk in made] == [ENTRIES, ENTRIES, ENTRIES, 7]
-    shards = [name for chunk in made for name in decode_records(chunk.keys, chunk.records).column("shard").to_pylist()]
-    assert shards == [f"s{number}" for number in range(sum(sizes))]
+    shards = [[row["shard"] for row in rows_of(chunk)] for chunk in made]
+    names = [f"s{number}" for number in range(sum(sizes))]
+    assert [sorted(some) for some in shards] == [sorted(names[at : at + ENTRIES]) for at in range(0, len(names), ENTRIES)]
+
+
+def test_the_rows_of_a_chunk_are_in_key_order() -> None:
+    """So that the Meta Service need not look each of them up. Rows of one key stay in their order, with all their columns."""
+    batches = [batch_of(iter([3, 1, 2])), batch_of(iter([1, 4]), offset=90)]
+    [chunk] = chunks((completed(batch, 1) for batch in batches), "c")
+    assert [(row["shard"], row["offset"]) for row in rows_of(chunk)] == [("s1", 8), ("s1", 91), ("s2", 9), ("s3", 10), ("s4", 94)]
+
+
+def rows_of(chunk: Chunk) -> list[dict[str, Any]]:
+    """What is sent."""
+    rows = chunk.packed()
+    found: list[dict[str, Any]] = decode_packed(rows.keys, rows.key_sizes, rows.records, rows.record_sizes).to_pylist()
+    return found
 
 
 def whole_task(writer: OffsetsWriter, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -190,9 +205,9 @@ class LazyPool:
 def test_only_a_few_calls_are_in_flight_at_a_time() -> None:
     """A task keeps only a few chunks in memory, however slow the Meta Service is."""
     pool: Any = LazyPool()
-    calls: Any = SimpleNamespace(merge=lambda keys, _records: meta_pb.MergeOffsetDataReply(applied=len(keys)))
+    calls: Any = SimpleNamespace(merge=lambda rows: meta_pb.MergeOffsetDataReply(applied=len(rows.key_sizes) // 2))
     task = _Task(skip_bad=False)
-    task.run(chunks(completed(batch, 1) for batch in batches_of(30)), calls, pool)
+    task.run(chunks((completed(batch, 1) for batch in batches_of(30)), "c"), calls, pool)
     assert task.written == Written(sent=3000, applied=3000)
     assert (pool.most, pool.flying) == (IN_FLIGHT, 0)
 

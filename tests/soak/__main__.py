@@ -5,6 +5,7 @@ import random
 import shutil
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import get_args
 
@@ -16,7 +17,9 @@ from rich.table import Table
 
 from adapter.runtime.config import GrpcServerKind
 from adapter.sidecar.config import WalSync
+from adapter.testing.history import History
 from adapter.testing.sidecars import GRPC_SERVERS
+from tests.linearizability.recorded import recording
 from tests.soak.run import Report, soak
 
 SHOWN = 20  # violations; the first one matters, the others mostly follow from it
@@ -69,9 +72,15 @@ def tell(report: Report, directory: Path, console: Console) -> None:
 @click.option("--seed", type=int, help="Repeat the faults and instants of another run; without it they are random.")
 @click.option("--grpc-server", type=click.Choice(GRPC_SERVERS), help="Of both adapters; without it one has each.")
 @click.option("--wal-sync", type=click.Choice(get_args(WalSync)), help="Of both adapters; without it interval and always.")
+@click.option("--history", type=click.Path(path_type=Path), help="A file for the history, for python -m tests.linearizability.")
 @click.option("--counts", type=click.Path(path_type=Path), help="A file for what was done, as JSON.")
 def main(
-    cycles: int, seed: int | None, grpc_server: GrpcServerKind | None, wal_sync: WalSync | None, counts: Path | None
+    cycles: int,
+    seed: int | None,
+    grpc_server: GrpcServerKind | None,
+    wal_sync: WalSync | None,
+    history: Path | None,
+    counts: Path | None,
 ) -> None:
     """Run it and show it."""
     console = Console(highlight=False)
@@ -87,7 +96,8 @@ def main(
 
         try:
             chosen = random.getrandbits(32) if seed is None else seed
-            report = anyio.run(soak, cycles, chosen, directory, told, grpc_server, wal_sync)
+            with recording(history) if history else nullcontext(History()) as events:
+                report = anyio.run(soak, cycles, chosen, directory, told, grpc_server, wal_sync, events)
         except KeyboardInterrupt:
             shutil.rmtree(directory)
             raise

@@ -3,7 +3,7 @@
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from adapter.sidecar.config import WalSync
 from adapter.testing.history import META, History
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 from adapter.testing.waiting import positions
+from tests import forking
 from tests.durability.load import CALL_S, CHANNEL_OPTIONS, LIMIT_S, Load, Positions, Turn, Watcher, status_when
 from tests.durability.proxy import Proxy
 from tests.soak.consumers import PAUSE_S, THROUGH, Administrator, SharedLoad, shared_key, turns_of
@@ -101,7 +102,7 @@ class Cluster:
         wal_sync: WalSync | None = None,
     ) -> AsyncIterator["Cluster"]:
         """All processes up, under load; killed at the end. `grpc_server` and `wal_sync`: of both adapters."""
-        meta = meta_process(directory / "meta-service")
+        meta = replace(meta_process(directory / "meta-service"), launched_by=forking.start)
         async with AsyncExitStack() as stack:
             setups = [
                 setup._replace(grpc_server=grpc_server or setup.grpc_server, wal_sync=wal_sync or setup.wal_sync)
@@ -220,6 +221,7 @@ async def _node(stack: AsyncExitStack, directory: Path, setup: Setup, meta: Serv
     process = adapter_process(
         directory / name, proxy.address, wal_sync=setup.wal_sync, top=top, extra=SETTINGS, grpc_server=setup.grpc_server
     )
+    process = replace(process, launched_by=forking.start)
     channel = await stack.enter_async_context(grpc.aio.insecure_channel(process.address, CHANNEL_OPTIONS))
     client = OffsetClient(channel, CALL_S, resend=False)
     shared = SharedLoad(client, history, [name], PAUSE_S)

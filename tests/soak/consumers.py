@@ -87,7 +87,10 @@ class SharedLoad(Load):
 
 
 class Administrator(Load):
-    """Resets, deletes and clones the shared group, and flushes, through one adapter after the other."""
+    """Resets, deletes and clones the shared group, and flushes, through one adapter after the other; waits for one that is dead.
+
+    A change that fails may have been made, and so each has one more era in which it may stand.
+    """
 
     # The second: somebody else moved the same offset meanwhile.
     expected = NOT_ACKNOWLEDGED | {grpc.StatusCode.ABORTED}
@@ -130,17 +133,17 @@ class Administrator(Load):
         offset = self._rng.randrange(1, 100)
         writes = {shard: self._changing(name, shard, offset) for shard in shards}
         request = offsets_pb.ResetOffsetsRequest(group=SHARED, shards=shards, to_offset=offset, execute=True, create=True)
-        _changed(await self._clients[name].admin.ResetOffsets(request, timeout=CALL_S), writes)
+        _changed(await self._clients[name].admin.ResetOffsets(request, timeout=CALL_S, wait_for_ready=True), writes)
 
     async def _delete(self, name: str, shards: Sequence[str]) -> None:
         writes = {shard: self._changing(name, shard, 0, live=False) for shard in shards}
         request = offsets_pb.DeleteOffsetsRequest(group=SHARED, shards=shards, execute=True)
-        _changed(await self._clients[name].admin.DeleteOffsets(request, timeout=CALL_S), writes)
+        _changed(await self._clients[name].admin.DeleteOffsets(request, timeout=CALL_S, wait_for_ready=True), writes)
 
     async def _clone(self, name: str, shards: Sequence[str]) -> None:
         writes = {shard: self._changing(name, shard, 1_000 + int(shard)) for shard in shards}
         request = offsets_pb.CloneGroupRequest(from_group=TEMPLATE, to_group=SHARED, shards=shards, execute=True)
-        _changed(await self._clients[name].admin.CloneGroup(request, timeout=CALL_S), writes)
+        _changed(await self._clients[name].admin.CloneGroup(request, timeout=CALL_S, wait_for_ready=True), writes)
 
     async def _flush(self, name: str, _: Sequence[str]) -> None:
         flush = self.history.carrying(name)

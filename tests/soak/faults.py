@@ -1,9 +1,8 @@
 """The faults of the soak, at instants that the seed decides. Each leaves every process alive and serving."""
 
+import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import anyio
 import anyio.to_thread
 
 from adapter.testing.processes import ServiceProcess
+from tests import forking
 from tests.durability.load import status_when
 from tests.soak.cluster import Cluster, Node
 
@@ -166,9 +166,7 @@ def _serves(process: ServiceProcess) -> bool:
 
 def _repair(process: ServiceProcess) -> None:
     config = str(process.directory / "meta.toml")
-    subprocess.run(
-        [sys.executable, "-m", "adapter", "meta", "repair", "--yes", "--config", config], check=True, capture_output=True
-    )
+    forking.run(["meta", "repair", "--yes", "--config", config], Path.cwd(), os.environ, END_S).check_returncode()
 
 
 async def _a_while(rng: random.Random) -> None:

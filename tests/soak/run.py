@@ -48,13 +48,14 @@ async def soak(
     told: Callable[[Report, str], None],
     grpc_server: GrpcServerKind | None = None,
     wal_sync: WalSync | None = None,
+    history: History | None = None,
 ) -> Report:
     """Run so many crash cycles; `told` hears of each step. The seed decides the faults and their instants.
 
     `grpc_server`: of both adapters; None: one has the built-in server and the other one grpcio. `wal_sync`: of both; None: one
-    has interval and the other one always.
+    has interval and the other one always. `history`: an empty one, which gets all that is sent, answered and read.
     """
-    report, history, started = Report(seed), History(), time.monotonic()
+    report, history, started = Report(seed), history or History(), time.monotonic()
     try:
         rng = random.Random(f"{seed} administrator")
         async with Cluster.running(directory, history, rng, grpc_server, wal_sync) as cluster:

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from adapter.client.broker_log import BrokerLog, NoBrokerLog
 from adapter.errors import AdapterError
 from adapter.meta.client import MetaClient
+from adapter.metaservice.engine import Columns
+from adapter.model.codec import pack_names
 from adapter.model.records import U64_MAX, CommitMode, GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
+from adapter.rpc import meta_pb
 from adapter.runtime.clocks import REAL, Clocks
 from adapter.sidecar.config import WalSync
 from adapter.sidecar.engine.changes import Commit, Standing
@@ -211,3 +214,11 @@ def refusing(meta: FakeMeta, shards: set[str], status: Status = Status.INVALID) 
         ]
 
     return fault
+
+
+def packed_rows(cluster: str, keys: Sequence[bytes], records: Sequence[bytes]) -> meta_pb.PackedRows:
+    """Keys of `encode_key` and records as columns, with the cluster in front of each key."""
+    columns = Columns()
+    if keys:
+        columns.add([pack_names(cluster) + data for data in keys], records)
+    return columns.page().packed

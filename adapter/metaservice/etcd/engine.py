@@ -19,7 +19,7 @@ import anyio.abc
 import structlog
 
 from adapter.errors import AdapterError, MetaUnavailableError
-from adapter.metaservice.bulk import Cuts, KeySample
+from adapter.metaservice.bulk import Cuts, RangeSample
 from adapter.metaservice.config import EtcdSection
 from adapter.metaservice.engine import (
     EXACT,
@@ -42,7 +42,7 @@ from adapter.metaservice.etcd.expiry import Expirer
 from adapter.metaservice.etcd.fences import Fences, LayoutChangedError
 from adapter.metaservice.etcd.keys import Keys, as_record, decode_value
 from adapter.metaservice.etcd.migration import Migration
-from adapter.metaservice.etcd.reads import Row, Widths, batchers_of, read, walk
+from adapter.metaservice.etcd.reads import COUNTED, Row, Widths, batchers_of, count_ranges, read, walk
 from adapter.metaservice.etcd.sharding import Layout
 from adapter.metaservice.etcd.txn_batcher import Item, TxnBatcher
 from adapter.model.codec import decode_key, decode_record, pack_names, prefix_end, unpack_names
@@ -89,8 +89,8 @@ class EtcdEngine:
         self._widths = Widths()
         self._stores = EtcdStores({group.name: group for group in offsets}, self._keys)
         self._reported_at: dict[bytes, float] = {}  # last report of each store by a save, in the event loop's time
-        # Of large listings, with the time at which they were read. Any key is a place to cut: an old sample cuts less evenly.
-        self._samples: dict[bytes, tuple[float, KeySample]] = {}
+        # Of large listings, with the time at which they were counted. Any key is a place to cut: an old sample cuts less evenly.
+        self._samples: dict[bytes, tuple[float, RangeSample]] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
 
     async def open(self) -> None:
@@ -219,24 +219,29 @@ class EtcdEngine:
             raise MetaUnavailableError("offsets were moved to other Raft groups meanwhile: take the snapshot again") from error
 
     async def split(self, cluster: str, names: Sequence[str], parts: int) -> Parts:
-        """Divide a listing by reading all its keys. A large one is divided by a sample of them for the next ten minutes."""
+        """Divide a small listing by reading its keys, a large one by counting them; by the same counts for ten minutes."""
         packed = pack_names(cluster, *names)
-        taken_at, sample = self._samples.get(packed, (-math.inf, KeySample()))
-        if anyio.current_time() < taken_at + SAMPLE_S:
-            return sample.parts(packed, parts)
-        prefix = self._keys.offsets + packed
+        counted_at, sample = self._samples.get(packed, (-math.inf, RangeSample()))
+        if anyio.current_time() < counted_at + SAMPLE_S:
+            return sample.parts(parts)
+        base = self._keys.offsets
+        start, end = base + packed, prefix_end(base + packed)
 
         async def split(layout: Layout) -> Parts:
-            cuts, sample = Cuts(parts), KeySample()
             batchers = batchers_of(self._batchers, layout)
-            async for rows in walk(batchers, layout, self.fences, prefix, prefix_end(prefix), self._widths, keys_only=True):
-                keys = [row.where[len(self._keys.offsets) :] for row in rows]
-                cuts.add(keys)
-                sample.add(keys)
-            if cuts.count > EXACT:
+            sample = RangeSample()
+            async for first, count in count_ranges(
+                batchers, layout, self.fences, start, end, self._widths, min(COUNTED, self._max_reads)
+            ):
+                sample.add(first[len(base) :], count)
+            if sample.count > EXACT:
                 if len(self._samples) >= MAX_SAMPLES:
                     self._samples.clear()
                 self._samples[packed] = anyio.current_time(), sample
+                return sample.parts(parts)
+            cuts = Cuts(parts)
+            async for rows in walk(batchers, layout, self.fences, start, end, self._widths, keys_only=True):
+                cuts.add([row.where[len(base) :] for row in rows])
             return cuts.parts()
 
         return await self._with_layout(split)

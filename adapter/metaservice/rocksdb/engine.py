@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from contextlib import nullcontext
 from functools import partial
 from itertools import islice
+from operator import lt
 from pathlib import Path
 from typing import Self, cast
 
@@ -21,7 +22,7 @@ import structlog
 from rocksdict import WriteBatch
 
 from adapter.errors import AdapterError, StorageFailedError
-from adapter.metaservice.bulk import Cuts, Merge
+from adapter.metaservice.bulk import Cuts, Merge, stamped
 from adapter.metaservice.engine import (
     EXACT,
     Columns,
@@ -67,9 +68,11 @@ _NO_SEQ = bytes(_SEQ.size)
 WATERMARK_SYNC_S = 1.0
 MAX_SYNC_CALLERS = 1_024
 SLICE = 500  # entries decided before the event loop runs other tasks
+MERGE_SLICE = 1_000  # entries merged before the event loop runs other tasks: 0.5 ms where all keys are new
 READ_SLICE = 200  # records read before the event loop runs other tasks
 SNAPSHOT_PAGE = 10_000  # records, or PAGE_BYTES
-SCAN_SLICE = 1_000  # rows of a bulk call read before the event loop runs other tasks: 0.3 ms
+SCAN_ROWS = 1_000  # rows of a bulk call read before the event loop runs other tasks: 0.4 ms
+SCAN_SLICE = SCAN_ROWS // 4  # rows that are Python objects at the same time: more leave the CPU's cache, and cost a fifth more
 PAGE_BYTES = 16 * 2**20  # records of a scanned page; its keys are below 16 MiB, so both fit in a reply
 
 
@@ -242,7 +245,8 @@ class RocksDbEngine:
             more = columns.record_bytes >= PAGE_BYTES or columns.rows == size
             if more:
                 break
-            await others()
+            if columns.rows % SCAN_ROWS == 0:
+                await others()
         await self.wait_synced()
         return columns.page(until=until, more=more)
 
@@ -256,7 +260,8 @@ class RocksDbEngine:
                 await self.wait_synced()
                 yield columns.page()
                 columns = Columns()
-            await others()
+            if columns.rows % SCAN_ROWS == 0:
+                await others()
         await self.wait_synced()
         if columns.rows:
             yield columns.page()
@@ -265,7 +270,7 @@ class RocksDbEngine:
         """Divide a small listing by a walk over its keys, a large one by the sample of the store's keys."""
         prefix = pack_names(cluster, *names)
         cuts = Cuts(parts)
-        for keys in rocks.key_slices(self._data, prefix, prefix_end(prefix), SCAN_SLICE):
+        for keys in rocks.key_slices(self._data, prefix, prefix_end(prefix), SCAN_ROWS):
             cuts.add(keys)
             if cuts.count > EXACT:
                 break
@@ -289,17 +294,43 @@ class RocksDbEngine:
         self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None, merge: Merge
     ) -> Merge:
         prefix = pack_names(cluster)
-        for at in range(0, len(keys), SLICE):
-            where = [prefix + key for key in keys[at : at + SLICE]]
+        for at in range(0, len(keys), MERGE_SLICE):
+            where = [prefix + key for key in keys[at : at + MERGE_SLICE]]
             async with self._saving:
-                values = cast("list[bytes | None]", rocks.guarded(self._data.get, where))
-                bare = [value and _NO_SEQ + value[_SEQ.size :] for value in values]
-                self._put(merge.changes(where, records[at : at + SLICE], bare), dict(zip(where, values, strict=True)))
+                self._merge_slice(where, records[at : at + MERGE_SLICE], merge)
             await others()
         # Last: the report says that the Meta Service has the entries of all slices.
         self._put({}, {}, cluster, reported)
         await self._syncs.submit(None)
         return merge
+
+    def _merge_slice(self, where: Sequence[bytes], records: Sequence[bytes], merge: Merge) -> None:
+        """Merge entries under these keys, and write what changes. The caller holds the lock.
+
+        Keys in ascending order, as most bulk writers send them, are read with one seek instead of a get each.
+        """
+        found = rocks.rows_between(self._data, where) if all(map(lt, where, where[1:])) else None
+        if found == {}:
+            added = merge.added(records)
+            if added is not None:
+                self._add(where, added)
+                return
+        values = rocks.guarded(self._data.get, where) if found is None else [found.get(key) for key in where]
+        values = cast("list[bytes | None]", values)
+        bare = [value and _NO_SEQ + value[_SEQ.size :] for value in values]
+        self._put(merge.changes(where, records, bare), dict(zip(where, values, strict=True)))
+
+    def _add(self, keys: Sequence[bytes], records: Sequence[bytes]) -> None:
+        """Write packed records under distinct keys that are not there. The caller holds the lock since it found that."""
+        self._check()
+        batch = WriteBatch(raw_mode=True)
+        put, handle = batch.put, self._handle
+        seq, count = self._state.seq, len(keys)
+        for key, value in zip(keys, stamped(records, seq + 1), strict=True):
+            put(key, value, handle)
+        digest = self._state.digest + sum(range(seq + 1, seq + count + 1))
+        self._write_batch(batch, self._state._replace(seq=seq + count, records=self._state.records + count, digest=digest))
+        self._sample.add(keys)
 
     async def report_store(self, cluster: str, store: StoreReport, replaces: bytes, now_ms: int) -> KnownStore | None:
         """Read the recorded store, and write the decision in one WriteBatch, synced."""

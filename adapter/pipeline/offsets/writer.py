@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from adapter.errors import AdapterError, InvalidInputError, RefusedError
 from adapter.meta.blocking import MetaCalls
-from adapter.model.arrow import encode_records
-from adapter.model.codec import decode_key
+from adapter.model.arrow import as_sized, encode_columns
+from adapter.model.codec import unpack_names
 from adapter.model.records import MAX_ENTRIES
 from adapter.pipeline.offsets.options import WriteOptions
 from adapter.pipeline.offsets.rows import bad_rows, completed, refusal, without
@@ -31,7 +32,7 @@ from adapter.runtime.wording import counted
 log = structlog.get_logger(__name__)
 
 MAX_BYTES = 3 * 2**20  # of one call: below gRPC's 4 MiB for a message
-ENTRY_BYTES = 8  # bytes that protobuf adds to a key and its record
+ENTRY_BYTES = 4  # the sizes of a key and its record
 # Calls of a task. The Meta Service works on one while the next one is encoded. More of them do not finish earlier, and with full
 # calls of two tasks they would reach its limit of offsets under way (100,000): it refuses, and the task waits for seconds.
 IN_FLIGHT = 2
@@ -65,10 +66,16 @@ _Flight = Future[meta_pb.MergeOffsetDataReply]
 
 
 class Chunk(NamedTuple):
-    """The rows of one call."""
+    """The rows of one call, in key order; keys begin with the cluster."""
 
-    keys: list[bytes]
-    records: list[bytes]
+    keys: pa.BinaryArray
+    records: pa.BinaryArray
+
+    def packed(self) -> meta_pb.PackedRows:
+        """The rows as they are sent."""
+        keys, key_sizes = as_sized(self.keys)
+        records, record_sizes = as_sized(self.records)
+        return meta_pb.PackedRows(keys=keys, key_sizes=key_sizes, records=records, record_sizes=record_sizes)
 
 
 class OffsetsWriter(DataSourceArrowWriter):
@@ -122,7 +129,7 @@ def _merged(options: WriteOptions, batches: Iterator[pa.RecordBatch], began_ms: 
     task = _Task(options.bad_rows == "skip")
     with closing(MetaCalls(options.meta, options.retry_ms / 1000)) as calls, ThreadPoolExecutor(IN_FLIGHT, "merge") as pool:
         try:
-            task.run(chunks(task.checked(completed(batch, began_ms) for batch in batches)), calls, pool)
+            task.run(chunks(task.checked(completed(batch, began_ms) for batch in batches), options.cluster), calls, pool)
         except AdapterError as error:
             pool.shutdown(cancel_futures=True)
             raise type(error)(f"{error}. This task had merged {counted(task.merged(), 'row')} before. {AGAIN}.") from error
@@ -161,7 +168,7 @@ class _Task:
         for chunk in wanted:
             if len(self._flying) == IN_FLIGHT:
                 self._land()
-            self._flying.append((chunk, pool.submit(calls.merge, chunk.keys, chunk.records)))
+            self._flying.append((chunk, pool.submit(calls.merge, chunk.packed())))
         while self._flying:
             self._land()
 
@@ -190,26 +197,36 @@ class _Task:
             raise RefusedError(f"the Meta Service refused {counted(len(reply.rejected), 'row')}: {'; '.join(samples)}")
 
 
-def chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[Chunk]:
+def chunks(batches: Iterator[pa.RecordBatch], cluster: str) -> Iterator[Chunk]:
     """Cut batches into chunks that are as large as a call may be, in order."""
-    rest, room = Chunk([], []), MAX_BYTES
+    rest: list[Chunk] = []
+    entries, room = MAX_ENTRIES, MAX_BYTES  # that the next chunk still has, beside the rest
     for batch in batches:
-        keys, records = encode_records(batch)
-        ends = np.cumsum([len(key) + len(record) + ENTRY_BYTES for key, record in zip(keys, records, strict=True)])
+        keys, records = encode_columns(batch, cluster)
+        ends = np.cumsum(pc.binary_length(keys).to_numpy() + pc.binary_length(records).to_numpy() + ENTRY_BYTES)
         at = before = 0
         while at < len(keys):
-            end = min(int(np.searchsorted(ends, before + room, "right")), at + MAX_ENTRIES - len(rest.keys))
-            rest.keys.extend(keys[at:end])
-            rest.records.extend(records[at:end])
+            end = min(int(np.searchsorted(ends, before + room, "right")), at + entries)
             if end > at:
+                rest.append(Chunk(keys[at:end], records[at:end]))
+                entries -= end - at
                 room -= int(ends[end - 1]) - before
                 before = int(ends[end - 1])
             at = end
             if at < len(keys):
-                yield rest
-                rest, room = Chunk([], []), MAX_BYTES
-    if rest.keys:
-        yield rest
+                yield _joined(rest)
+                rest, entries, room = [], MAX_ENTRIES, MAX_BYTES
+    if rest:
+        yield _joined(rest)
+
+
+def _joined(pieces: Sequence[Chunk]) -> Chunk:
+    """One chunk of all of them, in key order: so the Meta Service finds what stands with a few seeks."""
+    keys, records = (pa.concat_arrays(columns) for columns in zip(*pieces, strict=True))
+    if not pc.all(pc.less(keys[:-1], keys[1:])).as_py():
+        order = pc.sort_indices(keys)
+        keys, records = keys.take(order), records.take(order)
+    return Chunk(keys, records)
 
 
 def _total(messages: Sequence[WriterCommitMessage | None]) -> Written:
@@ -221,5 +238,5 @@ def _total(messages: Sequence[WriterCommitMessage | None]) -> Written:
 
 
 def _refused(chunk: Chunk, row: meta_pb.MergeOffsetDataReply.Rejected) -> str:
-    key = decode_key(chunk.keys[row.index])
-    return f"namespace {key.namespace!r}, group {key.group!r}, shard {key.shard!r}: {row.message}"
+    _, namespace, group, shard = unpack_names(chunk.keys[row.index].as_py())
+    return f"namespace {namespace!r}, group {group!r}, shard {shard!r}: {row.message}"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import Descriptor
 
-from adapter.cli import groups_broadcast, groups_lag, groups_show, meta_kv, meta_placement, meta_status_repair
+from adapter.cli import groups_broadcast, groups_lag, groups_show, meta_kv, meta_placement, meta_status
 from adapter.cli.doctor import command as doctor
 from adapter.cli.groups_lag import Brief, GroupLive
 from adapter.cli.groups_show import Described
@@ -142,7 +142,7 @@ def test_the_fields_of_a_meta_service() -> None:
     reply = meta_pb.GetStoreStatusReply(
         engine="rocksdb", version="1", marks=[meta_pb.StoreMark(store_id=b"1")], loss=meta_pb.GetStoreStatusReply.Loss(writes=1)
     )
-    assert documented("Fields of `meta status`") == dict(of_value(meta_status_repair._json(reply, 1)))
+    assert documented("Fields of `meta status`") == dict(of_value(meta_status._json(reply, 1)))
 
 
 def test_the_fields_of_a_placement(capsys: pytest.CaptureFixture[str]) -> None:

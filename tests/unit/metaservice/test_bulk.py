@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from adapter.metaservice.bulk import EPOCH, FIRST, LIVE, TIME, Cuts, KeySample, Merge
+from adapter.metaservice.bulk import EPOCH, FIRST, LIVE, TIME, Cuts, KeySample, Merge, RangeSample
 from adapter.metaservice.engine import MergeCounts, Parts, decide_save
 from adapter.model.codec import encode_key, encode_record
 from adapter.model.records import EPOCH_LIMIT, EPOCH_MAX, OffsetRecord, SaveEntry, Status, next_era
@@ -179,3 +179,22 @@ def test_the_parts_of_a_sample_are_about_equal() -> None:
     found = sample.parts(b"", 10)
     assert abs(found.records - 100_000) <= 1_000
     assert [round(int.from_bytes(token, "big") / 10_000) for token in found.tokens] == list(range(1, 10))
+
+
+@given(st.lists(st.integers(1, 40), max_size=300), st.integers(1, 20))
+@example([1] * 300, 3)
+@example([40, 1, 1, 40], 20)
+def test_counted_ranges_are_divided_where_they_begin(counts: list[int], parts: int) -> None:
+    """No part is larger than its share and the ranges around it, of which four may have become one."""
+    sample = RangeSample(limit=100)
+    at = 0
+    for count in counts:
+        sample.add(at.to_bytes(4, "big"), count)
+        at += count
+    found = sample.parts(parts)
+    assert found.records == sum(counts)
+    assert len(found.tokens) <= parts - 1
+    assert found.tokens == sorted({*found.tokens})
+    ends = [0, *(int.from_bytes(token, "big") + 1 for token in found.tokens), at]
+    assert {int.from_bytes(token, "big") for token in found.tokens} <= {sum(counts[:each]) for each in range(len(counts))}
+    assert all(size <= at / parts + 1 + 8 * max(counts, default=0) for size in (high - low for low, high in pairwise(ends)))

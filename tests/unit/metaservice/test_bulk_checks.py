@@ -1,38 +1,59 @@
 """Validation of merges: the same keys and records as in a save are accepted, and nothing else (10)."""
 
+import asyncio
 import struct
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from adapter.errors import AdapterError, InvalidInputError
 from adapter.metaservice import bulk_checks
-from adapter.metaservice.bulk_checks import NO_KEY, NO_RECORD, SLICE, Checked, Rejected, check, check_slice
+from adapter.metaservice.bulk_checks import NO_KEY, NO_RECORD, OTHER_CLUSTER, SLICE, Checked, Rejected, check, check_packed
+from adapter.metaservice.engine import Columns
 from adapter.metaservice.offset_service import _problem
 from adapter.model.codec import decode_key, decode_record, encode_key, encode_record, pack_names
 from adapter.model.records import EPOCH_MAX, MAX_ENTRIES, OffsetKey, OffsetRecord, SaveEntry
-from tests.unit.helpers import KEYS, RECORDS, U64, key, record
+from adapter.rpc import meta_pb
+from tests.unit.helpers import KEYS, RECORDS, U64, key, packed_rows, record
 
 NOW_MS = 1_700_000_000_000
+CLUSTER = "c"
 KEY = encode_key(key())
 PLAIN = record(5, committed_at_ms=NOW_MS)
 FULL = OffsetRecord(3, 7, live=False, committed_at_ms=5, metadata="mä" * 9, topic="tö", partition=4)
 LONG = "x" * 256
 
 
+RUNNER = asyncio.Runner()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _runner() -> Iterator[None]:
+    """One event loop for all examples."""
+    with RUNNER:
+        yield
+
+
+def waited(check: Coroutine[Any, Any, Checked]) -> Checked:
+    """Its result."""
+    return RUNNER.run(check)
+
+
 def checked(keys: Sequence[bytes], records: Sequence[bytes]) -> Checked:
-    """The result for entries received at NOW_MS."""
-    found = Checked([], [], [])
-    check_slice(found, 0, keys, records, NOW_MS)
+    """The result for entries received at NOW_MS; the same as columns and as rows."""
+    found = waited(check(keys, records, NOW_MS))
+    assert waited(check_packed(packed_rows(CLUSTER, keys, records), CLUSTER, NOW_MS)) == found
     return found
 
 
 def one_by_one(keys: Sequence[bytes], records: Sequence[bytes], monkeypatch: pytest.MonkeyPatch) -> Checked:
-    """The same without the fast checks."""
+    """The same without the checks of whole columns."""
     with monkeypatch.context() as patch:
-        patch.setattr(bulk_checks, "are_plain_keys", lambda _: False)
+        patch.setattr(bulk_checks, "_printable", lambda plain, _text, _column: np.zeros_like(plain))
         return checked(keys, records)
 
 
@@ -116,26 +137,78 @@ def test_a_topic_that_is_the_name_of_the_shard_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("names", [("default", "g", "s"), ("ä" * 127, "x" * 255, "\U0001f600" * 63), ("a b", "/", "%RETRY%g")])
-def test_plain_names_go_the_short_way(names: tuple[str, str, str]) -> None:
-    """Otherwise the fast checks would be useless."""
-    assert bulk_checks.are_plain_keys([KEY, encode_key(OffsetKey(*names)), KEY])
-    assert bulk_checks.are_plain_records([encode_record(PLAIN), encode_record(record(1, 0, partition=2**32 - 1))])
+def test_good_entries_are_checked_as_columns(names: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With labels or without, tombstones, without a time, with a write counter. Otherwise the columns would be useless."""
+    monkeypatch.setattr(bulk_checks, "_good_record", lambda *_: pytest.fail("was checked by itself"))
+    found = [PLAIN, FULL, PLAIN._replace(topic="t", metadata="m"), record(1, 0, partition=2**32 - 1)]
+    for records in ([PLAIN, PLAIN], [FULL, FULL], found):
+        keys = [KEY, *[encode_key(OffsetKey(*names))] * (len(records) - 1)]
+        assert len(checked(keys, [encode_record(each, seq=at) for at, each in enumerate(records)]).keys) == len(records)
 
 
-def test_labelled_records_go_the_short_way_if_they_need_no_change() -> None:
-    """With a time and without a write counter; a topic may not be the end of its key, as that may be the shard's name."""
+@pytest.mark.parametrize(
+    "odd", [encode_record(PLAIN._replace(topic="s")), encode_record(PLAIN._replace(topic="t\x01")), b"", GOOD[:-1]]
+)
+def test_only_the_entry_that_is_not_plain_is_checked_by_itself(odd: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are taken from their columns."""
+    alone: list[bytes] = []
+    good_record = bulk_checks._good_record
+
+    def noting(data: bytes, shard: str, now_ms: int) -> bytes:
+        alone.append(data)
+        return good_record(data, shard, now_ms)
+
+    monkeypatch.setattr(bulk_checks, "_good_record", noting)
     whole = encode_record(PLAIN._replace(topic="t", metadata="m"))
-    assert bulk_checks.are_whole_records([KEY] * 3, [whole, encode_record(PLAIN), encode_record(PLAIN._replace(live=False))])
-    for changed in (
-        encode_record(PLAIN._replace(topic="s")),
-        encode_record(PLAIN._replace(topic="t", committed_at_ms=0)),
-        encode_record(PLAIN._replace(topic="t"), seq=1),
-        encode_record(PLAIN._replace(topic="t\n")),
-        encode_record(PLAIN._replace(epoch=EPOCH_MAX + 1)),
-        whole[:-1],
-        whole[:36],
+    checked([KEY] * 3, [whole, odd, whole])
+    assert alone == [odd] * 2  # once in each form
+
+
+def test_the_newest_time_is_that_of_the_good_entries() -> None:
+    """By it a future time is noticed. An entry without a time has that of the check."""
+    times = {(5, 7): 7, (5, NOW_MS + 9): NOW_MS + 9, (0, 5): NOW_MS, (): 0}
+    for ends in (b"", b"x"):  # plain, and checked one by one
+        for sent, newest_ms in times.items():
+            records = [encode_record(record(1, committed_at_ms=at_ms, topic="s" if ends else "")) for at_ms in sent]
+            bad = [encode_record(record(1, committed_at_ms=2**50)) + b"x"]
+            assert checked([KEY] * (len(sent) + 1), records + bad).newest_ms == newest_ms
+
+
+def test_a_key_of_another_cluster_is_rejected() -> None:
+    """Also if its cluster begins with the same letters, or is cut off."""
+    rows = packed_rows(CLUSTER, [KEY] * 4, [encode_record(PLAIN)] * 4)
+    others = [pack_names("c2") + KEY, pack_names("d") + KEY, b"\1", pack_names(CLUSTER)]
+    keys = [pack_names(CLUSTER) + KEY, *others]
+    columns = Columns()
+    columns.add(keys, [encode_record(PLAIN)] * len(keys))
+    found = waited(check_packed(columns.page().packed, CLUSTER, NOW_MS))
+    assert found.keys == [KEY]
+    assert found.rejected == [*(Rejected(at, OTHER_CLUSTER) for at in (1, 2, 3)), Rejected(4, NO_KEY)]
+    assert len(waited(check_packed(rows, CLUSTER, NOW_MS)).keys) == 4
+
+
+def test_columns_that_do_not_fit_together_are_refused() -> None:
+    """As a whole: it is unknown where an entry begins."""
+    good = packed_rows(CLUSTER, [KEY] * 2, [encode_record(PLAIN)] * 2)
+
+    def changed(**fields: bytes) -> meta_pb.PackedRows:
+        rows = meta_pb.PackedRows()
+        rows.CopyFrom(good)
+        for name, value in fields.items():
+            setattr(rows, name, value)
+        return rows
+
+    for rows, message in (
+        (changed(key_sizes=good.key_sizes[:-1]), "packed.key_sizes: are 3 bytes, not 16-bit integers"),
+        (changed(keys=good.keys[:-1]), f"packed.keys: are {len(good.keys) - 1} bytes; their sizes are {len(good.keys)} together"),
+        (changed(records=b""), "packed.records: are 0 bytes; their sizes are 80 together"),
+        (changed(records=good.records[:40], record_sizes=good.record_sizes[:2]), "records: are 1, for 2 keys"),
     ):
-        assert not bulk_checks.are_whole_records([KEY] * 2, [whole, changed])
+        with pytest.raises(InvalidInputError) as refused:
+            waited(check_packed(rows, CLUSTER, NOW_MS))
+        assert str(refused.value) == message
+    with pytest.raises(InvalidInputError, match=f"keys: are {MAX_ENTRIES + 1}, over {MAX_ENTRIES}"):
+        waited(check_packed(packed_rows(CLUSTER, [KEY] * (MAX_ENTRIES + 1), [b""] * (MAX_ENTRIES + 1)), CLUSTER, NOW_MS))
 
 
 PIECES = st.sampled_from(
@@ -150,6 +223,10 @@ ANY_RECORDS = st.one_of(
 @given(st.lists(st.tuples(ANY_KEYS, ANY_RECORDS), max_size=6))
 @example([(b"\1n\1g\1\xc3", encode_record(PLAIN)), (b"\1n\1g\1\xa4", encode_record(PLAIN))])
 @example([(KEY, encode_record(PLAIN)), (b"\7default\1h", encode_record(PLAIN))])
+@example([(KEY, encode_record(record(1, topic="t"))[:-1] + b"\xc3"), (KEY, b"\xa4" + b"a" * 39)])
+@example([(KEY, HEAD.pack(0, 1, 5, NOW_MS, 1, 0, 1, 1) + "ä".encode()), (KEY, GOOD)])
+@example([(KEY, encode_record(PLAIN)), (b"", GOOD)])
+@example([(b"\1n\1g\1\xc3", GOOD), (b"\xa4", b"")])
 def test_no_bytes_but_keys_and_records_pass_and_both_ways_find_the_same(entries: list[tuple[bytes, bytes]]) -> None:
     """An accepted entry decodes to a valid one, and encodes to the same bytes (10)."""
     keys, records = [entry[0] for entry in entries], [entry[1] for entry in entries]

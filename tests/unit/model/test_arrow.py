@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from adapter.errors import InvalidInputError, StoreDamagedError
-from adapter.model.arrow import TIME_MAX_MS, as_bytes, decode_packed, decode_records, decode_seqs, encode_columns, encode_records
+from adapter.model.arrow import TIME_MAX_MS, as_bytes, as_sized, decode_packed, decode_records, decode_seqs, encode_columns
 from adapter.model.codec import encode_key, encode_record, pack_names
 from adapter.model.names import METADATA_MAX_BYTES
 from adapter.model.records import LONG_MAX, U64_MAX, OffsetKey, OffsetRecord
@@ -81,12 +81,18 @@ def test_columns_are_what_the_records_say(entries: list[Entry]) -> None:
     assert batch.to_pylist() == [as_row(*entry) for entry in entries]
 
 
+def encoded_rows(batch: pa.RecordBatch) -> tuple[list[bytes], list[bytes]]:
+    """Its keys and records."""
+    keys, records = encode_columns(batch)
+    return as_bytes(keys), as_bytes(records)
+
+
 @given(st.lists(st.tuples(KEYS, FITS), max_size=8))
 @example([(key("ü" * 127), record(3, topic="t", metadata="ä" * 2048)), (key("s"), record(LONG_MAX))])
 def test_what_fits_comes_back_as_the_same_bytes(entries: list[Entry]) -> None:
     """Decoding and encoding preserve the whole record."""
     keys, records = encoded(entries)
-    assert encode_records(decode_records(keys, records)) == (keys, records)
+    assert encoded_rows(decode_records(keys, records)) == (keys, records)
 
 
 @given(st.lists(st.tuples(KEYS, FITS), min_size=3, max_size=8), st.data())
@@ -96,7 +102,7 @@ def test_a_slice_of_a_batch_is_encoded_as_that_slice(entries: list[Entry], data:
     start = data.draw(st.integers(0, len(entries)))
     size = data.draw(st.integers(0, len(entries) - start))
     batch = decode_records(keys, records).slice(start, size)
-    assert encode_records(batch) == (keys[start : start + size], records[start : start + size])
+    assert encoded_rows(batch) == (keys[start : start + size], records[start : start + size])
 
 
 def test_a_slice_of_encoded_columns_is_that_slice() -> None:
@@ -117,7 +123,7 @@ def test_write_counters_come_back(found: list[tuple[OffsetRecord, int]]) -> None
 def test_a_write_counter_is_not_part_of_what_is_written() -> None:
     """A snapshot's records become the Meta Service's."""
     keys, records = encoded([(key(), record(5))], seq=77)
-    assert encode_records(decode_records(keys, records))[1] == [encode_record(record(5))]
+    assert encoded_rows(decode_records(keys, records))[1] == [encode_record(record(5))]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +195,7 @@ def test_what_a_record_cannot_hold_is_refused_by_its_column(column: str, value: 
     rows = [as_row(key(), record(1)), {**as_row(key(), record(1)), column: value}]
     columns = [pa.array([row[field.name] for row in rows], field.type) for field in RECORDS]
     with pytest.raises(InvalidInputError, match=problem):
-        encode_records(pa.RecordBatch.from_arrays(columns, names=RECORDS.names))
+        encoded_rows(pa.RecordBatch.from_arrays(columns, names=RECORDS.names))
 
 
 def columns(keys: list[bytes], records: list[bytes]) -> tuple[bytes, bytes, bytes, bytes]:
@@ -205,6 +211,15 @@ def test_columns_of_packed_rows_are_those_of_their_keys_and_records(entries: lis
     """The cluster is left out; sizes have 16 bits."""
     keys, records = encoded(entries)
     assert decode_packed(*columns(keys, records)).equals(decode_records(keys, records))
+
+
+@given(st.lists(st.tuples(KEYS, FITS), max_size=8), st.integers(0, 3))
+def test_rows_become_the_columns_of_packed_rows(entries: list[Entry], start: int) -> None:
+    """The names in front are part of each key; a slice becomes its own columns."""
+    keys, records = encoded(entries)
+    found = encode_columns(decode_records(keys, records), "cluster")
+    sized = [each for column in found for each in as_sized(column[start:])]
+    assert tuple(sized) == columns(keys[start:], records[start:])
 
 
 def test_damaged_packed_rows_are_an_error() -> None:

@@ -197,3 +197,47 @@ def test_slices_show_one_instant(tmp_path: Path) -> None:
     assert found == dict(ROWS)
     del slices
     store.close()
+
+
+def keys_between(db: Rdict, *keys: str) -> list[str] | None:
+    """The keys that `rows_between` finds, without their zeros in front."""
+    found = rocks.rows_between(db, [f"{key:>05}".encode() for key in keys])
+    assert not found or all(dict(ROWS)[key] == value for key, value in found.items())
+    return None if found is None else sorted(key.decode() for key in found)
+
+
+def test_the_rows_at_some_keys_are_found_with_one_look(tmp_path: Path) -> None:
+    """All that are there from the first to the last key, also if some of the keys are not."""
+    store = filled(tmp_path / "db")
+    assert keys_between(store.db, "00007", "00008", "00009") == ["00007", "00008", "00009"]
+    assert keys_between(store.db, "00007", "00007x", "00007y") == ["00007"]
+    assert keys_between(store.db, "00007a", "00007x") == []
+    assert keys_between(store.db, "x", "y") == []
+    assert keys_between(store.db, "00007") == ["00007"]
+    store.close()
+
+
+def test_rows_that_are_not_worth_a_look_are_not_read(tmp_path: Path) -> None:
+    """More rows than keys, another row in front, or many deleted ones: the look ends, and has not read on."""
+    store = filled(tmp_path / "db")
+    assert keys_between(store.db, "00007", "00009") is None
+    assert keys_between(store.db, "00006x", "00007", "00008") is None
+    for key, _ in ROWS[:2_000]:
+        store.db.delete(key)
+    assert keys_between(store.db, "00007", "00008") == []
+    assert keys_between(store.db, "00000", "01500") is None
+    store.close()
+
+
+def test_a_damaged_table_is_never_taken_for_an_empty_one(tmp_path: Path) -> None:
+    """Rows that cannot be read may be there."""
+    filled(tmp_path / "db").close()
+    (table,) = (tmp_path / "db").glob("*.sst")
+    data = bytearray(table.read_bytes())
+    data[len(data) // 2] ^= 1
+    table.write_bytes(data)
+    store = opened(tmp_path / "db")
+    lost = ROWS[len(list(store.db.keys()))][0].decode()
+    assert keys_between(store.db, lost, f"{lost}x") is None
+    assert keys_between(store.db, f"{lost}x", f"{lost}y") is None
+    store.close()

@@ -286,3 +286,19 @@ def test_a_check_goes_on_from_the_last_one() -> None:
     history.begin(A, (1, 7), at=3)
     with pytest.raises(ValueError, match="recorded at 3 s, after a check up to 7 s"):
         history.check()
+
+
+def test_what_is_sent_without_an_epoch_when_more_must_be_shown_is_never_seen() -> None:
+    """In none of the epochs below; in a larger one it may be, and where it, or the same value, was sent before as well."""
+    for early, seen, violations in ((None, (2, 1), 1), (None, (2, 9), 0), ((0, 1), (2, 1), 0), ((2, 1), (2, 1), 0)):
+        history = History()
+        history.begin(A, (2, 0), at=0)
+        if early:
+            history.begin(A, early, at=0)
+        slow = history.reading(keys=[A], at=0)
+        _write(history, (2, 5), at=1)
+        for offset in (1, 9):
+            history.begin(A, (0, offset), at=3)
+        history.begin(A, (2, 1), at=3)
+        slow.found({A: seen}, at=4)
+        assert len(history.check()) == violations

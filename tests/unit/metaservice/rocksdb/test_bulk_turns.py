@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from adapter.errors import DiskFullError
 from adapter.metaservice.bulk_checks import check
 from adapter.metaservice.engine import RawPage
 from adapter.metaservice.rocksdb import engine as rocksdb_engine
-from adapter.metaservice.rocksdb.engine import SLICE, RocksDbEngine
+from adapter.metaservice.rocksdb.engine import MERGE_SLICE, SLICE, RocksDbEngine
 from adapter.metaservice.scan_replies import values
 from adapter.model.codec import encode_key, encode_record, pack_names
 from adapter.model.records import SaveEntry
@@ -87,19 +88,19 @@ async def test_a_page_of_large_records_ends_early_and_goes_on(tmp_path: Path, mo
 async def test_a_merge_on_a_full_disk_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The part that was written stays; the same request then writes the rest."""
     async with opened(tmp_path) as engine:
-        put = engine._put
+        write, writes = engine._write_batch, count(1)
 
-        def fails_late(changes: dict[bytes, bytes], *more: Any) -> None:
-            if pack_names(CLUSTER) + KEYS[-1] in changes:
+        def fails_late(*batch: Any) -> None:
+            if next(writes) == len(KEYS) // MERGE_SLICE:
                 raise DiskFullError("full by the test")
-            put(changes, *more)
+            write(*batch)
 
         with monkeypatch.context() as patch:
-            patch.setattr(engine, "_put", fails_late)
+            patch.setattr(engine, "_write_batch", fails_late)
             with pytest.raises(DiskFullError):
                 await engine.merge(CLUSTER, KEYS, RECORDS)
         assert (stands(engine, KEYS[0]), stands(engine, KEYS[-1])) == (True, False)
-        assert await _kept(engine) == KEYS[:-SLICE]
+        assert await _kept(engine) == KEYS[:-MERGE_SLICE]
         assert (await engine.merge(CLUSTER, KEYS, RECORDS)).applied == len(KEYS)
         assert await _kept(engine) == KEYS
 

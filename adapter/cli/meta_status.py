@@ -1,47 +1,21 @@
-"""The commands `meta status` and `meta repair`: the stores of a Meta Service, and the repair of one that does not open."""
+"""The command `meta status`: the stores of a Meta Service."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
-import anyio
 import click
 import grpc
 import grpc.aio
 
 from adapter.cli import options, watch
-from adapter.cli.connection import CallError, Target
-from adapter.cli.output import Form, show_object, tell, when
-from adapter.errors import ConfigError
-from adapter.metaservice.config import MetaConfig
-from adapter.metaservice.process import HOUR_MS
-from adapter.metaservice.rocksdb.repair import repair as repair_store
+from adapter.cli.connection import CallError, Target, run
+from adapter.cli.output import Form, show_object, when
 from adapter.rpc import meta_grpc, meta_pb
-from adapter.runtime import logs
 from adapter.runtime.channels import open_channel
 from adapter.runtime.clocks import wall_ms
-from adapter.runtime.config import load
 from adapter.runtime.wording import counted
 
 TIMEOUT_S = 10.0
 _NOT_THERE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED}
-
-
-@click.command()
-@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="The Meta Service's TOML file.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-def repair(config: Path | None, *, yes: bool) -> None:
-    """Repair an embedded store that does not start. The Meta Service must not be running. The damaged store is kept.
-
-    Unreadable records are counted as lost, and the store's incarnation is raised, so that adapters push their offsets again.
-    """
-    settings = load(config, MetaConfig) if config else MetaConfig()
-    logs.setup(settings.log)
-    if settings.engine != "rocksdb":
-        raise ConfigError('engine: "etcd" keeps nothing here; an etcd cluster is repaired or restored by its own tools')
-    if not yes:
-        click.confirm(f"A new store of all that can be read will take the place of {settings.store.path}. Go on?", abort=True)
-    retention_ms = settings.tombstones.retention_hours * HOUR_MS
-    tell(repair_store(settings.store.path.absolute(), wall_ms() - retention_ms if retention_ms else 0))
 
 
 @click.command(cls=watch.WatchCommand)
@@ -52,7 +26,7 @@ def status(target: Target, form: Form, every_s: float | None) -> None:
     """Show a Meta Service's stores, their revisions, and what they lost. Exit code 1 when they ever lost a write."""
 
     def once() -> bool:
-        reply, difference_ms = anyio.run(_status, target)
+        reply, difference_ms = run(_status, target)
         show_object(form, _json(reply, difference_ms), _rows(reply, difference_ms))
         return not reply.HasField("loss")
 
