@@ -119,7 +119,7 @@ def test_openlineage_hears_of_the_jobs(tmp_path: Path) -> None:
     write_segment(tmp_path / "journal", commits(1, 3, 4), 0)
     (tmp_path / "job.toml").write_text(f"[lag]\njournals = ['{tmp_path / 'journal'}']\noutput = '{tmp_path / 'lag'}'\n")
     options = [f"--conf={name}={value}" for name, value in settings.items()]
-    lag = [ENTRY, "lag", "--available-now", "--config", tmp_path / "job.toml", "--master", "local[2]", *options]
+    lag: list[str | Path] = [ENTRY, "lag", "--available-now", "--config", tmp_path / "job.toml", "--master", "local[2]", *options]
     run(sys.executable, *lag, PYTHONPATH=str(ROOT))
     assert LagFiles(Place.of(tmp_path / "lag")).complete() == [0]
     (tmp_path / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
