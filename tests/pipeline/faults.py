@@ -18,7 +18,8 @@ from adapter.pipeline.places import Place
 IN_TASKS = ("in stage 1", "in stage 2", "files written")
 IN_DRIVER = ("before the manifest", "after the manifest", "while deleting")
 _FAULTS, _DONE, _DRIVER = "FAULTS", "FAULTS_DONE", "FAULTS_DRIVER"
-_CONF = "spark.python.daemon.module tests.pipeline.faulty_daemon\n"
+# A worker may take longer than 15 s to its first answer on a busy machine.
+_CONF = "spark.python.daemon.module tests.pipeline.faulty_daemon\nspark.python.authenticate.socketTimeout 5m\n"
 
 
 def environment(directory: Path, *faults: tuple[str, str]) -> Mapping[str, str]:
