@@ -17,23 +17,29 @@ BENCH_STAMP := $(VENV)/.installed-bench
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
 
+# Without --no-compile, pip compiles every module of every package; most are never imported, and the others are compiled when they are.
+PIP_FLAGS := --quiet --disable-pip-version-check --no-compile
+
 $(STAMP): requirements/dev.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	$(BIN)/pip install $(PIP_FLAGS) --require-hashes -r requirements/dev.lock
+	$(BIN)/pip install $(PIP_FLAGS) --no-build-isolation --no-deps --editable .
 	@touch $(STAMP)
 
-$(SPARK_STAMP): $(STAMP) requirements/spark.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/spark.lock
-	@touch $(SPARK_STAMP)
+# spark.lock has all of dev.lock in it: one pass of pip installs both.
+$(SPARK_STAMP): requirements/dev.lock requirements/spark.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install $(PIP_FLAGS) --require-hashes -r requirements/spark.lock
+	$(BIN)/pip install $(PIP_FLAGS) --no-build-isolation --no-deps --editable .
+	@touch $(STAMP) $(SPARK_STAMP)
 
 $(BENCH_STAMP): $(SPARK_STAMP) requirements/bench.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bench.lock
+	$(BIN)/pip install $(PIP_FLAGS) --require-hashes -r requirements/bench.lock
 	@touch $(BENCH_STAMP)
 
 $(RELEASE_STAMP): requirements/release.lock
 	$(PYTHON) -m venv $(RELEASE)
-	$(RELEASE)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/release.lock
+	$(RELEASE)/bin/pip install $(PIP_FLAGS) --require-hashes -r requirements/release.lock
 	@touch $(RELEASE_STAMP)
 
 setup: $(STAMP) ## Make the virtual environment with everything pinned
@@ -71,7 +77,8 @@ example: $(STAMP) ## Show a real consumer: NATS JetStream, kills, positions in t
 check: $(SPARK_STAMP) lint types ## The inner loop: format, lint, import contracts, types, unit tests; some three minutes
 	$(BIN)/python -m pytest --quiet --numprocesses=$(or $(JOBS),3) --dist=loadfile tests/unit tests/mutants
 
-test: $(SPARK_STAMP) tools lint types proto-check ## Run all checks: format, lint, types, generated code, tests
+test: $(SPARK_STAMP) ## Run all checks: format, lint, types, generated code, tests
+	@$(MAKE) --no-print-directory --jobs --output-sync tools lint types proto-check
 	$(BIN)/python -m pytest --numprocesses=$(or $(JOBS),4) --dist=loadfile -p tests.pipeline.spreading $(if $(COVERAGE),--cov --cov-report=) \
 	  $(if $(RERUNS),--reruns 1 --max-suite-reruns $(RERUNS) --rerun-show-tracebacks)
 
@@ -176,6 +183,7 @@ model: $(STAMP) ## Run the model test with random seeds: RUNS=5000 runs, on all 
 
 model-coverage: $(STAMP) ## Which decisions on the way of a commit RUNS=1000 runs of the model take, and which none takes
 	$(BIN)/python -m tests.model.decisions --runs $(or $(RUNS),1000) --lines
+
 .PHONY: exploration
 exploration: $(STAMP) ## Explore every interleaving of the fences and the rebalance in small scopes; takes an hour (SCOPE="small two")
 	PYTHONHASHSEED=0 $(BIN)/python -m tests.exploration $(foreach name,$(or $(SCOPE),full),--scope $(name))
@@ -202,7 +210,7 @@ DOCS := $(VENV)/docs
 DOCS_STAMP := $(DOCS)/.installed
 $(DOCS_STAMP): requirements/docs.lock
 	$(PYTHON) -m venv $(DOCS)
-	$(DOCS)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.lock
+	$(DOCS)/bin/pip install $(PIP_FLAGS) --require-hashes -r requirements/docs.lock
 	@touch $(DOCS_STAMP)
 
 .PHONY: docs

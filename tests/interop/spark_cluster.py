@@ -198,7 +198,7 @@ def test_executors_of_the_lag_job_that_are_killed_are_replaced(cluster: Cluster,
         section = f"journals = ['{tmp_path / 'journal'}']\noutput = '{tmp_path / name}'\nmax_files = 2\n"
         code, said = run(cluster, tmp_path, f"[lag]\n{section}", "lag", "--available-now", *options)
         assert code == 0, said
-    assert faults.happened(done) == ["files written", "in stage 1"]
+    assert faults.happened(done, "executor") == ["files written", "in stage 1"]
     calm, killed = (LagFiles(Place.of(tmp_path / name)) for name in ("calm", "killed"))
     assert calm.complete() == killed.complete() == [0, 1]
     for table in (*TABLES, STATE):

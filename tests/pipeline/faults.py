@@ -18,7 +18,8 @@ from adapter.pipeline.places import Place
 IN_TASKS = ("in stage 1", "in stage 2", "files written")
 IN_DRIVER = ("before the manifest", "after the manifest", "while deleting")
 _FAULTS, _DONE, _DRIVER = "FAULTS", "FAULTS_DONE", "FAULTS_DRIVER"
-_CONF = "spark.python.daemon.module tests.pipeline.faulty_daemon\n"
+# A worker may take longer than 15 s to its first answer on a busy machine.
+_CONF = "spark.python.daemon.module tests.pipeline.faulty_daemon\nspark.python.authenticate.socketTimeout 5m\n"
 
 
 def environment(directory: Path, *faults: tuple[str, str]) -> Mapping[str, str]:
@@ -28,9 +29,9 @@ def environment(directory: Path, *faults: tuple[str, str]) -> Mapping[str, str]:
     return {_FAULTS: json.dumps(faults), _DONE: str(directory), "SPARK_CONF_DIR": str(directory / "conf")}
 
 
-def happened(directory: Path) -> list[str]:
-    """The steps at which a fault has happened."""
-    return sorted(path.stem for path in directory.glob("*.done"))
+def happened(directory: Path, victim: str) -> list[str]:
+    """The steps at which this victim was killed."""
+    return sorted(path.stem for path in directory.glob(f"*.{victim}"))
 
 
 def install_in_worker() -> None:
@@ -81,13 +82,13 @@ def _after(step: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _fault(step: str) -> None:
     for wanted, victim in json.loads(os.environ[_FAULTS]):
-        if wanted == step and _first(step):
+        if wanted == step and _first(step, victim):
             _kill(victim)
 
 
-def _first(step: str) -> bool:
+def _first(step: str, victim: str) -> bool:
     try:
-        (Path(os.environ[_DONE]) / f"{step}.done").touch(exist_ok=False)
+        (Path(os.environ[_DONE]) / f"{step}.{victim}").touch(exist_ok=False)
     except FileExistsError:
         return False
     return True

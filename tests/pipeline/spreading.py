@@ -1,4 +1,4 @@
-"""How `make test` spreads tests over its workers: by file, but all that share the Spark session on one, and long ones first.
+"""How `make test` spreads tests over its workers: by file, but all that share the Spark session on one; unit tests fill the end.
 
 A plugin of pytest (`-p tests.pipeline.spreading`), for `--dist=loadfile`. It changes nothing of what is tested.
 """
@@ -14,27 +14,33 @@ SPARK = "Spark"
 # What takes longest in one piece: a worker that began it last would end long after the others.
 FIRST = (
     SPARK,
+    "tests/acceptance/test_benchmarks.py",
+    "tests/pipeline/test_session.py",
     "tests/pipeline/test_end_to_end.py",
-    "tests/pipeline/test_no_java.py",
     "tests/pipeline/test_connect.py",
     "tests/pipeline/test_plain_session.py",
     "tests/model/test_model.py",
     "tests/acceptance/test_demo.py",
 )
+# Files that take seconds each, most of them with many tests. xdist would begin with them, and end with files of a few slow tests.
+LAST = "tests/unit/"
 
 
 class Scheduling(LoadFileScheduling):  # type: ignore[misc]
-    """FIRST, then the files in xdist's order: those with more tests come first."""
+    """FIRST, then the files in xdist's order, those with more tests before others, and LAST."""
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
         return SPARK if shares_the_session(self.config.rootpath / file) else file
 
     def _assign_work_unit(self, node: Any) -> None:
-        scope = next((scope for scope in FIRST if scope in self.workqueue), None)
-        if scope:
-            self.workqueue.move_to_end(scope, last=False)
+        self.workqueue.move_to_end(min(self.workqueue, key=rank), last=False)
         super()._assign_work_unit(node)
+
+
+def rank(scope: str) -> int:
+    """The place of a file among others; of those with the same rank, xdist's order decides."""
+    return FIRST.index(scope) if scope in FIRST else len(FIRST) + scope.startswith(LAST)
 
 
 @cache

@@ -1,5 +1,7 @@
-"""Adapters under load with journals -> lag tables -> a crash -> snapshots -> reconcile --apply -> equal, by the commands."""
+"""Adapters under load with journals -> lag tables -> a crash -> snapshots -> reconcile --apply -> equal, as in the demo."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -8,7 +10,7 @@ import pytest
 from adapter.model.records import OffsetKey
 from adapter.testing.waiting import eventually
 from demo.pipeline_checks import Check, equal, every, key_of, newest, offsets_and_lag, rewinds, statuses, survived
-from demo.pipeline_fleet import Fleet, run
+from demo.pipeline_fleet import Driver, Fleet
 from demo.pipeline_load import Load, Way
 from demo.pipeline_scenario import below, clean, collect, held, write_config
 from demo.table import QueueOffset
@@ -19,14 +21,17 @@ OUTAGE_TICKS = 20
 FIRST = 1_000  # where every shard's log ends at first
 
 
-def job(directory: Path, *words: str) -> list[str]:
-    """Run a job in a separate process."""
-    return ["adapter.pipeline", *words, "--config", str(directory / "job.toml"), "--master", "local[2]"]
-
-
 def starts() -> list[tuple[QueueOffset, Way]]:
     """Four queues and their start positions, read by one group for each way of consuming."""
     return [(QueueOffset(f"g-{way.name.lower()}", "T", queue, FIRST), way) for way in Way for queue in range(4)]
+
+
+@asynccontextmanager
+async def session(fleet: Fleet, directory: Path) -> AsyncIterator[Driver]:
+    """The process of the jobs; it starts beside the load."""
+    write_config(fleet, directory / "report")
+    async with Driver.open(directory, print) as driver:
+        yield driver
 
 
 def right(check: Check) -> None:
@@ -71,8 +76,7 @@ async def test_journals_tell_the_lag_and_snapshots_repair_what_a_crash_left(
 ) -> None:
     """Offsets, heads, lag and rewinds are exactly those of the load; behind are exactly the keys of the adapter that was lost."""
     monkeypatch.setenv("JDK_JAVA_OPTIONS", SHORT_LIVED)
-    async with Fleet.open(tmp_path, 2, print) as fleet:
-        write_config(fleet, tmp_path / "report")
+    async with Fleet.open(tmp_path, 2, print) as fleet, session(fleet, tmp_path) as spark:
         load = Load(starts(), 2, stops_after=25, rewinds_after=100)
         await anyio.to_thread.run_sync(fleet.meta.start)
         await fleet.start_adapters()
@@ -80,7 +84,7 @@ async def test_journals_tell_the_lag_and_snapshots_repair_what_a_crash_left(
         for number in range(2):
             await collect(fleet, load, number)
 
-        await run(job(tmp_path, "lag", "--available-now"))
+        await spark.job("lag", "--available-now")
         tables = below(fleet) / "lag"
         right(offsets_and_lag(newest(tables / "shards"), load))
         right(rewinds(every(tables / "rewinds"), load))
@@ -97,7 +101,7 @@ async def test_journals_tell_the_lag_and_snapshots_repair_what_a_crash_left(
         behind = {key: offset for key, offset in kept.items() if remote[key] < offset}
         assert set(behind) == moving_keys(load)
 
-        await run(job(tmp_path, "reconcile", "--apply"))
+        await spark.job("reconcile", "--apply")
         found: dict[OffsetKey, int] = {}
         for row in every(below(fleet) / "reconcile" / "differences"):
             assert (row["kind"], row["remote_offset"]) == ("behind", remote[key_of(row)])

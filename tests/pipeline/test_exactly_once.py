@@ -1,4 +1,4 @@
-"""The lag job is killed with -9 at every step: its tables end up as those of an undisturbed run, to the byte."""
+"""The lag job is killed with -9 at every step, then its workers: its tables are those of an undisturbed run, to the byte."""
 
 import json
 import os
@@ -22,14 +22,17 @@ from adapter.pipeline.lag.files import STATE, TABLES, LagFiles
 from adapter.pipeline.places import Place
 from adapter.runtime.config import load
 from tests.pipeline import faults
+from tests.pipeline.jvm import SHORT_LIVED
 from tests.pipeline.segments import commits, journal_table, write_segment
 
+pytestmark = pytest.mark.timeout(1_800)  # six drivers, each with a JVM
 PATIENCE_S = 800.0
 BROKERS = ("a", "b/c")
 SEGMENTS = 5  # of each broker: as many batches, so that old ones are deleted
 GROUPS, SHARDS = 4, 3
 ROWS = len(BROKERS) * SEGMENTS * (5 * GROUPS * SHARDS + 1)
 KILLED = -signal.SIGKILL
+DRIVER_STEPS = ("in stage 1", "files written", *faults.IN_DRIVER)  # each in a life of its own
 
 
 def make_journal(root: Path) -> None:
@@ -56,8 +59,7 @@ class Run:
     def start(self, *wanted: tuple[str, str], master: str = "local[2,4]") -> int:
         """Run the job in its own process group, with its JVM and these faults; returns its exit code."""
         command = [sys.executable, "-m", "tests.pipeline.faulty_driver", "lag", "--config", str(self.config)]
-        options = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-        environment = {**os.environ, **options, **faults.environment(self.directory, *wanted)}
+        environment = {**os.environ, "JDK_JAVA_OPTIONS": SHORT_LIVED, **faults.environment(self.directory, *wanted)}
         with (
             self.config.with_suffix(".log").open("ab") as log,
             subprocess.Popen(
@@ -102,6 +104,16 @@ def calm(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
+@pytest.fixture(scope="module")
+def killed(calm: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run of six drivers: five are killed, each at another step; the last one reads to the end while its workers are killed."""
+    run = Run(tmp_path_factory.mktemp("killed"), "killed", calm.config.parent / "journal")
+    for step in DRIVER_STEPS:
+        assert run.start((step, "driver")) == KILLED, (step, run.log())
+    assert run.start(*((step, "worker") for step in faults.IN_TASKS)) == DONE, run.log()
+    return run
+
+
 def check(run: Run, calm: Run) -> None:
     """Compare all bytes; count all rows and rewinds of the journal; no file is left over."""
     expected, found = calm.contents(), run.contents()
@@ -116,22 +128,13 @@ def check(run: Run, calm: Run) -> None:
     assert run.unlisted() == set()
 
 
-@pytest.mark.timeout(1_800)  # six drivers, each with a JVM
-def test_a_driver_that_is_killed_at_every_step_writes_the_tables_of_an_undisturbed_one(calm: Run, tmp_path: Path) -> None:
+def test_a_driver_that_is_killed_at_every_step_writes_the_tables_of_an_undisturbed_one(killed: Run, calm: Run) -> None:
     """One step in each of its lives; the last one reads to the end."""
-    run = Run(tmp_path, "killed", calm.config.parent / "journal")
-    steps = ["in stage 1", "files written", *faults.IN_DRIVER]
-    for step in steps:
-        assert run.start((step, "driver")) == KILLED, (step, run.log())
-    assert faults.happened(run.directory) == sorted(steps)
-    assert run.start() == DONE, run.log()
-    check(run, calm)
+    assert faults.happened(killed.directory, "driver") == sorted(DRIVER_STEPS)
+    check(killed, calm)
 
 
-@pytest.mark.timeout(900)
-def test_tasks_whose_workers_are_killed_are_repeated(calm: Run, tmp_path: Path) -> None:
+def test_tasks_whose_workers_are_killed_are_repeated(killed: Run, calm: Run) -> None:
     """While they read, while they evaluate, and with half of their files written; what they wrote before counts for nothing."""
-    run = Run(tmp_path, "workers", calm.config.parent / "journal")
-    assert run.start(*((step, "worker") for step in faults.IN_TASKS)) == DONE, run.log()
-    assert faults.happened(run.directory) == sorted(faults.IN_TASKS)
-    check(run, calm)
+    assert faults.happened(killed.directory, "worker") == sorted(faults.IN_TASKS)
+    check(killed, calm)
