@@ -29,7 +29,7 @@ from adapter.model.snapshots import MANIFEST, Manifest
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.testing.processes import ServiceProcess, ended, free_port, meta_process
 from adapter.testing.waiting import eventually
-from tests.unit.helpers import key, record, tombstone
+from tests.unit.helpers import key, packed_rows, record, tombstone
 
 COUNT = 2_500
 HEAD = meta_pb.SnapshotOffsetDataReply(taken_at_ms=1)
@@ -44,8 +44,10 @@ def meta(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
         service.start()
         entries = {key(f"{at:05}"): record(at, committed_at_ms=1, metadata="\u00fc" * (at % 3)) for at in range(COUNT)}
         entries[LAST] = tombstone(1 << 32)
-        with closing(MetaCalls(MetaSection(endpoints=(service.address,)))) as calls:
-            calls.merge([encode_key(each) for each in entries], [encode_record(each) for each in entries.values()])
+        section = MetaSection(endpoints=(service.address,))
+        with closing(MetaCalls(section)) as calls:
+            keys, records = map(encode_key, entries), map(encode_record, entries.values())
+            calls.merge(packed_rows(section.cluster, [*keys], [*records]))
         yield service
 
 

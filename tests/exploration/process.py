@@ -233,7 +233,7 @@ class Process:
         loop = self._loop
         loop.run_for(0)
         for _ in range(_MAX_TURNS):
-            wakes = loop._scheduled[0].when() if loop._scheduled else math.inf
+            wakes = loop._scheduled[0][0] if loop._scheduled else math.inf
             if self.calls or self.ended or self.startable or wakes == math.inf:
                 break
             loop.now = max(loop.now, wakes)  # exactly: a timer that is due too early would be set again for ever

@@ -130,10 +130,11 @@ class Watch:
                     yield f"8: {running.broker.name} said that nothing is dirty, but {key} is {there.get(key)}, not {record}"
 
     def _serving_means_recovered(self, at: int) -> Iterator[str]:
-        """Invariant 9."""
+        """Invariant 9. Who noticed that the Meta Service lost something compares once more, and serves meanwhile."""
         running = self._world.brokers[at].running
         core = running.core if running else None
-        if running and core and running.state == State.SERVING and not core.recovery.report.done:
+        compares_again = core and core.meta.server_reports.comparisons
+        if running and core and running.state == State.SERVING and not core.recovery.report.done and not compares_again:
             yield f"9: {running.broker.name} serves and has not recovered"
 
 

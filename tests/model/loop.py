@@ -52,7 +52,7 @@ class Call(asyncio.TimerHandle):
 
     def cancel(self) -> None:
         self._cancelled = True
-        self._callback = self._args = None
+        self._callback = self._args = None  # type: ignore[assignment]  # as asyncio does
 
     def cancelled(self) -> bool:
         return self._cancelled

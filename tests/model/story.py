@@ -17,7 +17,7 @@ from tests.model.runs import Everything, quiet
 from tests.model.world import World
 
 DESIGN = Path(__file__).parents[2] / "DESIGN.md"
-STATES = {number: name for name, number in offsets_pb.StatusReply.State.items()}
+STATES: dict[int, str] = {number: name for name, number in offsets_pb.StatusReply.State.items()}
 
 Told = Callable[..., str]
 
@@ -126,7 +126,7 @@ class Story:
             method = getattr(world, name)
             if name in TOLD or (not name.startswith("_") and callable(method) and _is_step(type(world), name)):
                 setattr(world, name, self._telling(name, method))
-        world.pass_time = self._passing(world.pass_time)  # type: ignore[method-assign]
+        world.pass_time = self._passing(world.pass_time)  # type: ignore[method-assign, assignment]
 
     def _telling(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def told(*args: Any, **kwargs: Any) -> Any:
@@ -163,8 +163,8 @@ class Story:
     def _facts(self) -> Iterator[tuple[str, tuple[str, float | None]]]:
         world = self._world
         assert world
-        for (broker, key), (record, at) in world.model.here.items():
-            yield f"{broker} acknowledged {_keys([key])}", (_record(record), at)
+        for (name, key), (record, at) in world.model.here.items():
+            yield f"{name} acknowledged {_keys([key])}", (_record(record), at)
         for broker in world.brokers:
             held = self._held[broker.name] = held_by(broker, self._held.get(broker.name, NOTHING))
             for key in KEYS:
