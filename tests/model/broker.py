@@ -271,12 +271,16 @@ class Running(Process):
             self.demanding -= 1
             self._count_anew()
 
+    def was_compared(self, core: Core) -> bool:
+        """All keys were compared since the start. That they are compared once more, after a loss there, takes nothing back."""
+        return core.recovery.report.done or core.meta.server_reports.comparisons > 0
+
     def serving(self) -> Core:
         """The core, as any call but a commit gets it. Raises NotReadyError."""
         if self.sidecar is None:
             raise NotReadyError("not yet")
         core = self.sidecar.core()
-        if not (core.recovery.report.done or self.state == State.DEGRADED):
+        if not (self.was_compared(core) or self.state == State.DEGRADED):
             self.machine.violations.append(f"9: {self.broker.name} answers more than commits before it has recovered")
         return core
 

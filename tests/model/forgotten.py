@@ -110,16 +110,6 @@ class ForgetfulWatch(Watch):
                 yield f"tombstones: {key} in the Meta Service: {why}"
         yield from super()._nothing_goes_back_there(there)
 
-    def _what_is_clean_is_there(
-        self, at: int, stored: dict[OffsetKey, Stored], flushed_seq: int, there: dict[OffsetKey, OffsetRecord]
-    ) -> Iterator[str]:
-        yield from super()._what_is_clean_is_there(at, self._owed(at, stored), flushed_seq, there)
-
-    def _a_stop_leaves_nothing(
-        self, at: int, stored: dict[OffsetKey, Stored], there: dict[OffsetKey, OffsetRecord]
-    ) -> Iterator[str]:
-        yield from super()._a_stop_leaves_nothing(at, self._owed(at, stored), there)
-
     def _owed(self, at: int, stored: dict[OffsetKey, Stored]) -> dict[OffsetKey, Stored]:
         """Without what an adapter still has of what was forgotten."""
         name, excused = self._world.brokers[at].name, self._world.excused

@@ -6,7 +6,7 @@ noticed, what it says about clean keys is of the past: in that time nothing is h
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from adapter.model.codec import unpack_names
@@ -168,16 +168,6 @@ class LossyWatch(Watch):
         """Whatever an adapter held is there again."""
         for (name, key), held in self._world.held.items():
             raise BrokenError(f"lost: {name} has {held.record} of {key}; {self._world.service.standing(key)} is there")
-
-    def _what_is_clean_is_there(
-        self, at: int, stored: dict[OffsetKey, Stored], flushed_seq: int, there: dict[OffsetKey, OffsetRecord]
-    ) -> Iterator[str]:
-        yield from super()._what_is_clean_is_there(at, self._owed(at, stored), flushed_seq, there)
-
-    def _a_stop_leaves_nothing(
-        self, at: int, stored: dict[OffsetKey, Stored], there: dict[OffsetKey, OffsetRecord]
-    ) -> Iterator[str]:
-        yield from super()._a_stop_leaves_nothing(at, self._owed(at, stored), there)
 
     def _owed(self, at: int, stored: dict[OffsetKey, Stored]) -> dict[OffsetKey, Stored]:
         name, held = self._world.brokers[at].name, self._world.held
