@@ -81,7 +81,8 @@ class Forked:
     def send_signal(self, number: int) -> None:
         """Nothing when it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has ended since
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """SIGTERM."""

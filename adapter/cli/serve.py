@@ -6,13 +6,9 @@ from pathlib import Path
 import click
 
 from adapter.cli import options
-from adapter.metaservice import process as meta_process
-from adapter.metaservice.config import MetaConfig
 from adapter.runtime import logs
 from adapter.runtime.config import load_file
 from adapter.runtime.process import run_process
-from adapter.sidecar import process
-from adapter.sidecar.config import AdapterConfig
 
 
 @click.command()
@@ -22,6 +18,9 @@ def serve(config: Path | None) -> None:
 
     Exit code 0 after a complete stop; 1 when the start failed, or dirty offsets remain on disk for the next start.
     """
+    from adapter.sidecar import process  # noqa: PLC0415 - each of the two processes loads its own code alone
+    from adapter.sidecar.config import AdapterConfig  # noqa: PLC0415
+
     loaded = load_file(config, AdapterConfig) if config else None
     settings = loaded.settings if loaded else AdapterConfig()
     logs.setup(settings.log)
@@ -30,7 +29,10 @@ def serve(config: Path | None) -> None:
 
 def serve_meta(config: Path | None) -> None:
     """Run the Meta Service; does not return."""
+    from adapter.metaservice import process  # noqa: PLC0415
+    from adapter.metaservice.config import MetaConfig  # noqa: PLC0415
+
     loaded = load_file(config, MetaConfig) if config else None
     settings = loaded.settings if loaded else MetaConfig()
     logs.setup(settings.log)
-    sys.exit(run_process(lambda until: meta_process.run(settings, until, loaded=loaded)))
+    sys.exit(run_process(lambda until: process.run(settings, until, loaded=loaded)))

@@ -108,7 +108,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 self.now = max(self.now, timers[0][0])
             due = self.now + RESOLUTION_S
             while timers and timers[0][0] <= due:
-                ready.append(heapq.heappop(timers)[2])
+                when, _, call = heapq.heappop(timers)
+                self.now = max(self.now, when)  # what finds its time not come yet would set its timer again, for ever
+                ready.append(call)
             for _ in range(len(ready)):
                 run(ready.popleft())
 
