@@ -89,8 +89,8 @@ META_MUTANTS = (
     Mutant(
         "merge-beside-the-lock",
         "metaservice/rocksdb/engine.py",
-        "            async with self._saving:\n                values",
-        "            if True:\n                values",
+        "            async with self._saving:\n                self._merge_slice(",
+        "            if True:\n                self._merge_slice(",
         "a save that was decided before a merge is written over it",
         ("contract/test_bulk.py::test_a_merge_in_the_middle_of_a_long_save_is_not_undone",),
     ),
