@@ -1,6 +1,5 @@
 """What holds for all tests: Hypothesis has no time limits; what a command set up for logs ends with its test."""
 
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -13,10 +12,6 @@ settings.load_profile("untimed")
 
 @pytest.fixture(autouse=True)
 def logs_as_before() -> Iterator[None]:
-    """A command that runs in the process of the tests sets up the logs of that process.
-
-    Without it what a sidecar of the test logs goes to stderr, never into the output of a command.
-    """
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    """A command that runs in the process of the tests sets up the logs of that process."""
     yield
     structlog.reset_defaults()

@@ -1,6 +1,7 @@
 """Broadcast offsets as clients use them, over real gRPC, on a sidecar in this process; and the command that shows them."""
 
 import json
+import sys
 from pathlib import Path
 
 import anyio
@@ -8,6 +9,7 @@ import anyio.to_thread
 import grpc
 import grpc.aio
 import pytest
+import structlog
 from click.testing import CliRunner, Result
 
 from adapter.cli.groups_broadcast import broadcast
@@ -113,6 +115,7 @@ async def test_clients_of_a_group_that_is_written_through_wait_for_the_meta_serv
 
 async def test_the_command_shows_the_lowest_of_each_shard(directory: Path) -> None:
     """As a table and for a script; exit code 1 when there is nothing."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # not into the command's output
     async with serving(directory) as (sidecar, client):
         await client.commit_broadcast("g", "10.0.0.1@7", {"t/0": 5, "t/1": 6})
         await client.commit_broadcast("g", "fast", {"t/0": 9})
