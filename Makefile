@@ -122,7 +122,7 @@ linearizability: $(STAMP) ## Judge a history of the soak, and thousands broken o
 	$(BIN)/python -m tests.linearizability $(if $(SEED),--seed $(SEED))
 
 .PHONY: evidence evidence-page track-record
-evidence: $(SPARK_STAMP) ## Spend MINUTES=10 on random seeds of all machines of proof; docs/evidence.md shows the totals (ONLY="model soak")
+evidence: $(SPARK_STAMP) tools ## Spend MINUTES=10 on random seeds of all machines of proof; docs/evidence.md shows the totals (ONLY="model soak")
 	nice -n 15 $(BIN)/python -m tests.evidence --minutes $(or $(MINUTES),10) $(foreach name,$(ONLY),--only $(name))
 
 evidence-page: $(SPARK_STAMP) ## Draw docs/evidence.md from evidence/runs.jsonl, as every slice of make evidence does
