@@ -17,7 +17,9 @@ BENCH_STAMP := $(VENV)/.installed-bench
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
 
-# Without --no-compile, pip compiles every module of every package; most are never imported, and the others are compiled when they are.
+# Without --no-compile, pip compiles every module of every package; most are never imported, and the others are compiled when they
+# are. That has to be kept: with this variable set, as on some CI machines, every process would compile what it imports again.
+unexport PYTHONDONTWRITEBYTECODE
 PIP_FLAGS := --quiet --disable-pip-version-check --no-compile
 
 $(STAMP): requirements/dev.lock pyproject.toml
@@ -78,7 +80,7 @@ check: $(SPARK_STAMP) lint types ## The inner loop: format, lint, import contrac
 	$(BIN)/python -m pytest --quiet --numprocesses=$(or $(JOBS),3) --dist=loadfile tests/unit tests/mutants
 
 test: $(SPARK_STAMP) ## Run all checks: format, lint, types, generated code, tests
-	@$(MAKE) --no-print-directory --jobs --output-sync tools lint types proto-check
+	@$(MAKE) --no-print-directory --jobs --output-sync tools lint types proto-check collect
 	$(BIN)/python -m pytest --numprocesses=$(or $(JOBS),4) --dist=loadfile -p tests.pipeline.spreading $(if $(COVERAGE),--cov --cov-report=) \
 	  $(if $(RERUNS),--reruns 1 --max-suite-reruns $(RERUNS) --rerun-show-tracebacks)
 
@@ -88,6 +90,11 @@ coverage: ## The same, and show the lines that no test ran; takes half as long a
 
 tools: ## Install the Debian packages that the fault tests use
 	@sh tests/install-tools.sh
+
+# Compiles the tests and what they import, once: the workers of pytest would do it beside each other.
+.PHONY: collect
+collect: $(SPARK_STAMP)
+	@$(BIN)/python -m pytest --quiet --quiet --collect-only > $(VENV)/collected || { cat $(VENV)/collected; exit 1; }
 
 lint: $(STAMP) ## Check format, lint, and which package may import which
 	$(BIN)/ruff format --check --quiet . || { $(BIN)/ruff format --diff --quiet .; exit 1; }

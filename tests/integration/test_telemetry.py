@@ -181,6 +181,7 @@ async def test_a_collector_that_comes_back_gets_what_is_new(collector: Collector
 async def test_spans_that_wait_are_bounded_and_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The collector hangs: one export is under way, the queue is full, the rest is counted. The end does not wait for it."""
     monkeypatch.setattr(otlp, "EXPORT_S", 3_600.0)
+    monkeypatch.setattr(otlp, "SPANS_EVERY_MS", 3_600_000)  # else an export may begin with fewer than AT_ONCE
     with not_a_collector(b"") as address:
         telemetry = OtlpTelemetry(TelemetrySection.model_validate(to(address)), "b", CollectorRegistry())
         async with telemetry.running():
