@@ -1,4 +1,7 @@
-"""What holds for all tests: Hypothesis has no time limits; what a command set up for logs ends with its test."""
+"""What holds for all tests: Hypothesis has no time limits; what a command set up for logs ends with its test.
+
+Adapters and Meta Services are forks of a process that has imported them, since importing is most of what a start costs.
+"""
 
 from collections.abc import Iterator
 
@@ -6,6 +9,10 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from adapter.testing.processes import ServiceProcess
+from tests import forking
+
+ServiceProcess.by_default = forking.start
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 

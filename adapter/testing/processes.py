@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, ClassVar, Protocol
 
 import grpc
 import grpc.aio
@@ -20,6 +20,7 @@ from adapter.runtime.config import GrpcServerKind
 from adapter.testing.sidecars import server_setting
 from adapter.testing.waiting import PATIENCE_S
 
+PROGRAM = (sys.executable, "-m", "adapter")
 LISTENING, PORT_IN_USE = b"server.listening", b"cannot be listened on"  # in the log of our processes
 HEALTH_S = 10.0  # a process that is frozen does not answer; a busy one does, however late
 
@@ -74,7 +75,13 @@ class Launch(Protocol):
 
 @dataclass
 class ServiceProcess:
-    """A real `offset-adapter` process with its configuration file, its log, and its signals."""
+    """A real `offset-adapter` process with its configuration file, its log, and its signals.
+
+    `launched_by` is used instead of `prefix` and `program`; `by_default` for all services that differ in nothing from a plain
+    `python -m adapter`.
+    """
+
+    by_default: ClassVar[Launch | None] = None
 
     command: str
     directory: Path
@@ -83,9 +90,9 @@ class ServiceProcess:
     environment: Mapping[str, str] = field(default_factory=dict)
     prefix: Sequence[str] = ()
     descriptors: Sequence[int] = ()  # file descriptors that it gets besides its log
-    program: Sequence[str] = (sys.executable, "-m", "adapter")
+    program: Sequence[str] = PROGRAM
     socket: Path | None = None
-    launched_by: Launch | None = None  # instead of `prefix` and `program`
+    launched_by: Launch | None = None
     process: Started | None = None
     _seen: int = 0  # bytes of the log when the process was launched
 
@@ -120,6 +127,10 @@ class ServiceProcess:
         assert self.process is not None
         return self.process.pid
 
+    @property
+    def _is_special(self) -> bool:
+        return bool(self.prefix or self.environment or self.descriptors) or self.program != PROGRAM
+
     def launch(self) -> None:
         """Start it without waiting."""
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -128,8 +139,8 @@ class ServiceProcess:
         arguments, environment = [self.command, "--config", str(config)], {**os.environ, **self.environment}
         with self._log_file.open("ab") as log:
             self._seen = log.tell()
-            if self.launched_by:
-                self.process = self.launched_by(arguments, environment, log)
+            if launched_by := self.launched_by or (None if self._is_special else type(self).by_default):
+                self.process = launched_by(arguments, environment, log)
                 return
             self.process = subprocess.Popen(
                 [*self.prefix, *self.program, *arguments],
