@@ -14,6 +14,7 @@ SPARK = "Spark"
 # What takes longest in one piece: a worker that began it last would end long after the others.
 FIRST = (
     SPARK,
+    "tests/pipeline/test_exactly_once.py",
     "tests/acceptance/test_benchmarks.py",
     "tests/pipeline/test_session.py",
     "tests/pipeline/test_end_to_end.py",

@@ -6,21 +6,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
-from rich.console import Console
 
-from adapter.pipeline.config import JobConfig
-from adapter.pipeline.jobs import DONE, Switches
-from adapter.pipeline.lag import job as lag_job
+from adapter.pipeline.jobs import DONE
 from adapter.pipeline.lag.files import STATE, TABLES, LagFiles
 from adapter.pipeline.places import Place
-from adapter.runtime.config import load
 from tests.pipeline import faults
 from tests.pipeline.jvm import SHORT_LIVED
 from tests.pipeline.segments import commits, journal_table, write_segment
@@ -94,13 +88,12 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def calm(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """An undisturbed run, in this process."""
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """An undisturbed run."""
     directory = tmp_path_factory.mktemp("calm")
     make_journal(directory / "journal")
     run = Run(directory, "calm", directory / "journal")
-    switches = Switches(console=Console(file=StringIO()), available_now=True)
-    assert lag_job.run(spark, load(run.config, JobConfig), switches) == DONE
+    assert run.start() == DONE, run.log()
     return run
 
 

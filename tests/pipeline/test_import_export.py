@@ -6,6 +6,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
 
+import grpc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -200,10 +201,16 @@ def test_an_import_that_was_killed_is_completed_by_the_next(
     meta = BulkMeta()
     with serving(meta) as address:
         jobs = Jobs(spark, address, tmp_path)
-        meta.faults.extend([no_fault, no_fault, kill_the_caller])
+
+        def kill_and_go_down(merge: Callable[[], None], context: grpc.ServicerContext) -> None:
+            meta.down = True  # else the other tasks may have merged everything before Spark gives up
+            kill_the_caller(merge, context)
+
+        meta.faults.extend([no_fault, no_fault, kill_and_go_down])
         with pytest.raises(Exception, match="Python worker exited unexpectedly"):
             jobs.import_files(file, format="kafka-csv")
         assert 0 < len(meta.records) < MANY
+        meta.down = False
         assert not (tmp_path / "import" / "applied").exists()
         assert jobs.import_files(file, format="kafka-csv") == DONE
     assert {key.shard: record.offset for key, record in meta.records.items()} == {f"t/{number}": number for number in range(MANY)}
