@@ -22,6 +22,7 @@ from adapter.runtime.listener import GrpcServer
 from adapter.sidecar.config import AdapterConfig, WalSync
 from adapter.sidecar.engine.changes import Change, Forget, Standing
 from adapter.sidecar.engine.core import Core
+from adapter.sidecar.engine.recovery import RecoveryReport
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.process import Sidecar
 from adapter.sidecar.storage.store import LocalStore
@@ -37,6 +38,7 @@ METRICS = AdapterMetrics()  # one for all: nothing here reads them
 
 State = offsets_pb.StatusReply
 Submit = Callable[[Change], Coroutine[Any, Any, list[Standing]]]
+Comparing = Callable[[], Coroutine[Any, Any, RecoveryReport]]
 
 
 class Setup(NamedTuple):
@@ -215,6 +217,7 @@ class Running(Process):
         self.calls: set[asyncio.Task[None]] = set()
         self.grpc_server: Http2Server | None = None
         self._clients: dict[int, Client] = {}
+        self.compared = False  # all keys were; that they are once more, after a loss there, takes nothing back
         self.forgets = 0  # how often keys or members were forgotten
         self.dead = False
         self.stopping_since: float | None = None
@@ -271,16 +274,12 @@ class Running(Process):
             self.demanding -= 1
             self._count_anew()
 
-    def was_compared(self, core: Core) -> bool:
-        """All keys were compared since the start. That they are compared once more, after a loss there, takes nothing back."""
-        return core.recovery.report.done or core.meta.server_reports.comparisons > 0
-
     def serving(self) -> Core:
         """The core, as any call but a commit gets it. Raises NotReadyError."""
         if self.sidecar is None:
             raise NotReadyError("not yet")
         core = self.sidecar.core()
-        if not (self.was_compared(core) or self.state == State.DEGRADED):
+        if not (self.compared or self.state == State.DEGRADED):
             self.machine.violations.append(f"9: {self.broker.name} answers more than commits before it has recovered")
         return core
 
@@ -328,6 +327,7 @@ class Running(Process):
     def recovery_began(self, core: Core) -> None:
         """Remember what the Meta Service holds: the recovery has to find at least this (9)."""
         core.committer.submit = self._watching(core.committer.submit)  # type: ignore[assignment,method-assign]
+        core.recovery.run = self._compared(core.recovery.run)  # type: ignore[method-assign]
         found = ((key, self.machine.service.standing(key)) for key in self.machine.keys)
         self._before = {key: record for key, record in found if record and core.store.get(key)}
 
@@ -339,6 +339,14 @@ class Running(Process):
             return await submit(change)
 
         return watched
+
+    def _compared(self, run: Comparing) -> Comparing:
+        async def compared() -> RecoveryReport:
+            report = await run()
+            self.compared = True
+            return report
+
+        return compared
 
     def recovery_ended(self, core: Core) -> None:
         """Invariant 9: every local key was compared, so none is below what the Meta Service held when it began."""

@@ -137,8 +137,7 @@ class Watch:
     def _serving_means_recovered(self, at: int) -> Iterator[str]:
         """Invariant 9."""
         running = self._world.brokers[at].running
-        core = running.core if running else None
-        if running and core and running.state == State.SERVING and not running.was_compared(core):
+        if running and running.core and running.state == State.SERVING and not running.compared:
             yield f"9: {running.broker.name} serves and has not recovered"
 
 
