@@ -73,6 +73,11 @@ class Launch(Protocol):
         """Start it without waiting."""
 
 
+def executed(arguments: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> Started:
+    """A Launch by `python -m adapter`, whatever is the default."""
+    return subprocess.Popen([*PROGRAM, *arguments], stdout=output, stderr=output, env=environment)
+
+
 @dataclass
 class ServiceProcess:
     """A real `offset-adapter` process with its configuration file, its log, and its signals.

@@ -18,7 +18,7 @@ from adapter.runtime.clocks import wall_ms
 from adapter.testing.broker_log import MemoryLog
 from adapter.testing.broker_log import serving as serving_log
 from adapter.testing.fake_meta import FakeMeta
-from adapter.testing.processes import ServiceProcess, adapter_process, ended
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, executed
 from tests.integration.helpers import PATIENCE_S, rpc, serving, wait_until
 
 pytestmark = pytest.mark.usefixtures("grpc_server")
@@ -320,6 +320,7 @@ def test_lag_is_there_after_a_kill_and_refused_while_the_adapter_recovers(direct
 def test_without_lag_numpy_is_not_loaded(directory: Path, meta: ServiceProcess) -> None:
     """Nor anything else of it."""
     adapter = adapter_process(directory, meta.address, extra="[lag]\nshards = 0")
+    adapter.launched_by = executed  # a fork has everything loaded
     with ended(adapter):
         adapter.start()
         with rpc(adapter.address) as stubs:
