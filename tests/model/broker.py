@@ -322,6 +322,9 @@ class Running(Process):
                 self.machine.violations.append(f"{self.broker.name}: the process ended with {error!r}")
 
     async def _open(self, config: AdapterConfig, *, only: bytes | None) -> LocalStore:  # noqa: ARG002 - as `Opening` says
+        if self.dead:  # the failure of its store took the place of the cancellation
+            self.task.cancel()
+            await asyncio.Event().wait()
         return self.broker.opening(self)
 
     def recovery_began(self, core: Core) -> None:

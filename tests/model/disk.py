@@ -33,6 +33,7 @@ class Platter:
         self.failing_syncs = 0
         self._dropped = 0
         self.version = 0  # changes with the contents
+        self._removed: set[bytes] = set()
 
     @property
     def unsynced(self) -> int:
@@ -48,7 +49,13 @@ class Platter:
         """To the kernel."""
         self.version += 1
         _apply(self.contents, changes)
+        self._removed.update(key for key, value in changes if value is None)
         self._unsynced.append(changes)
+
+    def take_removed(self) -> set[bytes]:
+        """The keys that were removed since this was asked last, whether or not they were written again."""
+        removed, self._removed = self._removed, set()
+        return removed
 
     def synced(self, batches: int) -> None:
         """The oldest unsynced batches are durable now, unless a sync has failed: then this one proves nothing."""

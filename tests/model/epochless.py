@@ -163,6 +163,7 @@ class EpochlessWorld(World):
 
     service_type = EpochlessService
     broker_type = EpochlessBroker
+    keeps_times = False
     service: EpochlessService
 
     def __init__(self, seed: int, setups: Sequence[Setup]) -> None:

@@ -4,7 +4,8 @@ What is promised then (docs/design/epochs.md, Tombstones):
 
 - nothing comes back that no adapter held when its tombstone was forgotten: not from a flush, a load, a repeated call;
 - an adapter that held a live offset of it may bring that one back, exactly as it held it, and nothing else;
-- a tombstone that the Meta Service has forgotten does not come back: it would hide what was committed since.
+- a tombstone that the Meta Service has forgotten does not come back: it would hide what was committed since; but one that an
+  adapter took up, and had not sent by then.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,7 @@ class ForgetfulWorld(World):
         super().__init__(seed, setups)
         self.forgot_ms: dict[OffsetKey, int] = {}  # when the tombstone of a key was forgotten last
         self.held: dict[OffsetKey, set[tuple[tuple[int, int], int]]] = {}  # live positions and times that adapters had then
+        self.unsent: dict[OffsetKey, set[tuple[tuple[int, int], int]]] = {}  # the same of tombstones that one had not sent then
         self.excused: dict[tuple[str, OffsetKey], int] = {}  # the write that an adapter had of it then, clean or not
 
     def time_passes(self) -> None:
@@ -62,15 +64,19 @@ class ForgetfulWorld(World):
 
     def _note(self, key: OffsetKey, tombstone: OffsetRecord) -> None:
         self.forgot_ms[key] = self.now_ms()
-        self.held[key] = set()
+        self.held[key], self.unsent[key] = set(), set()
         self.model.there.pop(key, None)
         self.model.moved.pop(key, None)
         for broker in self.brokers:
             stored = held_by(broker).stored.get(key)
             if stored:
                 self.excused[broker.name, key] = stored.seq
+                core = broker.core()
                 # Of unknown epoch it comes back in the first one.
-                self.held[key] |= {((max(stored.record.epoch, 1), stored.record.offset), stored.record.committed_at_ms)}
+                found = ((max(stored.record.epoch, 1), stored.record.offset), stored.record.committed_at_ms)
+                self.held[key].add(found)
+                if core and key in core.dirty:
+                    self.unsent[key].add(found)
             owed = self.model.here.get((broker.name, key))
             if owed and owed.record.position <= tombstone.position:
                 del self.model.here[broker.name, key]
@@ -82,16 +88,6 @@ class ForgetfulWorld(World):
         forgot_ms = self.forgot_ms
         owed = {key: record for key, record in promised.items() if record.committed_at_ms >= forgot_ms.get(key, 0) - DAY_MS}
         super()._expect_there(owed, why)
-
-    def came_back(self, key: OffsetKey, record: OffsetRecord) -> str:
-        """Why this record must not stand, since it is from before the tombstone of its key was forgotten; empty if it may."""
-        if record.committed_at_ms >= self.forgot_ms.get(key, 0) - DAY_MS:
-            return ""
-        if not record.live:
-            return f"the tombstone {record} was forgotten"
-        if ((max(record.epoch, 1), record.offset), record.committed_at_ms) not in self.held[key]:
-            return f"{record} is from before a tombstone that was forgotten, and nobody had it then: {self.held[key]}"
-        return ""
 
 
 class ForgetfulWatch(Watch):
@@ -106,9 +102,20 @@ class ForgetfulWatch(Watch):
 
     def _nothing_goes_back_there(self, there: dict[OffsetKey, OffsetRecord]) -> Iterator[str]:
         for key, record in there.items():
-            if why := self._world.came_back(key, record):
+            if why := self._came_back(key, record):
                 yield f"tombstones: {key} in the Meta Service: {why}"
         yield from super()._nothing_goes_back_there(there)
+
+    def _came_back(self, key: OffsetKey, record: OffsetRecord) -> str:
+        """Why this record must not stand, since it is from before the tombstone of its key was forgotten; empty if it may."""
+        if record.committed_at_ms >= self._world.forgot_ms.get(key, 0) - DAY_MS:
+            return ""
+        found = ((max(record.epoch, 1), record.offset), record.committed_at_ms)
+        if not record.live and found not in self._world.unsent[key]:
+            return f"the tombstone {record} was forgotten"
+        if record.live and found not in self._world.held[key]:
+            return f"{record} is from before a tombstone that was forgotten, and nobody had it then: {self._world.held[key]}"
+        return ""
 
     def _owed(self, at: int, stored: dict[OffsetKey, Stored]) -> dict[OffsetKey, Stored]:
         """Without what an adapter still has of what was forgotten."""

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from adapter.model.codec import encode_key
 from adapter.model.records import OffsetKey, OffsetRecord, is_deleted, meet, taken_up
 from adapter.sidecar.storage.write_batch import Stored
 from tests.model.broker import State
@@ -36,7 +37,8 @@ class Watch:
             held = self._held[broker.name] = held_by(broker, self._held.get(broker.name, NOTHING))
             stored = held.stored
             problems += self._what_was_acknowledged_is_here(broker.name, stored, there)
-            problems += self._nothing_goes_back_here(broker.name, stored, lost=broker.name in losses)
+            removed = broker.platter.take_removed()
+            problems += self._nothing_goes_back_here(broker.name, stored, removed, lost=broker.name in losses)
             owed = self._owed(at, stored)
             problems += self._what_is_clean_is_there(at, owed, held.flushed_seq, there)
             problems += self._a_reset_is_not_undone(broker.name, {key: found.record for key, found in stored.items()})
@@ -64,11 +66,15 @@ class Watch:
             if (found is None or known(found) < known(record)) and (here is None or known(here) < known(record)):
                 yield f"1: {name} acknowledged {record} of {key}; {here} is here and {there.get(key)} there"
 
-    def _nothing_goes_back_here(self, name: str, stored: dict[OffsetKey, Stored], *, lost: bool) -> Iterator[str]:
+    def _nothing_goes_back_here(
+        self, name: str, stored: dict[OffsetKey, Stored], removed: set[bytes], *, lost: bool
+    ) -> Iterator[str]:
         """Invariant 2, locally. What was removed, or lost by a power cut (see 1), begins anew."""
         for key in KEYS:
             found = stored[key].record.position if key in stored else None
             before = self._here.pop((name, key), None)
+            if encode_key(key) in removed:
+                before = None
             if found is not None:
                 self._here[name, key] = found
                 if before is not None and found < before and found[0] and not lost:

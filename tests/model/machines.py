@@ -41,6 +41,7 @@ class Machines:
     model_type: ClassVar[type[Model]] = Model
     service_type: ClassVar[type[Service]] = Service
     broker_type: ClassVar[type[Broker]] = Broker
+    keeps_times: ClassVar[bool] = True  # the Meta Service
 
     def __init__(self, seed: int, setups: Sequence[Setup]) -> None:
         backoff.jitter.seed(seed)
@@ -193,7 +194,8 @@ class Machines:
             there = self.service.standing(key)
             # Of unknown epoch it began anew here, after a hand-over or an expiry; what was here is there, with its time.
             began_anew = found is None or found.epoch == 0
-            as_late = there and (there.position, there.committed_at_ms) >= (known(record), record.committed_at_ms)
+            owed_ms = record.committed_at_ms if self.keeps_times else 0
+            as_late = there and (there.position, there.committed_at_ms) >= (known(record), owed_ms)
             if began_anew and there and as_late and stands_in(there, record):
                 continue
             if broker.wal_sync == "always":

@@ -105,10 +105,9 @@ def first_failure(root: Path, tests: Iterable[str]) -> str:
     return found[1]
 
 
-def judge(base: Path, mutant: Mutant | None, runs: int) -> Verdict:
-    """Run the checks on a mutant; None: on the code as it is, with the tests of all mutants."""
+def judge(base: Path, mutant: Mutant | None, tests: Iterable[str], runs: int) -> Verdict:
+    """Run the model and these tests on a mutant; None: on the code as it is."""
     name = mutant.name if mutant else "(no bug)"
-    named = mutant.tests if mutant else dict.fromkeys(test for each in MUTANTS for test in each.tests)
     started = time.monotonic()
     caught_by, broken = "", ""
     with private_copy(base) as root:
@@ -116,7 +115,7 @@ def judge(base: Path, mutant: Mutant | None, runs: int) -> Verdict:
             if mutant:
                 apply(mutant, root)
             check_import(root)
-            caught_by = (broken_in_the_model(root, runs) if runs else "") or first_failure(root, named)
+            caught_by = (broken_in_the_model(root, runs) if runs else "") or first_failure(root, tests)
         except subprocess.TimeoutExpired:
             caught_by = f"no end within {LIMIT_S:g} s"
         except (RuntimeError, ValueError) as error:
@@ -130,7 +129,7 @@ def judge_all(base: Path, mutants: Sequence[Mutant], runs: int, console: Console
     verdicts: dict[str, Verdict] = {}
     with Progress(*columns, console=console) as progress, ThreadPoolExecutor(JOBS) as pool:
         bar = progress.add_task("mutants", total=len(mutants))
-        for future in as_completed([pool.submit(judge, base, mutant, runs) for mutant in mutants]):
+        for future in as_completed([pool.submit(judge, base, mutant, mutant.tests, runs) for mutant in mutants]):
             verdict = future.result()
             verdicts[verdict.name] = verdict
             progress.console.print(f"{verdict.name}: {_said(verdict)} ({verdict.seconds:.0f} s)")
@@ -168,7 +167,7 @@ def main(names: tuple[str, ...], runs: int) -> None:
     mutants = [mutant for mutant in MUTANTS if not names or mutant.name in names]
     with private_copy(ROOT) as base:
         console.print("First without a bug: all checks have to pass.")
-        sound = judge(base, None, runs)
+        sound = judge(base, None, dict.fromkeys(test for mutant in mutants for test in mutant.tests), runs)
         if sound.caught_by or sound.broken:
             raise click.ClickException(f"without any bug: {sound.caught_by or sound.broken}")
         verdicts = judge_all(base, mutants, runs, console)

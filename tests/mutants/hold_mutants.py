@@ -3,6 +3,8 @@
 from tests.mutants.mutant import Mutant
 
 HOLDS = "unit/sidecar/engine/test_holds.py::"
+EXPIRY = "unit/sidecar/engine/test_expiry.py::"
+FORGOTTEN = "model/test_forgotten.py::"
 WATCH = "integration/test_watch.py::"
 
 HOLD_MUTANTS = (
@@ -61,6 +63,46 @@ HOLD_MUTANTS = (
         "                self._stage(key, before._replace(epoch=taken_up(before.epoch)), clean=True)",
         "what a reader has taken up is held again at the next broker, and is lost with this disk",
         (f"{HOLDS}test_a_read_of_the_store_ends_the_hold",),
+    ),
+    Mutant(
+        "past-tombstone-is-taken-up",
+        "sidecar/engine/reads.py",
+        " and not self._tombstones.is_past(record)]",
+        "]",
+        "a tombstone that the Meta Service has forgotten comes back by a read, and hides what was committed since",
+        (f"{FORGOTTEN}test_an_adapter_that_runs_takes_up_no_tombstone_that_was_forgotten",),
+    ),
+    Mutant(
+        "load-buries-what-began-anew",
+        "sidecar/engine/group_loader.py",
+        "            if past := self._past(some):\n",
+        "            if (past := self._past(some)) and not some:\n",
+        "the same by any load: an acknowledged commit of another adapter is deleted",
+        (f"{EXPIRY}test_a_load_forgets_a_tombstone_that_the_meta_service_has_forgotten",),
+    ),
+    Mutant(
+        "sweep-takes-the-page-at-its-word",
+        "sidecar/engine/expiry.py",
+        "            still = [key for key, record in found if record and self._tombstones.is_past(record)]\n",
+        "            still = [key for key, record in found if record]\n",
+        "a commit that came over a dirty tombstone while the sweep waited for a flush is removed",
+        (f"{EXPIRY}test_what_was_committed_over_a_tombstone_meanwhile_stays",),
+    ),
+    Mutant(
+        "sweep-forgets-while-a-flush-has-it",
+        "sidecar/engine/expiry.py",
+        "        async with self._flusher.paused():  # what a flush has taken is dirty again behind it\n            found",
+        "        if True:\n            found",
+        "a tombstone that could not be sent for days is sent when the Meta Service is back, and hides what was committed since",
+        (f"{FORGOTTEN}test_a_take_up_that_could_not_be_sent_for_long_is_not_sent_any_more",),
+    ),
+    Mutant(
+        "tombstone-is-past-while-it-holds",
+        "sidecar/engine/tombstones.py",
+        "        age_ms = max(TOMBSTONE_MS, self._holds.hold_ms)\n",
+        "        age_ms = TOMBSTONE_MS\n",
+        "a delete that is held for an hour holds nothing after ten minutes where the Meta Service is away",
+        (f"{EXPIRY}test_a_tombstone_stays_for_as_long_as_it_may_hold",),
     ),
     Mutant(
         "hold-never-ends",

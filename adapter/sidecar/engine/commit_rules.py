@@ -77,7 +77,7 @@ class Holds:
     """For how long a reset, delete or clone that nobody has taken up stops commits without an epoch (`records.is_held`)."""
 
     def __init__(self, hold_ms: int = HOLD_MS, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
-        self._hold_ms = hold_ms
+        self.hold_ms = hold_ms
         self._now_ms = now_ms
         self.on = hold_ms > 0  # off: a reset begins as one that is taken up
 
@@ -85,7 +85,7 @@ class Holds:
         """Until when a record is held; 0 when it is not, or not any more."""
         if record is None or not is_held(record.epoch):
             return 0
-        until_ms = record.committed_at_ms + self._hold_ms
+        until_ms = record.committed_at_ms + self.hold_ms
         return until_ms if self._now_ms() <= until_ms else 0
 
     def stops(self, record: OffsetRecord | None) -> bool:

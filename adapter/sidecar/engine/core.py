@@ -35,6 +35,7 @@ from adapter.sidecar.engine.reads import OffsetReader
 from adapter.sidecar.engine.recovery import Recovery
 from adapter.sidecar.engine.renewal import Renewal
 from adapter.sidecar.engine.resets import Resets
+from adapter.sidecar.engine.tombstones import Tombstones
 from adapter.sidecar.engine.watching import Watches
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.metrics import AdapterMetrics
@@ -134,7 +135,8 @@ async def running_core(
     journal.sees(bounds)
     holds = Holds(config.reset.hold_seconds * 1000, clocks.now_ms)
     committer = Committer(store, dirty, clocks.monotonic, journal, holds)
-    loader = GroupLoader(store, committer, meta)
+    tombstones = Tombstones(meta, holds, clocks.now_ms)
+    loader = GroupLoader(store, dirty, committer, meta, tombstones)
     saver = Saver(meta, ShardLabels(config.meta.shard_names, config.meta.topics))
     flusher = Flusher(config.flush, store, dirty, committer, saver, metrics, clocks, journal, spans)
     write_through = WriteThrough(committer, store, saver, metrics, journal, uncompared=lambda _: not flusher.tracks_all)
@@ -144,14 +146,14 @@ async def running_core(
         committer,
         flusher,
         meta,
+        tombstones,
         batch_keys=config.recovery.batch_keys,
         clock=clocks.monotonic,
-        now_ms=clocks.now_ms,
     )
     large = LargeCalls()
     groups = Groups(store, dirty, large)
     router = Router(config, loader, committer, write_through)
-    reader = OffsetReader(store, committer, loader, large)
+    reader = OffsetReader(store, committer, loader, large, tombstones)
     broadcasts = Broadcasts(config.expiry, store, groups, loader, reader, router, clocks.now_ms)
     expiry = Expiry(
         config.expiry, store, dirty, groups, broadcasts, committer, flusher, meta, metrics, clocks.now_ms, journal=journal

@@ -14,7 +14,7 @@ from adapter.errors import AdapterError, ContendedError, TransientError
 from adapter.meta.client import MetaClient
 from adapter.meta.store_marks import SKEW_HELP
 from adapter.model.codec import group_prefix
-from adapter.model.records import GroupKey, OffsetKey, expired, is_old_tombstone
+from adapter.model.records import GroupKey, OffsetKey, expired
 from adapter.runtime import logs
 from adapter.runtime.live import Live
 from adapter.sidecar.config import ExpirySection
@@ -24,6 +24,7 @@ from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.groups import PAGE_KEYS, GroupRow, Groups
+from adapter.sidecar.engine.tombstones import Tombstones
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.journal.notes import Moved
 from adapter.sidecar.metrics import AdapterMetrics
@@ -36,9 +37,6 @@ audit = logs.audit()
 HOUR_MS = 3_600_000
 PAUSE_S = 0.05  # after each call to the Meta Service: at most 20 a second, however many groups expire at once
 LOOKED_AT = 500  # groups between two pauses of a sweep that finds nothing
-# Longer than a commit is in flight, and shorter than any retention of the Meta Service: a tombstone that only this adapter
-# still had could bury what was committed since.
-TOMBSTONE_MS = 600_000
 
 
 class Expiry:
@@ -69,6 +67,7 @@ class Expiry:
         self._meta = meta
         self._metrics = metrics
         self._now_ms = now_ms
+        self._tombstones = Tombstones(meta, committer.holds, now_ms)
         self._pause_s = pause_s
         self._journal = journal
         self._last_logged = ""
@@ -172,15 +171,23 @@ class Expiry:
             await self._committer.submit(Reconcile([(stored.key, None) for stored in page if stored.record.live]))
 
     async def _forget_tombstones(self, group: GroupKey) -> None:
-        before_ms = self._now_ms() - TOMBSTONE_MS
         async for page, _ in self._pages(group):
-            old = [key for key, record, _ in page if is_old_tombstone(record, before_ms)]
-            clean = [key for key in old if key not in self._dirty]
-            if not clean:
-                continue
+            past = [key for key, record, _ in page if self._tombstones.is_past(record)]
+            clean = [key for key in past if key not in self._dirty]
             # What was committed over meanwhile leaves the others of its page to the next sweep.
             with suppress(ContendedError):
-                await self._committer.submit(Forget(clean))
+                if clean:
+                    await self._committer.submit(Forget(clean))
+            if len(clean) < len(past):
+                await self._forget_unsent(past)
+
+    async def _forget_unsent(self, past: Sequence[OffsetKey]) -> None:
+        """Remove those of these that are still tombstones, also where they are dirty, as after days without the Meta Service."""
+        async with self._flusher.paused():  # what a flush has taken is dirty again behind it
+            found = ((key, self._store.get(key)) for key in past)
+            still = [key for key, record in found if record and self._tombstones.is_past(record)]
+            if still:
+                await self._committer.submit(Forget(still, gone=True))
 
     async def _pages(self, group: GroupKey) -> AsyncIterator[tuple[list[Stored], bool]]:
         """The records of a group, a page at a time; True with the last one."""

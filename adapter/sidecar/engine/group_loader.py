@@ -10,12 +10,14 @@ import structlog
 
 from adapter.errors import AdapterError, ContendedError, MetaUnavailableError, NotReadyError, TimedOutError
 from adapter.meta.client import KEYS_AT_ONCE, LOAD_ROWS, GroupsPage, MetaClient
-from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord, is_deleted
+from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord, is_deleted, meet
 from adapter.runtime.coalescing import Coalescer
 from adapter.runtime.retry import retrying
 from adapter.runtime.slices import in_slices
-from adapter.sidecar.engine.changes import Columns, Commit, Load
+from adapter.sidecar.engine.changes import Columns, Commit, Forget, Load
 from adapter.sidecar.engine.committer import Committer
+from adapter.sidecar.engine.dirty import DirtyKeys
+from adapter.sidecar.engine.tombstones import Tombstones
 from adapter.sidecar.storage.store import LocalStore
 
 R = TypeVar("R")
@@ -65,10 +67,14 @@ class GroupLoader:
     before it failed stays: it is merged.
     """
 
-    def __init__(self, store: LocalStore, committer: Committer, meta: MetaClient) -> None:
+    def __init__(
+        self, store: LocalStore, dirty: DirtyKeys, committer: Committer, meta: MetaClient, tombstones: Tombstones
+    ) -> None:
         self._store = store
+        self._dirty = dirty
         self._committer = committer
         self._meta = meta
+        self._tombstones = tombstones
         self._recovering = False
         self._large: set[GroupKey] = set()
         self._for_commits: Coalescer[Wanted, None] = Coalescer(self._load_for_commits, max_items=LOAD_GROUPS)
@@ -300,6 +306,18 @@ class GroupLoader:
         self, groups: Sequence[GroupKey], entries: Sequence[tuple[OffsetKey, OffsetRecord | None]], forgets: int
     ) -> None:
         async for some in in_slices(entries):
+            if past := self._past(some):
+                await self._committer.submit(Forget(past))
+                raise ContendedError("tombstones that the Meta Service has forgotten were removed: their groups are loaded again")
             self._committer.apply(Load((), some, forgets))
         # Only now: a group is loaded when all its pages are adopted, and nothing of it was removed since the first was asked for.
         await self._committer.submit(Load(groups, (), forgets))
+
+    def _past(self, entries: Sequence[tuple[OffsetKey, OffsetRecord | None]]) -> list[OffsetKey]:
+        """The keys that are past tombstones here, and less in the Meta Service."""
+        past = []
+        for key, found in entries:
+            here = self._store.get(key) if found else None
+            if found and here and self._tombstones.is_past(here) and meet(here, found) != found and key not in self._dirty:
+                past.append(key)
+        return past

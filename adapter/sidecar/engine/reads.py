@@ -12,6 +12,7 @@ from adapter.runtime.slices import others
 from adapter.sidecar.engine.changes import TakeUp
 from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.group_loader import GroupLoader, Wanted
+from adapter.sidecar.engine.tombstones import Tombstones
 from adapter.sidecar.storage.store import LocalStore
 
 R = TypeVar("R")
@@ -27,11 +28,14 @@ GROUP_ROWS = 5  # that looking for a group takes as long as
 class OffsetReader:
     """Answers reads in the three modes."""
 
-    def __init__(self, store: LocalStore, committer: Committer, loader: GroupLoader, large: LargeCalls) -> None:
+    def __init__(
+        self, store: LocalStore, committer: Committer, loader: GroupLoader, large: LargeCalls, tombstones: Tombstones
+    ) -> None:
         self._store = store
         self._committer = committer
         self._loader = loader
         self._large = large
+        self._tombstones = tombstones
         self._recovered = False
 
     def recovery_finished(self) -> None:
@@ -60,12 +64,15 @@ class OffsetReader:
             await self._loader.load_wanted(asked)
 
     async def begin(self, wanted: Sequence[Wanted], mode: ReadMode) -> None:
-        """What `ask` does, for a caller that reads where to begin: with STORE, what is held is taken up."""
+        """What `ask` does, for a caller that reads where to begin: with STORE, what is held is taken up.
+
+        Not a tombstone that is past: it holds nothing any more, and the Meta Service may have forgotten its own.
+        """
         await self.ask(wanted, mode)
         if mode is not ReadMode.STORE:
             return
         for rows in self.slices(wanted):
-            if held := [key for key, record in rows if is_held(record.epoch)]:
+            if held := [key for key, record in rows if is_held(record.epoch) and not self._tombstones.is_past(record)]:
                 await self._committer.submit(TakeUp(held))
             await others()
 

@@ -14,15 +14,14 @@ import structlog
 from adapter.errors import AdapterError, TransientError, leaves
 from adapter.meta.client import MetaClient
 from adapter.meta.epochless import Seen
-from adapter.model.records import OffsetKey, OffsetRecord, as_seen, is_old_tombstone, meet
-from adapter.runtime.clocks import wall_ms
+from adapter.model.records import OffsetKey, OffsetRecord, as_seen, meet
 from adapter.runtime.slices import in_slices
 from adapter.sidecar.engine.changes import Forget, Load
 from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.comparison import LocalKeys, Piece, Source, WholeGroups
 from adapter.sidecar.engine.dirty import DirtyKeys
-from adapter.sidecar.engine.expiry import TOMBSTONE_MS
 from adapter.sidecar.engine.flusher import Flusher
+from adapter.sidecar.engine.tombstones import Tombstones
 from adapter.sidecar.storage.store import LocalStore
 
 log = structlog.get_logger(__name__)
@@ -57,10 +56,10 @@ class Recovery:
         committer: Committer,
         flusher: Flusher,
         meta: MetaClient,
+        tombstones: Tombstones,
         *,
         batch_keys: int,
         clock: Callable[[], float] = time.monotonic,
-        now_ms: Callable[[], int] = wall_ms,
     ) -> None:
         self._store = store
         self._dirty = dirty
@@ -68,7 +67,7 @@ class Recovery:
         self._flusher = flusher
         self._meta = meta
         self._clock = clock
-        self._now_ms = now_ms
+        self._tombstones = tombstones
         self._batch_keys = batch_keys
         self._source: Source | None = None
         self._push_from = 0.0
@@ -141,16 +140,11 @@ class Recovery:
             after = page[-1].key
             async for some in in_slices([stored for stored in page if stored.seq > flushed_seq]):
                 for key, record, seq in some:
-                    held = None if self._is_past(record) else self._store.hold(key)
+                    held = None if self._tombstones.is_past(record) else self._store.hold(key)
                     # Not what was committed, flushed or adopted since the page was read.
                     if key not in self._dirty and held and held[1] == seq:
                         self._dirty.add(key.group_key, {key.shard: held}, self._clock())
         log.info("recovery.unflushed", dirty=len(self._dirty))
-
-    def _is_past(self, record: OffsetRecord) -> bool:
-        """True for a tombstone that a sweep would have removed, had this adapter run: it was there when it was young."""
-        before_ms = self._now_ms() - TOMBSTONE_MS
-        return self._meta.knows_epochs and is_old_tombstone(record, before_ms) and not self._meta.server_reports.skew.off
 
     async def _forget_tombstones(self, piece: Piece) -> bool:
         """Remove old tombstones that the Meta Service has no more; True if there were any, and the piece is out of date."""
@@ -158,7 +152,7 @@ class Recovery:
         async for some in in_slices(piece.local):
             for key, local, _ in some:
                 held = piece.remote.get(key)
-                if self._is_past(local) and (held is None or meet(local, held) != held):
+                if self._tombstones.is_past(local) and (held is None or meet(local, held) != held):
                     past[key] = local
         keys = [key for key, local in past.items() if key not in self._dirty and self._store.get(key) == local]
         if keys:

@@ -9,8 +9,9 @@ from structlog.testing import capture_logs
 from adapter.errors import MetaUnavailableError, RefusedError
 from adapter.model.records import GroupKey, Member, OffsetRecord, Status, expired
 from adapter.sidecar.engine.changes import Reconcile
-from adapter.sidecar.engine.expiry import HOUR_MS, LOOKED_AT, PAUSE_S, TOMBSTONE_MS
+from adapter.sidecar.engine.expiry import HOUR_MS, LOOKED_AT, PAUSE_S
 from adapter.sidecar.engine.groups import PAGE_KEYS
+from adapter.sidecar.engine.tombstones import TOMBSTONE_MS
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.testing.waiting import eventually
 from tests.unit.expiring import (
@@ -203,8 +204,8 @@ async def test_without_a_retention_nothing_expires(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("retention_hours", [0, 168])
-async def test_clean_tombstones_are_forgotten_here(tmp_path: Path, retention_hours: int) -> None:
-    """Also in a group in use. One that outlived the Meta Service's tombstone could supersede later commits."""
+async def test_old_tombstones_are_forgotten_here(tmp_path: Path, retention_hours: int) -> None:
+    """Also in a group in use, and dirty ones. One that outlived the Meta Service's could supersede later commits."""
     meta = ExpiringMeta()
     dead, fresh = (
         dead_since(NOW_MS - TOMBSTONE_MS - 1),
@@ -218,8 +219,62 @@ async def test_clean_tombstones_are_forgotten_here(tmp_path: Path, retention_hou
         await core.committer.submit(Reconcile([(key("d"), None)]))
         assert key("d") in core.dirty
         await expiry_of(core, retention_hours=retention_hours).sweep_once()
-        assert set(local(core)) == set(shards(["a", "c", "d", "old"]))
+        assert set(local(core)) == set(shards(["a", "c", "old"]))
+        assert key("d") not in core.dirty
         assert len(meta.records) == 6
+
+
+async def test_a_tombstone_stays_for_as_long_as_it_may_hold(tmp_path: Path) -> None:
+    """However old it is: the adapter may be without its Meta Service when a consumer commits without an epoch."""
+    meta = ExpiringMeta()
+    async with core_over(tmp_path, meta, reset={"hold_seconds": 3_600}) as core:
+        meta.records[A] = dead_since(NOW_MS - 3_600_000)
+        meta.records[B] = dead_since(NOW_MS - 3_600_001)
+        await core.loader.load(GROUP)
+        await expiry_of(core).sweep_once()
+        assert set(local(core)) == {A}
+
+
+async def test_what_was_committed_over_a_tombstone_meanwhile_stays(tmp_path: Path) -> None:
+    """A commit comes while the sweep waits for a flush to end, of a page that it has read."""
+    meta = ExpiringMeta()
+    async with core_over(tmp_path, meta) as core:
+        meta.records |= {A: dead_since(OLD_MS), B: dead_since(OLD_MS)}
+        await core.loader.load(GROUP)
+        await core.committer.submit(Reconcile([(A, None), (B, None)]))
+        async with core.flusher.paused():
+            sweep = asyncio.create_task(expiry_of(core).sweep_once())
+            await eventually(lambda: core.flusher._urgent == 2)
+            await committed(core, {A: 3}, NOW_MS)
+        await sweep
+        assert {found: record.position for found, record in local(core).items()} == {A: ((1 << 32) + 1, 3)}
+        assert A in core.dirty
+
+
+async def test_a_load_forgets_a_tombstone_that_the_meta_service_has_forgotten(tmp_path: Path) -> None:
+    """What was committed elsewhere since then stands, also here; it is not buried again."""
+    meta = ExpiringMeta()
+    meta.records |= {A: dead_since(OLD_MS), B: dead_since(OLD_MS)}
+    async with core_over(tmp_path, meta) as core:
+        await core.loader.load(GROUP)
+        meta.records |= {A: OffsetRecord(1, 7, committed_at_ms=NOW_MS)}
+        await core.loader.load(GROUP)
+        assert {found: record.position for found, record in local(core).items() if record.live} == {A: (1, 7)}
+        await core.flusher.flush_once()
+        assert meta.live() == {A: (1, 7)}
+
+
+async def test_a_load_forgets_nothing_while_the_clock_may_be_wrong(tmp_path: Path) -> None:
+    """What seems old may be a minute old, and what was fetched from before it."""
+    meta = ExpiringMeta()
+    meta.records[A] = dead_since(OLD_MS)
+    async with core_over(tmp_path, meta) as core:
+        await core.loader.load(GROUP)
+        meta.records[A] = OffsetRecord(1, 7, committed_at_ms=NOW_MS)
+        meta.server_reports.skew.take(0, 0, 3_600_000)
+        assert meta.server_reports.skew.off
+        await core.loader.load(GROUP)
+        assert not local(core)[A].live
 
 
 async def test_a_forgotten_tombstone_still_holds_back_what_is_from_before_it(tmp_path: Path) -> None:
