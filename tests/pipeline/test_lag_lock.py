@@ -104,3 +104,13 @@ def test_behind_a_url_the_lease_of_a_dead_driver_is_taken_over(tmp_path: Path) -
         (tmp_path / "lease.json").unlink()
         with pytest.raises(AdapterError, match=r"deleted lease\.json"):
             check()
+
+
+def test_behind_a_url_a_lease_that_is_half_written_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HDFS shows one that is being renewed as empty: its own driver must not take it for another's."""
+    with only_driver(Remote(str(tmp_path)), renew_s=3_600) as check:
+        shown = [b"", (tmp_path / "lease.json").read_bytes()]
+        monkeypatch.setattr(Place, "read", lambda _: shown.pop(0))
+        check()
+        assert not shown
+        monkeypatch.undo()

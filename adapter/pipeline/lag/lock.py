@@ -14,6 +14,7 @@ import json
 import os
 import secrets
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
@@ -26,6 +27,7 @@ FIELD = "[lag] output"
 RENEW_S = 5.0
 EXPIRE_S = 30.0
 _POLL_S = 1.0
+_TORN_S = 0.05  # far longer than a lease is being written
 
 # Raises AdapterError if the lock is lost.
 Check = Callable[[], None]
@@ -101,13 +103,17 @@ class _Lease:
             self._place.delete()
 
     def _read(self) -> dict[str, object] | None:
-        try:
-            content = json.loads(self._place.read())
-        except FileNotFoundError:
-            return None
-        except ValueError:
-            return {"holder": "somebody whose lease cannot be read"}
-        return content if isinstance(content, dict) else {"holder": "somebody whose lease cannot be read"}
+        for pause_s in (_TORN_S, _TORN_S, 0.0):
+            try:
+                content = json.loads(self._place.read())
+            except FileNotFoundError:
+                return None
+            except ValueError:
+                time.sleep(pause_s)  # some storages show it half written
+                continue
+            if isinstance(content, dict):
+                return content
+        return {"holder": "somebody whose lease cannot be read"}
 
 
 @contextmanager

@@ -31,7 +31,7 @@ LONG = "x" * 256
 RUNNER = asyncio.Runner()
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def _runner() -> Iterator[None]:
     """One event loop for all examples."""
     with RUNNER:
