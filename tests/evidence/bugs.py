@@ -68,6 +68,12 @@ LOSS = (
         found_by="the model",
     ),
     Bug(
+        "On a machine that was suspended for as long, a read took such a tombstone up, and any load sent it over what began anew",
+        "b046e3e",
+        "tests/model/test_forgotten.py::test_a_tombstone_of_an_adapter_that_runs_hides_nothing",
+        found_by="the model",
+    ),
+    Bug(
         "RobustMQ: behind a full disk a written-through commit was saved over the larger one that had not been stored here",
         "b5abba9",
         f"{UNIT}/sidecar/engine/test_policies.py::test_what_was_saved_and_not_stored_is_not_lowered",
@@ -281,6 +287,12 @@ HELD_UP = (
         "A page of the console that could not be made ended the others",
         "2c5d01e",
         f"{UNIT}/console/test_live.py::test_a_page_that_cannot_be_made_is_said_to_be_old",
+    ),
+    Bug(
+        "A lag job behind a URL took its own lease, half written by a renewal, for another's, and stopped",
+        "97b8ed9",
+        "tests/pipeline/test_lag_lock.py::test_behind_a_url_a_lease_that_is_half_written_is_read_again",
+        found_by="`make mutants`",
     ),
 )
 OPEN = (
