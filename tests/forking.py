@@ -14,10 +14,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import IO, TextIO
 
@@ -26,6 +28,11 @@ from adapter.cli.main import COMMANDS, META_COMMANDS, main
 
 LONGEST = 2**20  # bytes of a request: arguments and environment
 LAST_S = 1.0  # for the children to end when nothing more is asked for; what runs on is left alone
+# What every server imports when it runs, or as its settings say.
+IMPORTED_LATER = (
+    *("anyio._backends._asyncio", "concurrent.futures.thread", "encodings.idna", "grpc._channel", "uvloop"),
+    *("adapter.sidecar.lag.live", "adapter.sidecar.lag.service", "adapter.sidecar.lag.watching"),
+)
 FILES = 4  # standard input, output, errors, and where the answer goes
 
 
@@ -142,6 +149,8 @@ def serve(requests: socket.socket) -> None:
     """One child for each request, which waits for its own child: that one is the command."""
     for lazy in [*COMMANDS.values(), *META_COMMANDS.values()]:
         lazy.load()
+    for name in IMPORTED_LATER:
+        import_module(name)
     gc.freeze()
     while True:
         request, files, *_ = socket.recv_fds(requests, LONGEST, FILES)
@@ -182,7 +191,24 @@ def become(files: list[int], arguments: list[str], directory: str, environment: 
     os.environ.update({"GRPC_VERBOSITY": verbosity, **environment})
     sys.argv = [str(command.__file__), *arguments]
     sys.modules["__main__"] = command  # usage errors name the program after it
-    main()
+    try:
+        main()
+    except SystemExit as ended:
+        if ended.code is None or isinstance(ended.code, int):
+            _exit(ended.code or 0)
+        raise
+
+
+def _exit(code: int) -> None:
+    """End as Python does, but without freeing each object: that would copy all the memory that is shared with the parent."""
+    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
+    atexit._run_exitfuncs()  # noqa: SLF001
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            code = code or 120  # as Python does
+    os._exit(code)
 
 
 if __name__ == "__main__":
