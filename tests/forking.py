@@ -201,8 +201,8 @@ def become(files: list[int], arguments: list[str], directory: str, environment: 
 
 def _exit(code: int) -> None:
     """End as Python does, but without freeing each object: that would copy all the memory that is shared with the parent."""
-    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
-    atexit._run_exitfuncs()  # noqa: SLF001
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

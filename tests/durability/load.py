@@ -87,7 +87,8 @@ class Load:
     async def take_turns(self, turn: Turn) -> None:
         """Call `turn` with 1, 2, 3 and so on, whatever becomes of each."""
         for number in count(1):
-            await self._open.wait()
+            while not self._open.is_set():  # a pause may follow a resume before this goes on
+                await self._open.wait()
             self._busy += 1
             failures = self.failures.total()
             try:

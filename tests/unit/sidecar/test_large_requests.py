@@ -291,6 +291,8 @@ async def test_a_commit_is_the_same_in_slices() -> None:
         await parse_in_slices(request.groups, request.mode, 7)
     with pytest.raises(InvalidInputError, match="mode: 9 is unknown"):
         await parse_in_slices(commits([("a", 1)]).groups, 9)
+    with pytest.raises(InvalidInputError, match="mode: 9 is unknown"):  # of several errors the one that a small commit is told
+        await parse_in_slices(request.groups, 9, 7)
 
 
 def test_a_commit_has_a_bounded_number_of_offsets_and_groups() -> None:
