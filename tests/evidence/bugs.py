@@ -370,6 +370,12 @@ WRONG = (
         "test_a_rebalance_that_is_overtaken_takes_the_others_copies_for_no_foreign_offsets",
         found_by="exploration",
     ),
+    Bug(
+        "Of several errors a large commit was told another one than a small commit",
+        "6aa4ff4",
+        f"{UNIT}/sidecar/test_large_requests.py::test_a_commit_is_the_same_in_slices",
+        found_by="fuzzing by mutations",
+    ),
 )
 BY_SEVERITY = {
     Severity.LOSS: LOSS,
