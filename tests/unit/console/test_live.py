@@ -221,8 +221,9 @@ async def test_a_reader_that_takes_nothing_is_dropped(monkeypatch: pytest.Monkey
         assert app.state.metrics.registry.get_sample_value("offset_console_readers_dropped_total") == 1
 
 
-async def test_stop_ends_all_streams_and_takes_no_more() -> None:
-    """A stop does not wait for readers."""
+async def test_stop_ends_all_streams_and_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop waits neither for readers nor for the next sign of life."""
+    monkeypatch.setattr(live_module, "ALIVE_S", 3_600.0)
     app = application(fleet_of("a"))
     async with running(app) as tasks:
         reader, late = Reader(app, "/live/groups"), Reader(app, "/live/groups")
