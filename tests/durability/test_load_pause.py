@@ -24,7 +24,8 @@ async def test_a_pause_right_after_a_resume_lets_no_turn_begin() -> None:
         await asyncio.sleep(0)
         load.resume()
         await load.pause()
-        await asyncio.sleep(0.01)
+        for _ in range(10):  # turns of the event loop
+            await asyncio.sleep(0)
         assert not turns
         load.resume()
         await eventually(lambda: bool(turns))

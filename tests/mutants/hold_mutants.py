@@ -1,4 +1,4 @@
-"""Bugs of holds (a reset stops commits without an epoch until it is taken up) and of watchers."""
+"""Bugs of holds (a reset stops commits without an epoch until it is taken up), of old tombstones, and of watchers."""
 
 from tests.mutants.mutant import Mutant
 
@@ -83,16 +83,16 @@ HOLD_MUTANTS = (
     Mutant(
         "sweep-takes-the-page-at-its-word",
         "sidecar/engine/expiry.py",
-        "            still = [key for key, record in found if record and self._tombstones.is_past(record)]\n",
-        "            still = [key for key, record in found if record]\n",
+        "                still = [key for key, record in found if record and self._tombstones.is_past(record)]\n",
+        "                still = [key for key, record in found if record]\n",
         "a commit that came over a dirty tombstone while the sweep waited for a flush is removed",
         (f"{EXPIRY}test_what_was_committed_over_a_tombstone_meanwhile_stays",),
     ),
     Mutant(
         "sweep-forgets-while-a-flush-has-it",
         "sidecar/engine/expiry.py",
-        "        async with self._flusher.paused():  # what a flush has taken is dirty again behind it\n            found",
-        "        if True:\n            found",
+        "async with self._flusher.paused():  # what a flush has taken is dirty again behind it\n",
+        "if True:\n",
         "a tombstone that could not be sent for days is sent when the Meta Service is back, and hides what was committed since",
         (f"{FORGOTTEN}test_a_take_up_that_could_not_be_sent_for_long_is_not_sent_any_more",),
     ),

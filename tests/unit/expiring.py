@@ -8,6 +8,7 @@ from adapter.sidecar.config import ExpirySection
 from adapter.sidecar.engine.changes import Commit
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.expiry import HOUR_MS, Expiry
+from adapter.sidecar.engine.tombstones import Tombstones
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import key, record, send
@@ -59,17 +60,18 @@ def expiry_of(
     core: Core, clock: SetClock | None = None, *, metrics: AdapterMetrics | None = None, pause_s: float = 0, **section: int
 ) -> Expiry:
     """The expiry of a core, with the test's clock."""
+    now_ms = (clock or SetClock()).now_ms
     return Expiry(
         ExpirySection(**section),
         core.store,
-        core.dirty,
         core.groups,
         core.broadcasts,
         core.committer,
         core.flusher,
         core.meta,
+        Tombstones(core.meta, core.committer.holds, now_ms),
         metrics or AdapterMetrics(),
-        (clock or SetClock()).now_ms,
+        now_ms,
         pause_s,
     )
 

@@ -14,11 +14,12 @@ import json
 import os
 import secrets
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 from typing import IO
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from adapter.errors import AdapterError, ConfigError
 from adapter.pipeline.places import Place, unusable
@@ -27,7 +28,8 @@ FIELD = "[lag] output"
 RENEW_S = 5.0
 EXPIRE_S = 30.0
 _POLL_S = 1.0
-_TORN_S = 0.05  # far longer than a lease is being written
+# Some storages show a file while it is being written: it is read again, after far longer than that takes.
+_READS = Retrying(retry=retry_if_exception_type(ValueError), stop=stop_after_attempt(3), wait=wait_fixed(0.05), reraise=True)
 
 # Raises AdapterError if the lock is lost.
 Check = Callable[[], None]
@@ -103,17 +105,13 @@ class _Lease:
             self._place.delete()
 
     def _read(self) -> dict[str, object] | None:
-        for pause_s in (_TORN_S, _TORN_S, 0.0):
-            try:
-                content = json.loads(self._place.read())
-            except FileNotFoundError:
-                return None
-            except ValueError:
-                time.sleep(pause_s)  # some storages show it half written
-                continue
-            if isinstance(content, dict):
-                return content
-        return {"holder": "somebody whose lease cannot be read"}
+        try:
+            content = _READS(lambda: json.loads(self._place.read()))
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            content = None
+        return content if isinstance(content, dict) else {"holder": "somebody whose lease cannot be read"}
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def size_of(groups: Sequence[offsets_pb.GroupCommits]) -> int:
 
 async def parse_in_slices(groups: Sequence[offsets_pb.GroupCommits], mode: int, now_ms: int | None = None) -> ParsedCommit:
     """As `parse_commit`, for a large commit: the event loop runs other tasks between slices. Raises InvalidInputError."""
-    known = _mode(mode)
+    commit_mode = _mode(mode)
     parsing = _Parsing(wall_ms() if now_ms is None else now_ms)
     done = 0
     for at, group in enumerate(groups):
@@ -72,7 +72,7 @@ async def parse_in_slices(groups: Sequence[offsets_pb.GroupCommits], mode: int, 
             if done >= SLICE_OFFSETS:
                 await others()
                 done = 0
-    return parsing.finish(known)
+    return parsing.finish(commit_mode)
 
 
 def _mode(mode: int) -> CommitMode:

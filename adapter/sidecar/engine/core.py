@@ -156,7 +156,17 @@ async def running_core(
     reader = OffsetReader(store, committer, loader, large, tombstones)
     broadcasts = Broadcasts(config.expiry, store, groups, loader, reader, router, clocks.now_ms)
     expiry = Expiry(
-        config.expiry, store, dirty, groups, broadcasts, committer, flusher, meta, metrics, clocks.now_ms, journal=journal
+        config.expiry,
+        store,
+        groups,
+        broadcasts,
+        committer,
+        flusher,
+        meta,
+        tombstones,
+        metrics,
+        clocks.now_ms,
+        journal=journal,
     )
     renewal = Renewal(config.meta, config.expiry, store, dirty, groups, committer, flusher, clocks.now_ms)
     try:

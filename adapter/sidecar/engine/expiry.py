@@ -5,7 +5,6 @@ one that is committed to meanwhile is put back. Never on the path of a commit.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
 
 import anyio
 import structlog
@@ -21,7 +20,6 @@ from adapter.sidecar.config import ExpirySection
 from adapter.sidecar.engine.broadcast import Broadcasts, is_of_client
 from adapter.sidecar.engine.changes import Forget, Reconcile
 from adapter.sidecar.engine.committer import Committer
-from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.groups import PAGE_KEYS, GroupRow, Groups
 from adapter.sidecar.engine.tombstones import Tombstones
@@ -40,18 +38,18 @@ LOOKED_AT = 500  # groups between two pauses of a sweep that finds nothing
 
 
 class Expiry:
-    """Sweeps all groups. Must not run before the recovery is complete: until then `dirty` may lack dirty keys."""
+    """Sweeps all groups. Must not run before the recovery is complete: until then dirty keys may be unknown."""
 
     def __init__(
         self,
         section: ExpirySection,
         store: LocalStore,
-        dirty: DirtyKeys,
         groups: Groups,
         broadcasts: Broadcasts,
         committer: Committer,
         flusher: Flusher,
         meta: MetaClient,
+        tombstones: Tombstones,
         metrics: AdapterMetrics,
         now_ms: Callable[[], int],
         pause_s: float = PAUSE_S,
@@ -59,7 +57,6 @@ class Expiry:
     ) -> None:
         self._section = Live(section)
         self._store = store
-        self._dirty = dirty
         self._groups = groups
         self._broadcasts = broadcasts
         self._committer = committer
@@ -67,7 +64,7 @@ class Expiry:
         self._meta = meta
         self._metrics = metrics
         self._now_ms = now_ms
-        self._tombstones = Tombstones(meta, committer.holds, now_ms)
+        self._tombstones = tombstones
         self._pause_s = pause_s
         self._journal = journal
         self._last_logged = ""
@@ -171,23 +168,16 @@ class Expiry:
             await self._committer.submit(Reconcile([(stored.key, None) for stored in page if stored.record.live]))
 
     async def _forget_tombstones(self, group: GroupKey) -> None:
+        """Remove past tombstones here, also dirty ones: they could not be sent for long, and would hide what began anew since."""
         async for page, _ in self._pages(group):
             past = [key for key, record, _ in page if self._tombstones.is_past(record)]
-            clean = [key for key in past if key not in self._dirty]
-            # What was committed over meanwhile leaves the others of its page to the next sweep.
-            with suppress(ContendedError):
-                if clean:
-                    await self._committer.submit(Forget(clean))
-            if len(clean) < len(past):
-                await self._forget_unsent(past)
-
-    async def _forget_unsent(self, past: Sequence[OffsetKey]) -> None:
-        """Remove those of these that are still tombstones, also where they are dirty, as after days without the Meta Service."""
-        async with self._flusher.paused():  # what a flush has taken is dirty again behind it
-            found = ((key, self._store.get(key)) for key in past)
-            still = [key for key, record in found if record and self._tombstones.is_past(record)]
-            if still:
-                await self._committer.submit(Forget(still, gone=True))
+            if not past:
+                continue
+            async with self._flusher.paused():  # what a flush has taken is dirty again behind it
+                found = ((key, self._store.get(key)) for key in past)  # now: some may have been committed over
+                still = [key for key, record in found if record and self._tombstones.is_past(record)]
+                if still:
+                    await self._committer.submit(Forget(still, gone=True))
 
     async def _pages(self, group: GroupKey) -> AsyncIterator[tuple[list[Stored], bool]]:
         """The records of a group, a page at a time; True with the last one."""

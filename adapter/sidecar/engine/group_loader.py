@@ -10,7 +10,7 @@ import structlog
 
 from adapter.errors import AdapterError, ContendedError, MetaUnavailableError, NotReadyError, TimedOutError
 from adapter.meta.client import KEYS_AT_ONCE, LOAD_ROWS, GroupsPage, MetaClient
-from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord, is_deleted, meet
+from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord, is_deleted
 from adapter.runtime.coalescing import Coalescer
 from adapter.runtime.retry import retrying
 from adapter.runtime.slices import in_slices
@@ -318,6 +318,6 @@ class GroupLoader:
         past = []
         for key, found in entries:
             here = self._store.get(key) if found else None
-            if found and here and self._tombstones.is_past(here) and meet(here, found) != found and key not in self._dirty:
+            if here and key not in self._dirty and self._tombstones.outlived(here, found):
                 past.append(key)
         return past

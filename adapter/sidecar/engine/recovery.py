@@ -150,10 +150,7 @@ class Recovery:
         """Remove old tombstones that the Meta Service has no more; True if there were any, and the piece is out of date."""
         past: dict[OffsetKey, OffsetRecord] = {}
         async for some in in_slices(piece.local):
-            for key, local, _ in some:
-                held = piece.remote.get(key)
-                if self._tombstones.is_past(local) and (held is None or meet(local, held) != held):
-                    past[key] = local
+            past |= {key: local for key, local, _ in some if self._tombstones.outlived(local, piece.remote.get(key))}
         keys = [key for key, local in past.items() if key not in self._dirty and self._store.get(key) == local]
         if keys:
             log.info("recovery.old_tombstones", keys=len(keys), help="the Meta Service has forgotten them; so does this adapter")

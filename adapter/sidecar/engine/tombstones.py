@@ -7,7 +7,7 @@ its start (`recovery`), and, since neither may have run for long on a machine th
 from collections.abc import Callable
 
 from adapter.meta.client import MetaClient
-from adapter.model.records import OffsetRecord, is_old_tombstone
+from adapter.model.records import OffsetRecord, is_old_tombstone, meet
 from adapter.sidecar.engine.commit_rules import Holds
 
 # Longer than a commit or a load is in flight, and shorter than any retention of the Meta Service.
@@ -25,5 +25,9 @@ class Tombstones:
     def is_past(self, record: OffsetRecord) -> bool:
         """True for a tombstone that is older than TOMBSTONE_MS, and than a hold lasts. None is, while the clock may be wrong."""
         age_ms = max(TOMBSTONE_MS, self._holds.hold_ms)
-        old = not record.live and is_old_tombstone(record, self._now_ms() - age_ms)
+        old = is_old_tombstone(record, self._now_ms() - age_ms)
         return old and self._meta.knows_epochs and not self._meta.server_reports.skew.off
+
+    def outlived(self, here: OffsetRecord, there: OffsetRecord | None) -> bool:
+        """True for a local tombstone that is past, and of which the Meta Service holds less, or nothing (None)."""
+        return self.is_past(here) and (there is None or meet(here, there) != there)
