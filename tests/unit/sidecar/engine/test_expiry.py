@@ -264,6 +264,19 @@ async def test_a_load_forgets_a_tombstone_that_the_meta_service_has_forgotten(tm
         assert meta.live() == {A: (1, 7)}
 
 
+async def test_a_load_is_not_held_up_by_an_old_tombstone_that_is_dirty(tmp_path: Path) -> None:
+    """A flush may be sending it: it is left to the sweep, which waits for the flush."""
+    meta = ExpiringMeta()
+    meta.records |= {A: dead_since(OLD_MS), B: OffsetRecord(1, 7, committed_at_ms=NOW_MS)}
+    async with core_over(tmp_path, meta) as core:
+        await core.loader.load(GROUP)
+        await core.committer.submit(Reconcile([(A, None)]))
+        meta.records[A] = OffsetRecord(1, 7, committed_at_ms=NOW_MS)
+        await core.loader.load(GROUP)
+        assert core.loader.is_loaded(GROUP)
+        assert A in core.dirty
+
+
 async def test_a_load_forgets_nothing_while_the_clock_may_be_wrong(tmp_path: Path) -> None:
     """What seems old may be a minute old, and what was fetched from before it."""
     meta = ExpiringMeta()
