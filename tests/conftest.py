@@ -1,5 +1,7 @@
 """What holds for all tests: Hypothesis has no time limits; what a command set up for logs ends with its test.
 
+A test that fails, or that passes only when it is run again, is named at once: a run that is cut off has told it as well.
+
 Adapters and Meta Services are forks of a process that has imported them, since importing is most of what a start costs.
 """
 
@@ -15,6 +17,24 @@ from tests import forking
 ServiceProcess.by_default = forking.start
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+class FailuresAtOnce:
+    """Names each test that fails as it does."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Called in the process that prints: without xdist in that of the tests."""
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.outcome in {"failed", "rerun"} and terminal:
+            terminal.write_line(f"\n{report.outcome}: {report.nodeid} ({report.when}, {report.duration:.0f} s)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Add it."""
+    config.pluginmanager.register(FailuresAtOnce(config))
 
 
 @pytest.fixture(autouse=True)
