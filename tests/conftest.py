@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from adapter.testing.processes import ServiceProcess
 from tests import forking
+from tests.contract.etcd import stop_shared
 
 ServiceProcess.by_default = forking.start
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -42,3 +43,10 @@ def logs_as_before() -> Iterator[None]:
     """A command that runs in the process of the tests sets up the logs of that process."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_etcd_is_left() -> Iterator[None]:
+    """Those that the tests of a module share end with it."""
+    yield
+    stop_shared()

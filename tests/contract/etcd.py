@@ -1,9 +1,11 @@
-"""One etcd member of each name for all tests of a worker, started on first use. Each test has its own key prefix."""
+"""One etcd member of each name for all tests of a module, started on first use. Each test has its own key prefix.
+
+They end with the module (tests/conftest.py): an idle etcd takes 2% of a core.
+"""
 
 import atexit
 import shutil
 import tempfile
-from functools import cache
 from itertools import count
 from pathlib import Path
 
@@ -16,16 +18,26 @@ _NO_SYNC = {"unsafe-no-fsync": "true"}  # no contract test cuts the power
 _used = count()
 
 
-@cache
+_running: dict[str, tuple[LocalCluster, Path]] = {}
+
+
 def shared_cluster(name: str = "contract") -> LocalCluster:
-    """A cluster that runs until this process ends. Skips the test if etcd is not installed."""
+    """A cluster that runs until `stop_shared`. Skips the test if etcd is not installed."""
     require("the contract on etcd", etcd)
-    directory = Path(tempfile.mkdtemp(prefix="contract-etcd-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    cluster = LocalCluster(name, members=1, directory=directory, options=_NO_SYNC)
-    atexit.register(cluster.stop)
-    cluster.start()
-    return cluster
+    if name not in _running:
+        directory = Path(tempfile.mkdtemp(prefix="contract-etcd-"))
+        _running[name] = LocalCluster(name, members=1, directory=directory, options=_NO_SYNC), directory
+        _running[name][0].start()
+    return _running[name][0]
+
+
+@atexit.register
+def stop_shared() -> None:
+    """Stop all that run."""
+    while _running:
+        _, (cluster, directory) = _running.popitem()
+        cluster.stop()
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def shared_members(name: str = "contract") -> MembersSection:
