@@ -180,7 +180,7 @@ def _guarded(call: Callable[..., R], *arguments: Any) -> R:  # noqa: ANN401 - wh
 def _options() -> Options:
     """Options for writing. When RocketMQ opens the store it uses its own: ConfigHelper of org.apache.rocketmq.common.config."""
     options = rocks.options()
-    options.set_compression_per_level([DBCompressionType.none()])
+    options.set_compression_type(DBCompressionType.none())
     table = BlockBasedOptions()
     table.set_format_version(FORMAT_VERSION)
     options.set_block_based_table_factory(table)

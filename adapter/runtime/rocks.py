@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-from rocksdict import AccessType, BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, RdictIter, ReadOptions
+from rocksdict import AccessType, BlockBasedOptions, Cache, Options, Rdict, RdictIter, ReadOptions
 
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError, StoreLockedError
 from adapter.runtime import descriptors
@@ -24,9 +24,6 @@ WRITE_BUFFER_BYTES = 16 * 2**20  # one memtable; an open has to replay about as 
 WRITE_BUFFERS = 6  # many, since a write that waits for a free memtable holds the GIL
 BLOCK_CACHE_BYTES = 64 * 2**20
 MAX_WAL_BYTES = 128 * 2**20
-# Files of the first two levels are soon rewritten: compressing them took half of the background CPU of a bulk write. They hold
-# some 350 MB at most; the last entry is for all levels below, where rows take less than half of the space.
-COMPRESSION = [DBCompressionType.none(), DBCompressionType.none(), DBCompressionType.lz4()]
 CLOSE_TRIES, CLOSE_PAUSE_S = 1_000, 0.01
 MAX_SKIPPED = 1_000  # deleted rows that a look at a few rows goes over
 LOG_FILES = 3  # RocksDB's own LOG, kept for support
@@ -89,7 +86,6 @@ def options(*, create: bool = True) -> Options:
     made.set_max_write_buffer_number(WRITE_BUFFERS)
     made.set_max_total_wal_size(MAX_WAL_BYTES)
     made.set_keep_log_file_num(LOG_FILES)
-    made.set_compression_per_level(COMPRESSION)
     made.set_max_background_jobs(2)
     made.set_max_open_files(descriptors.store_tables())
     table = BlockBasedOptions()

@@ -123,7 +123,7 @@ def test_a_compression_that_is_not_known_is_told(tmp_path: Path) -> None:
     table.set_format_version(5)
     table.set_checksum_type(ChecksumType.no_checksum())
     options = rocks.options()
-    options.set_compression_per_level([DBCompressionType.zstd()])
+    options.set_compression_type(DBCompressionType.zstd())
     options.set_block_based_table_factory(table)
     rows = dict(layouts.encode_v2(Entry("g", "T", queue, 42)) for queue in range(200))
     store = tmp_path / "store"
@@ -142,7 +142,7 @@ def test_a_compression_that_is_not_known_is_told(tmp_path: Path) -> None:
 def test_each_compression_that_a_broker_can_have_is_read(compression: str, tmp_path: Path) -> None:
     """MessageStoreConfig.rocksdbCompressionType."""
     options = rocks.options()
-    options.set_compression_per_level([getattr(DBCompressionType, compression)()])
+    options.set_compression_type(getattr(DBCompressionType, compression)())
     rows = {f"T{number}@g".encode(): V1_VALUE for number in range(200)}
     assert len(read_all(made(tmp_path / "store", rows, (), options))[0]) == 200
 
