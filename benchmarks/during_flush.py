@@ -2,7 +2,6 @@
 
 import array
 import asyncio
-import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -105,12 +104,12 @@ class _Dirtying:
 
     async def send_while_no_flush_ends(self) -> None:
         """Commit a higher offset of every key while the Meta Service is stopped, so that none is flushed."""
-        self._stack.meta.signal(signal.SIGSTOP)
+        self._stack.meta.freeze()
         try:
             await self.send()
             await asyncio.sleep(PAUSE_S)
         finally:
-            self._stack.meta.signal(signal.SIGCONT)
+            self._stack.meta.thaw()
 
 
 async def _flush_once(dirtying: _Dirtying, spans: Spans, quiet_s: float) -> None:

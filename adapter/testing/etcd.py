@@ -5,7 +5,6 @@ A member ends with this process, however that ends. Its data stays in the direct
 
 import contextlib
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -118,14 +117,6 @@ class LocalMember(ServiceProcess):
                 connection.getresponse()
                 return
             time.sleep(POLL_S)
-
-    def freeze(self) -> None:
-        """Send SIGSTOP: the process keeps its connections and does not answer."""
-        self.signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """Send SIGCONT: the process continues."""
-        self.signal(signal.SIGCONT)
 
 
 class LocalCluster:

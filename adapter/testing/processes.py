@@ -22,6 +22,8 @@ from adapter.testing.waiting import PATIENCE_S
 
 PROGRAM = (sys.executable, "-m", "adapter")
 LISTENING, PORT_IN_USE = b"server.listening", b"cannot be listened on"  # in the log of our processes
+_POLL_S = 0.005
+_STOPPED = {"T", "t", "Z", "X"}  # stopped, traced, ended
 HEALTH_S = 10.0  # a process that is frozen does not answer; a busy one does, however late
 
 
@@ -193,6 +195,21 @@ class ServiceProcess:
         assert self.process is not None
         self.process.send_signal(number)
 
+    def freeze(self) -> None:
+        """Send SIGSTOP, and wait until no thread runs: it keeps its connections and does not answer. Raises TimeoutError."""
+        self.signal(signal.SIGSTOP)
+        deadline = time.monotonic() + PATIENCE_S
+        threads = Path(f"/proc/{self.pid}/task")
+        # The kernel stops the others when one of them takes the signal, which may have to wait for a free core.
+        while not all(_state(thread) in _STOPPED for thread in threads.iterdir()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.command} does not stop")
+            time.sleep(_POLL_S)
+
+    def thaw(self) -> None:
+        """Send SIGCONT: the process continues."""
+        self.signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """End it with SIGKILL, and wait for its end."""
         if self.process and self.process.poll() is None:
@@ -204,6 +221,14 @@ class ServiceProcess:
         assert self.process is not None
         self.process.terminate()
         return self.process.wait(timeout_s)
+
+
+def _state(thread: Path) -> str:
+    """Its state in proc_pid_stat(5), by a letter; that of an ended one if it is gone."""
+    try:
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
 
 
 def meta_process(directory: Path, port: int | None = None, extra: str = "") -> ServiceProcess:

@@ -1,6 +1,5 @@
 """The faults: how each is made and repaired, which page tells it, and which alert is for it."""
 
-import signal
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -65,10 +64,10 @@ def pause(fleet: Fleet) -> Fault:
     """SIGSTOP of the Meta Service; the repair is SIGCONT."""
 
     async def inject() -> None:
-        fleet.meta.signal(signal.SIGSTOP)
+        fleet.meta.freeze()
 
     async def repair() -> None:
-        fleet.meta.signal(signal.SIGCONT)
+        fleet.meta.thaw()
 
     labels = {"job": "offset-meta", "instance": fleet.meta_metrics}
     shown = lambda root: page.meta_away(root, fleet)  # noqa: E731

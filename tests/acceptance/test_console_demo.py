@@ -332,7 +332,7 @@ async def test_pages_are_answered_while_an_adapter_hangs(tmp_path_factory: pytes
     async with _fleet_at_rest(tmp_path_factory.mktemp("f")) as (fleet, visitor):
         frozen = fleet.adapters[0]
         fleet.load.thaw()
-        frozen.process.signal(signal.SIGSTOP)
+        frozen.process.freeze()
         try:
             with anyio.fail_after(PATIENCE_S):
                 while True:
@@ -343,7 +343,7 @@ async def test_pages_are_answered_while_an_adapter_hangs(tmp_path_factory: pytes
                         break
             assert "not live" in (await visitor.page("/groups", size="1000")).text
         finally:
-            frozen.process.signal(signal.SIGCONT)
+            frozen.process.thaw()
 
 
 @contextmanager

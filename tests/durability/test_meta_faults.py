@@ -1,7 +1,6 @@
 """The Meta Service killed, paused, slow, and cut off, under load: commits go on, nothing is lost, nothing goes back (2, 3, 4)."""
 
 import random
-import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -60,10 +59,10 @@ async def test_commits_go_on_while_the_meta_service_is_paused(tmp_path: Path) ->
         async with under_load(meta, adapter) as (load, watcher):
             for _ in range(FAULTS):
                 await random_pause(load, rng)
-                meta.signal(signal.SIGSTOP)
+                meta.freeze()
                 await commits_go_on(load, adapter, "no answer within")
                 await load.pause()
-                meta.signal(signal.SIGCONT)
+                meta.thaw()
                 await everything_arrives(load, adapter, watcher)
                 load.resume()
 

@@ -4,7 +4,6 @@ Without a restart of them, and without new commits: also an idle adapter notices
 """
 
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -86,13 +85,13 @@ async def test_a_copy_that_others_have_written_to_since_is_noticed(tmp_path: Pat
         meta.start()
         await Callers(paused.address, history, group="paused").run(turns=2)
         await _flushed(paused)
-        paused.signal(signal.SIGSTOP)
+        paused.freeze()
         meta.kill()
         _older(store, copy)
         meta.start()
         await Callers(busy.address, history, group="busy").run(turns=6)
         await _flushed(busy)
-        paused.signal(signal.SIGCONT)
+        paused.thaw()
         await at_least_in(meta, history)
         await eventually(lambda: _compared(paused), WAIT_S)
         assert "lacks the last start of the store seen before" in paused.log

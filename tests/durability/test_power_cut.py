@@ -1,7 +1,6 @@
 """A power cut: what the disk holds at an instant is all that is left. Its image is copied while the adapter is stopped."""
 
 import os
-import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,12 +60,11 @@ async def _cuts(directory: Path, wal_sync: str) -> list[Cut]:
                     synced = len(load.acknowledged)
                     await _a_sync_covers_all(service)
                 await load.acknowledged_more(COMMITS)
-                service.signal(signal.SIGSTOP)
-                await eventually(lambda: machine.is_stopped(service.pid), WAIT_S)
+                service.freeze()
                 copy = machine.copied(image, directory / f"copy-{number}")
                 cuts.append(Cut(copy, list(load.sent), list(load.acknowledged), synced))
-                service.signal(signal.SIGCONT)
-            service.signal(signal.SIGSTOP)
+                service.thaw()
+            service.freeze()
     return cuts
 
 

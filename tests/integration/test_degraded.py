@@ -1,6 +1,5 @@
 """Without the Meta Service: what is promised at a start (invariant 9) and from the middle (4). Real processes."""
 
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +29,7 @@ from tests.integration.helpers import (
 pytestmark = pytest.mark.usefixtures("grpc_server")
 
 TIMEOUT_S = 1.5
-SETTINGS = f"[recovery]\ntimeout_ms = {int(TIMEOUT_S * 1000)}\n[flush]\nbackoff_max_ms = 200\n[stop]\ndrain_timeout_ms = 100"
+SETTINGS = f"[recovery]\ntimeout_ms = {int(TIMEOUT_S * 1000)}\n[flush]\nbackoff_max_ms = 200\n[stop]\ndrain_timeout_ms = 60000"
 STATE = offsets_pb.StatusReply
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
@@ -187,11 +186,11 @@ def test_a_hanging_meta_service_does_not_hold_up_commits(directory: Path, meta: 
         adapter.start()
         with rpc(adapter.address) as stubs:
             _commit(stubs, {"s": 1})
-            meta.signal(signal.SIGSTOP)
+            meta.freeze()
             for at in range(100):
                 stubs.store.CommitOffsets(commits({"s": 1}, f"g{at}"), timeout=PATIENCE_S)
             assert status_of(adapter).dirty_keys >= 100
-            meta.signal(signal.SIGCONT)
+            meta.thaw()
         wait_until(lambda: not status_of(adapter).dirty_keys, "all is pushed")
         assert len(stored_in(meta)) == 101
 

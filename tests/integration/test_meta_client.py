@@ -1,7 +1,6 @@
 """The way to real Meta Services: failover, older servers, and the wire form that both RobustMQs speak."""
 
 import asyncio
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,7 +78,7 @@ async def test_a_dead_first_endpoint_is_passed_over(meta: ServiceProcess) -> Non
 
 async def test_a_hanging_endpoint_is_passed_over_after_its_deadline(meta: ServiceProcess, second: ServiceProcess) -> None:
     """It takes connections and never answers; each endpoint has `timeout_ms` for itself."""
-    meta.signal(signal.SIGSTOP)
+    meta.freeze()
     async with GrpcMetaClient.open(meta_section(meta.address, second.address, timeout_ms=2_000)) as client:
         await client.save([ENTRY])
         assert client.endpoint == second.address
@@ -89,7 +88,7 @@ async def test_a_hanging_endpoint_is_passed_over_after_its_deadline(meta: Servic
 @pytest.mark.parametrize("callers", [2, 3, 10])
 async def test_concurrent_calls_fail_over_together(meta: ServiceProcess, second: ServiceProcess, callers: int) -> None:
     """All of them meet the endpoint that hangs, at the same time; each gets its answer from the other one."""
-    meta.signal(signal.SIGSTOP)
+    meta.freeze()
     async with GrpcMetaClient.open(meta_section(meta.address, second.address, timeout_ms=2_000)) as client:
         found = await asyncio.gather(*(client.get([key(f"s{at}")]) for at in range(callers)))
         assert found == [{}] * callers

@@ -1,6 +1,5 @@
 """Faults of a call to the Meta Service that gRPC itself does not tell: a deadline of ours, and bytes that are no reply."""
 
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -94,7 +93,7 @@ async def test_an_adapter_lives_on_beside_a_meta_service_that_talks_nonsense(dir
 
 async def test_a_scope_of_ours_that_ends_in_a_call_catches_its_own_cancellation(meta: ServiceProcess) -> None:
     """GRPC passes the cancellation on without its mark; the scope would let it through, and end whoever holds it."""
-    meta.signal(signal.SIGSTOP)
+    meta.freeze()
     async with GrpcMetaClient.open(meta_section(meta.address, timeout_ms=120_000)) as client:
         with anyio.move_on_after(0.1) as scope:
             await client.save([ENTRY])
@@ -109,7 +108,7 @@ def test_the_drain_deadline_in_the_middle_of_a_save_is_an_orderly_stop(directory
         adapter.start()
         with rpc(adapter.address) as stubs:
             stubs.store.CommitOffsets(commits({"s": 1}), timeout=PATIENCE_S)
-            meta.signal(signal.SIGSTOP)
+            meta.freeze()
             stubs.store.CommitOffsets(commits({"s": 2}), timeout=PATIENCE_S)
         assert adapter.stop(PATIENCE_S) == 1
     assert "sidecar.drained" in adapter.log

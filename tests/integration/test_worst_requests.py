@@ -5,7 +5,6 @@ These are the same on a busy machine. Before the requests were bounded, one of t
 """
 
 import asyncio
-import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -123,7 +122,7 @@ def test_a_stopped_meta_service_does_not_fill_the_memory_by_streams(directory: P
         held = Held(adapter)
         before = held.memory()
         held.begin()
-        meta.signal(signal.SIGSTOP)
+        meta.freeze()
         senders = [Sender(f"g{number}", rows) for number in range(STREAMS)]
         try:
             call: Any = channel.stream_stream(STREAM)
@@ -133,7 +132,7 @@ def test_a_stopped_meta_service_does_not_fill_the_memory_by_streams(directory: P
         finally:
             for sender in senders:
                 sender.ends = True
-            meta.signal(signal.SIGCONT)
+            meta.thaw()
         assert grown < 200 * MIB
         answers = [[offsets_pb.StreamCommitsReply.FromString(reply) for reply in stream] for stream in streams]
     assert {reply.code for replies in answers for reply in replies} == {0}

@@ -4,7 +4,6 @@ What the broker answers to a consumer is compared with what was acknowledged. `r
 """
 
 import shutil
-import signal
 import time
 from pathlib import Path
 
@@ -456,12 +455,12 @@ def test_a_stopped_sidecar_does_not_hold_up_the_end_of_a_broker(root: Path) -> N
         _prepare(running, 100)
         _commit(running, 10)
         _wait_adapter(running, _all(10))
-        running.adapter.signal(signal.SIGSTOP)
+        running.adapter.freeze()
         try:
             _commit(running, 20)
             running.broker.stop()
         finally:
-            running.adapter.signal(signal.SIGCONT)
+            running.adapter.thaw()
         running.broker.start()
         assert _at_broker(running) == dict.fromkeys(range(QUEUES), 20)
         _wait_adapter(running, _all(20))

@@ -186,9 +186,9 @@ async def _kill(cluster: Cluster, rng: random.Random, processes: list[ServicePro
 
 
 async def _pause(process: ServiceProcess, rng: random.Random) -> None:
-    process.signal(signal.SIGSTOP)
+    process.freeze()
     await anyio.sleep(rng.uniform(0.1, 1.5))
-    process.signal(signal.SIGCONT)
+    process.thaw()
 
 
 def _some(cluster: Cluster, rng: random.Random) -> list[Node]:
