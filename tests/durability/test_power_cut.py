@@ -11,7 +11,6 @@ from adapter.client.client import OffsetClient
 from adapter.model.records import OffsetKey
 from adapter.testing.history import History, Kind, Violation
 from adapter.testing.processes import ServiceProcess, adapter_process, ended
-from adapter.testing.waiting import eventually
 from tests import forking
 from tests.durability import machine
 from tests.durability.callers import WAIT_S, Answer, Callers, check_local, contradictions, history_of, local_positions, under
