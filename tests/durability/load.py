@@ -9,9 +9,9 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from itertools import count
+from itertools import chain, count
 
 import anyio
 import grpc
@@ -305,9 +305,11 @@ class Watcher:
         self.seen = {key: record.position for key, record in found.items() if record.live}
         self.readings += 1
 
-    async def has_everything(self) -> None:
-        """Wait until the Meta Service has all that it ever acknowledged. Not of interest to the history."""
-        least = self._history.least(META)
+    async def has_everything(self, adapters: Iterable[str] = ()) -> None:
+        """Wait until the Meta Service has all that it, and these adapters, ever acknowledged. Not of interest to the history."""
+        least = dict(self._history.least(META))
+        for key, position in chain.from_iterable(self._history.least(name).items() for name in adapters):
+            least[key] = max(position, least.get(key, position))
         with anyio.fail_after(LIMIT_S):
             while True:
                 with suppress(MetaUnavailableError):

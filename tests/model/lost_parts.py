@@ -19,7 +19,7 @@ from tests.model.choices import rule
 from tests.model.engine import MemoryEngine, Records
 from tests.model.invariants import BrokenError, Watch
 from tests.model.machines import GROUPS, KEYS, held_by
-from tests.model.model import stands_in
+from tests.model.model import known, stands_in
 from tests.model.network import Service
 from tests.model.runs import BROKERS, GROUP, KEY, WAITS, Everything
 from tests.model.world import World
@@ -143,7 +143,17 @@ class LossyWorld(World):
             self.kill(at, None, restart=True)
         self.pass_time(NOTICED_S)
 
-    def is_unsure(self, at: int, group: GroupKey) -> bool:
+    def persist(self, at: int, group: GroupKey) -> None:
+        """Unless that says nothing yet."""
+        if not self._is_unsure(at, group):
+            super().persist(at, group)
+
+    def move(self, at: int, to: int, group: GroupKey) -> None:
+        """Unless the first has to push them again."""
+        if not self._is_unsure(at, group):
+            super().move(at, to, group)
+
+    def _is_unsure(self, at: int, group: GroupKey) -> bool:
         """True while an adapter has something of a group that the Meta Service lost, and may not know it yet."""
         name = self.brokers[at].name
         return any(broker == name and key.group_key == group for broker, key in self.held)
@@ -175,7 +185,8 @@ class LossyWatch(Watch):
 
 
 def _has(there: OffsetRecord | None, record: OffsetRecord) -> bool:
-    return there is not None and meet(record, there) == there
+    """Of unknown epoch it is of the first one to a part that had lost the key, whatever another adapter pushes later."""
+    return there is not None and (meet(record, there) == there or (not record.epoch and there.position > known(record)))
 
 
 class Meanwhile(Enum):
@@ -248,20 +259,6 @@ class Lossy(Everything):
             world.flush(at)
         else:
             world.cut(at, cut=what is Meanwhile.CUT)
-
-    @rule(at=BROKERS, group=GROUP, wait=WAITS)
-    def persist(self, at: int, group: GroupKey, wait: float) -> None:
-        """A broker persists a group, unless that says nothing yet."""
-        if not self.world.is_unsure(at, group):
-            self.world.persist(at, group)
-        self._pass(wait)
-
-    @rule(at=BROKERS, group=GROUP, wait=WAITS)
-    def move(self, at: int, group: GroupKey, wait: float) -> None:
-        """Shards move to another broker, unless the first has to push them again."""
-        if not self.world.is_unsure(at, group):
-            self.world.move(at, self._next(at), group)
-        self._pass(wait)
 
     @rule(wait=WAITS)
     def a_day_passes(self, wait: float) -> None:

@@ -186,15 +186,14 @@ class Machines:
         held = held_by(broker)
         for (name, key), (record, at) in list(self.model.here.items()):
             found = held.stored[key].record if key in held.stored else None
-            # At the same position the time counts: what an expiry may take away hangs on it.
-            if name != broker.name or (
-                found and (known(found), found.committed_at_ms) >= (known(record), record.committed_at_ms)
-            ):
+            # At the same position the time counts: what an expiry may take away hangs on it. What a hand-over left to a server
+            # that keeps no times, and was read again since, has none.
+            owed_ms = record.committed_at_ms if self.keeps_times else 0
+            if name != broker.name or (found and (known(found), found.committed_at_ms) >= (known(record), owed_ms)):
                 continue
             there = self.service.standing(key)
             # Of unknown epoch it began anew here, after a hand-over or an expiry; what was here is there, with its time.
             began_anew = found is None or found.epoch == 0
-            owed_ms = record.committed_at_ms if self.keeps_times else 0
             as_late = there and (there.position, there.committed_at_ms) >= (known(record), owed_ms)
             if began_anew and there and as_late and stands_in(there, record):
                 continue
