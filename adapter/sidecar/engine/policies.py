@@ -70,7 +70,11 @@ class WriteThrough:
         if commit.members:
             # First, and durably: a member of an older generation must not come in behind this one.
             await self._committer.submit(Commit((), commit.mode, commit.members))
-        return await self._saves.submit(commit)
+        standing = await self._saves.submit(commit)
+        if any(self._store.member(group) is None for group in commit.members):
+            # An expiry, or a delete, has forgotten it meanwhile; the group is there again with this commit.
+            await self._committer.submit(Commit((), commit.mode, commit.members))
+        return standing
 
     async def _save(self, commits: Sequence[Commit]) -> list[list[Standing] | AdapterError]:
         offers: dict[OffsetKey, OffsetRecord] = {}

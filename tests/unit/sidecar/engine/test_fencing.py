@@ -253,6 +253,21 @@ async def test_an_older_generation_cannot_slip_in_behind_a_newer_one_in_one_save
         assert [len(save) for save in meta.saves] == [1, 1]
 
 
+async def test_a_generation_stands_though_an_expiry_forgot_it_during_the_save(tmp_path: Path) -> None:
+    """The group is there again with the commit, and a zombie is still refused."""
+    meta = HeldMeta()
+    async with core_over(tmp_path, meta, knows="g", mode="write_through") as core:
+        saving = asyncio.create_task(send(core, of(5, {key(): 10})))
+        await meta.entered.wait()
+        await core.committer.submit(Forget([key()], [G]))
+        assert core.store.member(G) is None
+        meta.gate.set()
+        await saving
+        assert core.store.member(G) == Member(5, "m")
+        with pytest.raises(FencedError):
+            await send(core, of(4, {key(): 11}))
+
+
 async def test_behind_a_save_that_failed_the_generation_stands(tmp_path: Path) -> None:
     """It is unknown whether the Meta Service applied the save, so the older member has to stop."""
     meta = FakeMeta()
