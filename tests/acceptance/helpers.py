@@ -31,7 +31,8 @@ def commit(pair: Pair, group: str, offsets: Mapping[str, int], low: int | None =
 
 
 def standing(pair: Pair, group: str) -> dict[str, int]:
-    """Shard -> offset, in the adapter and in the Meta Service alike."""
+    """Shard -> offset, in the adapter and, after a flush, in the Meta Service alike."""
+    assert pair("flush").code == 0
     local = offsets_of(pair.adapter.address, group)
     rows = pair("list", "--meta", pair.meta.address, "--json").json
     remote = {row["shard"]: row["offset"] for row in rows if row["group"] == group and row["namespace"] == "default"}

@@ -109,7 +109,6 @@ def test_a_saved_plan_gives_the_same(shared: Pair, tmp_path: Path) -> None:
     assert shared("offsets", "reset", "planned", "--to-offset", "1", "--execute").code == OK
     ran = shared("offsets", "reset", "planned", "--from-file", plan, "--execute")
     assert (ran.code, ran.out.splitlines()[-1]) == (OK, "done: 3 offsets moved, read back and equal")
-    shared("flush")
     assert standing(shared, "planned") == {"t/0": 99, "t/10": 199, "t/9": 299}
 
     commit(shared, "named", {"a queue": 5})
