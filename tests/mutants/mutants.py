@@ -216,6 +216,14 @@ MUTANTS = (
         ("unit/sidecar/engine/test_fencing.py::test_an_older_generation_cannot_slip_in_behind_a_newer_one_in_one_save",),
     ),
     Mutant(
+        "an-expiry-takes-the-generation-of-a-commit-on-its-way",
+        "sidecar/engine/policies.py",
+        "        if any(self._store.member(group) is None for group in commit.members):\n",
+        "        if False:\n",
+        "a member of an older generation commits to a group that expired during the commit of a newer one",
+        ("unit/sidecar/engine/test_fencing.py::test_a_generation_stands_though_an_expiry_forgot_it_during_the_save",),
+    ),
+    Mutant(
         "in-flight-counts-as-clean",
         "sidecar/engine/dirty.py",
         "        self._in_flight = taken\n",
