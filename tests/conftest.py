@@ -21,7 +21,7 @@ settings.load_profile("untimed")
 
 
 class FailuresAtOnce:
-    """Names each test that fails as it does."""
+    """Names each test that fails when it does."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config

@@ -23,7 +23,6 @@ from adapter.testing.waiting import PATIENCE_S
 PROGRAM = (sys.executable, "-m", "adapter")
 LISTENING, PORT_IN_USE = b"server.listening", b"cannot be listened on"  # in the log of our processes
 _POLL_S = 0.005
-_STOPPED = {"T", "t", "Z", "X"}  # stopped, traced, ended
 HEALTH_S = 10.0  # a process that is frozen does not answer; a busy one does, however late
 
 
@@ -199,9 +198,8 @@ class ServiceProcess:
         """Send SIGSTOP, and wait until no thread runs: it keeps its connections and does not answer. Raises TimeoutError."""
         self.signal(signal.SIGSTOP)
         deadline = time.monotonic() + PATIENCE_S
-        threads = Path(f"/proc/{self.pid}/task")
-        # The kernel stops the others when one of them takes the signal, which may have to wait for a free core.
-        while not all(_state(thread) in _STOPPED for thread in threads.iterdir()):
+        # The kernel stops all threads when one of them takes the signal, which may have to wait for a free core.
+        while not is_stopped(self.pid):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{self.command} does not stop")
             time.sleep(_POLL_S)
@@ -223,12 +221,13 @@ class ServiceProcess:
         return self.process.wait(timeout_s)
 
 
-def _state(thread: Path) -> str:
-    """Its state in proc_pid_stat(5), by a letter; that of an ended one if it is gone."""
+def is_stopped(pid: int) -> bool:
+    """True when every thread of the process is stopped by a signal."""
     try:
-        return (thread / "stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "X"
+        threads = Path(f"/proc/{pid}/task").iterdir()
+        return all((thread / "stat").read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
+    except (FileNotFoundError, ProcessLookupError):  # one ended meanwhile
+        return False
 
 
 def meta_process(directory: Path, port: int | None = None, extra: str = "") -> ServiceProcess:

@@ -4,8 +4,8 @@ They end with the module (tests/conftest.py): an idle etcd takes 2% of a core.
 """
 
 import atexit
-import shutil
 import tempfile
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 
@@ -16,28 +16,25 @@ from tests.durability.machine import require
 
 _NO_SYNC = {"unsafe-no-fsync": "true"}  # no contract test cuts the power
 _used = count()
-
-
-_running: dict[str, tuple[LocalCluster, Path]] = {}
+_running: dict[str, LocalCluster] = {}
+_ends = ExitStack()  # stops them, and removes their directories
 
 
 def shared_cluster(name: str = "contract") -> LocalCluster:
     """A cluster that runs until `stop_shared`. Skips the test if etcd is not installed."""
     require("the contract on etcd", etcd)
     if name not in _running:
-        directory = Path(tempfile.mkdtemp(prefix="contract-etcd-"))
-        _running[name] = LocalCluster(name, members=1, directory=directory, options=_NO_SYNC), directory
-        _running[name][0].start()
-    return _running[name][0]
+        directory = _ends.enter_context(tempfile.TemporaryDirectory(prefix="contract-etcd-", ignore_cleanup_errors=True))
+        cluster = LocalCluster(name, members=1, directory=Path(directory), options=_NO_SYNC)
+        _running[name] = _ends.enter_context(cluster)
+    return _running[name]
 
 
 @atexit.register
 def stop_shared() -> None:
     """Stop all that run."""
-    while _running:
-        _, (cluster, directory) = _running.popitem()
-        cluster.stop()
-        shutil.rmtree(directory, ignore_errors=True)
+    _running.clear()
+    _ends.close()
 
 
 def shared_members(name: str = "contract") -> MembersSection:

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from itertools import chain, count
+from itertools import count
 
 import anyio
 import grpc
@@ -307,9 +307,10 @@ class Watcher:
 
     async def has_everything(self, adapters: Iterable[str] = ()) -> None:
         """Wait until the Meta Service has all that it, and these adapters, ever acknowledged. Not of interest to the history."""
-        least = dict(self._history.least(META))
-        for key, position in chain.from_iterable(self._history.least(name).items() for name in adapters):
-            least[key] = max(position, least.get(key, position))
+        least: Positions = {}
+        for place in (META, *adapters):
+            for key, position in self._history.least(place).items():
+                least[key] = max(position, least.get(key, position))
         with anyio.fail_after(LIMIT_S):
             while True:
                 with suppress(MetaUnavailableError):

@@ -225,12 +225,6 @@ def run(*command: str) -> None:
         raise RuntimeError(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()}")
 
 
-def is_stopped(pid: int) -> bool:
-    """True when every thread of the process is stopped by a signal."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
-
-
 def _mount_and_unmount(here: Path, options: Sequence[str]) -> None:
     with mounted(here / "mount", options):
         pass

@@ -15,6 +15,7 @@ import anyio.to_thread
 
 from adapter.client.offset_store.local_file import LocalFileOffsetStore
 from adapter.model.queues import MessageQueue
+from adapter.testing.processes import is_stopped
 from adapter.testing.waiting import eventually
 from tests.durability import machine
 from tests.durability.load import random_instants
@@ -124,7 +125,7 @@ async def test_acknowledged_offsets_survive_power_cuts(tmp_path: Path) -> None:
                 await anyio.sleep(rng.uniform(0, MOST_S))
                 pid = running.process.pid or 0
                 os.kill(pid, signal.SIGSTOP)
-                await eventually(partial(machine.is_stopped, pid))
+                await eventually(partial(is_stopped, pid))
                 copy = tmp_path / f"copy-{number}"
                 machine.run("cp", "--sparse=always", str(image), str(copy))
             acknowledged = running.said()

@@ -185,7 +185,7 @@ class LossyWatch(Watch):
 
 
 def _has(there: OffsetRecord | None, record: OffsetRecord) -> bool:
-    """Of unknown epoch it is of the first one to a part that had lost the key, whatever another adapter pushes later."""
+    """At least this is there. What is of unknown epoch counts as of the first: a part that had lost the key took it as that."""
     return there is not None and (meet(record, there) == there or (not record.epoch and there.position > known(record)))
 
 

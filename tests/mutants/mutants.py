@@ -218,9 +218,17 @@ MUTANTS = (
     Mutant(
         "an-expiry-takes-the-generation-of-a-commit-on-its-way",
         "sidecar/engine/policies.py",
-        "        if any(self._store.member(group) is None for group in commit.members):\n",
+        "        if forgotten:\n",
         "        if False:\n",
         "a member of an older generation commits to a group that expired during the commit of a newer one",
+        ("unit/sidecar/engine/test_fencing.py::test_a_generation_stands_though_an_expiry_forgot_it_during_the_save",),
+    ),
+    Mutant(
+        "an-older-generation-stays-behind-an-expiry",
+        "sidecar/engine/policies.py",
+        "        return seen is None or seen.generation < member.generation\n",
+        "        return seen is None\n",
+        "an older generation that commits between an expiry and the end of a newer one's commit stays the present one",
         ("unit/sidecar/engine/test_fencing.py::test_a_generation_stands_though_an_expiry_forgot_it_during_the_save",),
     ),
     Mutant(

@@ -12,6 +12,7 @@ from adapter.meta.epochless import Saver, nothing
 from adapter.model.records import (
     FIRST_EPOCH,
     GroupKey,
+    Member,
     OffsetKey,
     OffsetRecord,
     SaveEntry,
@@ -71,10 +72,15 @@ class WriteThrough:
             # First, and durably: a member of an older generation must not come in behind this one.
             await self._committer.submit(Commit((), commit.mode, commit.members))
         standing = await self._saves.submit(commit)
-        if any(self._store.member(group) is None for group in commit.members):
-            # An expiry, or a delete, has forgotten it meanwhile; the group is there again with this commit.
-            await self._committer.submit(Commit((), commit.mode, commit.members))
+        # During the save an expiry or a delete may have forgotten a generation, and a member of an older one have committed.
+        forgotten = {group: member for group, member in commit.members.items() if self._is_behind(group, member)}
+        if forgotten:
+            await self._committer.submit(Commit((), commit.mode, forgotten))
         return standing
+
+    def _is_behind(self, group: GroupKey, member: Member) -> bool:
+        seen = self._store.member(group)
+        return seen is None or seen.generation < member.generation
 
     async def _save(self, commits: Sequence[Commit]) -> list[list[Standing] | AdapterError]:
         offers: dict[OffsetKey, OffsetRecord] = {}

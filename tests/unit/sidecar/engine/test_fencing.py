@@ -253,14 +253,17 @@ async def test_an_older_generation_cannot_slip_in_behind_a_newer_one_in_one_save
         assert [len(save) for save in meta.saves] == [1, 1]
 
 
-async def test_a_generation_stands_though_an_expiry_forgot_it_during_the_save(tmp_path: Path) -> None:
-    """The group is there again with the commit, and a zombie is still refused."""
+@pytest.mark.parametrize("came_in", [None, Member(4, "zombie")])
+async def test_a_generation_stands_though_an_expiry_forgot_it_during_the_save(tmp_path: Path, came_in: Member | None) -> None:
+    """The group is there again with the commit, and a zombie is refused, also one that had come in meanwhile."""
     meta = HeldMeta()
     async with core_over(tmp_path, meta, knows="g", mode="write_through") as core:
         saving = asyncio.create_task(send(core, of(5, {key(): 10})))
         await meta.entered.wait()
         await core.committer.submit(Forget([key()], [G]))
-        assert core.store.member(G) is None
+        if came_in:
+            await core.committer.submit(Commit((), CommitMode.INCREASE_ONLY, {G: came_in}))
+        assert core.store.member(G) == came_in
         meta.gate.set()
         await saving
         assert core.store.member(G) == Member(5, "m")
