@@ -23,7 +23,7 @@ from adapter.testing.history import META, History
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 from adapter.testing.waiting import positions
 from tests import forking
-from tests.durability.load import CALL_S, CHANNEL_OPTIONS, LIMIT_S, Load, Positions, Turn, Watcher, status_when
+from tests.durability.load import CALL_S, CHANNEL_OPTIONS, LIMIT_S, RETRY_S, Load, Positions, Turn, Watcher, status_when
 from tests.durability.proxy import Proxy
 from tests.soak.consumers import PAUSE_S, THROUGH, Administrator, SharedLoad, shared_key, turns_of
 
@@ -210,8 +210,18 @@ class Cluster:
         request = offsets_pb.ReadOffsetsRequest(
             groups=wanted, mode=offsets_pb.ReadMode.ValueType(ReadMode.STORE.value), keep_hold=True
         )
-        reading = self.history.reading(node.name, META)
-        reading.found(positions((await node.client.store.ReadOffsets(request, timeout=CALL_S)).offsets))
+        with anyio.fail_after(LIMIT_S):
+            while True:
+                reading = self.history.reading(node.name, META)
+                try:
+                    found = await node.client.store.ReadOffsets(request, timeout=CALL_S)
+                except grpc.aio.AioRpcError as error:
+                    if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                        raise
+                    await anyio.sleep(RETRY_S)  # its connection to a Meta Service that has just come back is not there yet
+                else:
+                    reading.found(positions(found.offsets))
+                    return
 
 
 async def _node(stack: AsyncExitStack, directory: Path, setup: Setup, meta: ServiceProcess, history: History) -> Node:
