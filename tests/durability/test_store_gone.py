@@ -23,6 +23,15 @@ async def _reason_says(adapter: ServiceProcess, text: str) -> None:
     await eventually(lambda: text in status_of(adapter).reason, WAIT_S)
 
 
+def _half_copy(source: Path, path: Path) -> None:
+    """A copy whose manifest has not come yet, put in its place at once."""
+    half = source.with_name("half")
+    shutil.copytree(source, half)
+    for manifest in half.rglob("MANIFEST-*"):
+        manifest.unlink()
+    half.rename(path)
+
+
 def _unlink(path: Path) -> None:
     shutil.rmtree(path)
 
@@ -101,7 +110,7 @@ async def test_what_is_in_unlinked_files_waits_for_the_meta_service(tmp_path: Pa
 
 
 async def test_the_same_directory_is_served_again_when_it_is_back_and_no_other(tmp_path: Path) -> None:
-    """As when a volume is mounted again. An empty directory and another store are refused; that store stays whole."""
+    """As when a volume is mounted again. An empty one, another store and half a copy are refused; that store stays whole."""
     meta = meta_process(tmp_path / "m")
     adapter = adapter_process(tmp_path / "a", meta.address)
     other = adapter_process(tmp_path / "b", meta.address)
@@ -124,6 +133,9 @@ async def test_the_same_directory_is_served_again_when_it_is_back_and_no_other(t
         other.start()
         await check_local(other, others_history)
         path.rmdir()
+        _half_copy(away, path)
+        await _reason_says(adapter, "MANIFEST")
+        shutil.rmtree(path)
         away.rename(path)
         await health_turns(adapter, serving=True)
         await check_local(adapter, history)
