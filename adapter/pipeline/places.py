@@ -5,6 +5,7 @@ complete. Nothing here renames a directory. A URL may hold credentials: `str()` 
 """
 
 import secrets
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -70,6 +71,11 @@ class Place:
     def is_remote(self) -> bool:
         """Whether it is a URL: every machine sees the same."""
         return "://" in self.url
+
+    @property
+    def for_spark(self) -> str:
+        """The URL for Spark, which would look for a path without a scheme in the cluster's default file system."""
+        return self.url if self.is_remote else f"file://{self.url}"
 
     @property
     def name(self) -> str:
@@ -250,3 +256,11 @@ def _hdfs(root: str) -> Any:  # noqa: ANN401 - pyarrow has no types
 def unusable(place: Place, field: str, error: OSError) -> AdapterError:
     """The error of a file operation, with the setting's name and the place."""
     return ConfigError(f"{field} = {str(place)!r}: {error.strerror or error}")
+
+
+def unseen(place: Place) -> AdapterError:
+    """The error of a task that does not find a file which the driver has found."""
+    return AdapterError(
+        f"{place}: is not seen by the machine {socket.gethostname()}, or was deleted meanwhile: name a directory that every "
+        "machine shares, or a URL"
+    )

@@ -23,6 +23,8 @@ DEFAULTS: Mapping[str, str] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # The data source `offsets` accepts filters; Spark refuses such a reader unless this is on.
     "spark.sql.python.filterPushdown.enabled": "true",
+    # Plans and the event log have the options of a view in SQL: this hides the credentials in a URL.
+    "spark.redaction.string.regex": r"(?<=://)[^@\s/]*:[^@\s]*(?=@)",
 }
 LOCAL_DEFAULTS: Mapping[str, str] = {
     "spark.ui.enabled": "false",

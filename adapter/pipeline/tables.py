@@ -91,7 +91,7 @@ def read_parquet(spark: SparkSession, files: Sequence[tuple[Place, int]], schema
     A damaged file fails the action, see `damage`.
     """
     if not any(place.is_remote for place, _ in files):
-        return spark.read.schema(schema).parquet(*(literal(place.url) for place, _ in files))
+        return spark.read.schema(schema).parquet(*(literal(place.for_spark) for place, _ in files))
     pieces = [(place, group) for place, groups in files for group in range(groups)]
     read = partial(_read_pieces, pieces, to_arrow_schema(schema, timezone="UTC"))
     return spark.range(0, len(pieces), 1, max(len(pieces), 1)).mapInArrow(read, schema)

@@ -66,10 +66,10 @@ def reconcile_views(spark: SparkSession, output: str) -> None:
 
 def _view(spark: SparkSession, files: LagFiles, name: str, infos: list[BatchInfo]) -> None:
     schema = StructType([*(_field(field) for field in _LAG_TABLES[name]), _BATCH])
-    urls = [literal(place.url) for info in infos for place in files.places(info, name)]
+    urls = [literal(place.for_spark) for info in infos for place in files.places(info, name)]
     if urls:
         # The base gives the column `batch`. A batch that the lag job deletes meanwhile is too old to matter.
-        reader = spark.read.schema(schema).option("basePath", (files.output / name).url)
+        reader = spark.read.schema(schema).option("basePath", (files.output / name).for_spark)
         table = reader.option("ignoreMissingFiles", value=True).parquet(*urls)
     else:
         table = spark.createDataFrame([], schema)

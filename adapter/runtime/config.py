@@ -206,5 +206,6 @@ def _problem(loc: tuple[int | str, ...], message: str, kind: str, value: object)
     if kind == "extra_forbidden":
         return f"{name}: is not a setting; see the commented file in config/"
     text = message.removeprefix("Value error, ")
-    shown = "" if isinstance(value, (dict, BaseModel)) else f" (got {value!r})"
+    # A URL may hold credentials.
+    shown = "" if isinstance(value, (dict, BaseModel)) or "://" in repr(value) else f" (got {value!r})"
     return f"{name}: {text}{shown}"

@@ -350,6 +350,7 @@ SCENARIOS = (
         window="15m",
         late_s=915,
     ),
+    Scenario(alert="OffsetLagJobAway", series=[Gauge("up", LAG_JOB, 1, 0)], labels=LAG_JOB),
     Scenario(
         alert="OffsetLagJobBehind",
         series=[Timestamp("offset_lag_job_settled_timestamp_seconds", LAG_JOB, 70, 900)],

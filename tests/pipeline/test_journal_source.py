@@ -28,7 +28,19 @@ class DriverDiedError(Exception):
 
 
 def run(spark: SparkSession, root: Path, work: Callable[[DataFrame, int], None], files: int) -> None:
-    """Read all that is there, in batches of this many files."""
+    """Read all that is there, in batches of this many files.
+
+    Spark gives the Python process of a streaming source 10 s to start, and has no setting for it: a busy machine takes longer.
+    """
+    try:
+        _run(spark, root, work, files)
+    except StreamingQueryException as error:
+        if "Python worker failed to connect back" not in str(error):
+            raise
+        run(spark, root, work, files)
+
+
+def _run(spark: SparkSession, root: Path, work: Callable[[DataFrame, int], None], files: int) -> None:
     stream = spark.readStream.format("offset-journal").option("maxFilesPerTrigger", files).load(str(root))
     query = (
         stream.writeStream.foreachBatch(work)

@@ -181,17 +181,17 @@ def test_old_batches_go_by_the_clock_of_the_journals(tmp_path: Path) -> None:
     assert output.files.complete() == [3, 4]
 
 
-def test_what_is_newer_than_the_batch_is_of_a_lost_checkpoint_and_is_removed(output: Output) -> None:
-    """Otherwise an old batch would be taken for the newest one, and its state for that of the new stream."""
-    for batch in range(4):
-        output.make(batch, f"former-{batch}")
-    assert output.started().begin(0) is None
-    assert output.files.complete() == []
-    output.make(0, "new")
-    output.make(1, "new")
-    assert output.files.complete() == [0, 1]
-    assert [list(output.there(name)) for name in ALL] == [[0, 1]] * len(ALL)
-    assert output.shown(1) == {"new"}
+@pytest.mark.parametrize("batch", [0, 2])
+def test_a_batch_before_complete_ones_is_refused_and_they_are_kept(output: Output, batch: int) -> None:
+    """The checkpoint is gone, or an older one: the journals may not have the rows of all of them any more."""
+    for number in range(4):
+        output.make(number)
+    with pytest.raises(
+        AdapterError, match=rf"has batches up to 3, and by the checkpoint {batch} is next: .* remove the directory"
+    ):
+        output.started().begin(batch)
+    assert output.files.complete() == [0, 1, 2, 3]
+    assert output.started().begin(3) is not None
 
 
 @pytest.mark.parametrize("lost", ["the state", "the batch"])

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from adapter.errors import ConfigError
 from adapter.pipeline.config import HistorySection, JobConfig, LagSection
-from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
+from adapter.pipeline.jobs import DONE, WITH_REJECTS, JobError, Switches
 from adapter.pipeline.lag import batch as lag_batch
 from adapter.pipeline.lag import job as lag_job
 from adapter.pipeline.lag.batch import process
@@ -84,8 +84,8 @@ def test_a_stream_that_is_broken_and_started_again_has_every_segment_once(
     given = switches(available_now=True)
     with monkeypatch.context() as patch:
         patch.setattr(Publisher, "publish", failing)
-        assert lag_job.run(spark, config(journal, broken, max_files=2), given) == NOT_AS_ASKED
-    assert said(given) == "lag: stopped by an error: the disk is gone\n"
+        with pytest.raises(JobError, match=r"^lag: stopped by an error: the disk is gone$"):
+            lag_job.run(spark, config(journal, broken, max_files=2), given)
     assert complete(broken) == [0, 1]
     given = switches(available_now=True)
     assert lag_job.run(spark, config(journal, broken, max_files=2), given) == WITH_REJECTS
@@ -109,8 +109,8 @@ def test_a_batch_that_is_complete_but_not_in_the_history_is_appended_by_the_next
     settings = base.model_copy(update={"lag": base.lag.model_copy(update={"history": history})})
     delta.touch()  # a file where the directory would be
     given = switches(available_now=True)
-    assert lag_job.run(spark, settings, given) == NOT_AS_ASKED
-    assert said(given).startswith(f"lag: stopped by an error: [lag.history] delta: {delta}/groups: ")
+    with pytest.raises(JobError, match=rf"^lag: stopped by an error: \[lag.history\] delta: {delta}/groups: "):
+        lag_job.run(spark, settings, given)
     assert complete(output) == [0]
     manifest = LagFiles(Place.of(output)).manifest(0).path
     written = manifest.stat().st_mtime_ns

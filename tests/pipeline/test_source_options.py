@@ -50,6 +50,7 @@ def test_options_are_read_whatever_their_capitals() -> None:
         ({"endpoints": ","}, "option endpoints: is empty; give host:port"),
         ({"endpoints": "a"}, "option endpoints: 'a' is not host:port"),
         ({"endpoints": "a:1", "path": "x"}, "there is no path ('x'): call load() or save() without an argument"),
+        ({"path": "s3://KEY:SECRET@b/p"}, "there is no path ('s3://b/p')"),
         ({"endpoints": "a:1", "pagesise": "1"}, "pagesise: is no option of reading; there are endpoints, cluster, timeoutMs,"),
         ({"endpoints": "a:1", "badrows": "skip"}, "badRows: is no option of reading"),
         ({"endpoints": "a:1", "pagesize": "20001"}, "option pageSize: Input should be less than or equal to 20000 (got '20001')"),

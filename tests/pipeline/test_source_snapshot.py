@@ -10,12 +10,12 @@ from pyspark.sql.datasource import EqualTo, Filter, In, StringStartsWith
 
 from adapter.cli import snapshot_directory
 from adapter.cli.snapshot_directory import SnapshotDirectory
-from adapter.errors import ConfigError, StoreDamagedError
+from adapter.errors import AdapterError, ConfigError, StoreDamagedError
 from adapter.metaservice.engine import Columns
 from adapter.model.codec import encode_record, pack_names
 from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.model.schemas import RECORDS
-from adapter.model.snapshots import MANIFEST
+from adapter.model.snapshots import MANIFEST, Manifest
 from adapter.pipeline.offsets.options import ReadOptions, parse_options
 from adapter.pipeline.offsets.snapshot import FilteringSnapshotReader, RowGroups
 from adapter.pipeline.offsets.source import OffsetsDataSource
@@ -119,8 +119,25 @@ def test_what_is_no_whole_snapshot_is_refused(taken: Path, tmp_path: Path) -> No
     with pytest.raises(StoreDamagedError, match="cannot be read"):
         [list(reader.read(part)) for part in parts]
     last.unlink()
-    with pytest.raises(StoreDamagedError, match="cannot be read"):
+    with pytest.raises(StoreDamagedError, match=r"is not there, (and|though) _snapshot\.json lists it"):
         reader.partitions()
+    with pytest.raises(AdapterError, match="is not seen by the machine"):
+        [list(reader.read(part)) for part in parts]
+
+
+def test_a_snapshot_with_other_records_than_its_manifest_says_is_refused(taken: Path) -> None:
+    """As when a file is of another copy."""
+    manifest = Manifest.decode((taken / MANIFEST).read_bytes(), "s")
+    (taken / MANIFEST).write_bytes(manifest._replace(records=manifest.records + 1).encode())
+    with pytest.raises(StoreDamagedError, match=r"has 43 records, and _snapshot\.json says 44: copy the snapshot again"):
+        reader_of(taken).partitions()
+
+
+def test_a_snapshot_of_another_cluster_is_refused(taken: Path) -> None:
+    """If the option says which; a snapshot is of one cluster."""
+    assert reader_of(taken, cluster="c").partitions()
+    with pytest.raises(ConfigError, match=r"option cluster = 'other': \S+ is of the cluster 'c'"):
+        reader_of(taken, cluster="other").partitions()
 
 
 @pytest.mark.parametrize(

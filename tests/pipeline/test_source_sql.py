@@ -57,6 +57,14 @@ def test_rows_of_a_table_go_to_the_meta_service_that_the_write_names(spark: Spar
     assert standing(copy) == standing(meta)
 
 
+def test_no_plan_shows_the_credentials_of_a_view(spark: SparkSession) -> None:
+    """Nor the event log, which has the plans: the statement has the URL."""
+    statement = "create temporary view j using `offset-journal` options (path 's3a://KEY:HIDDEN/%@bucket/j')"
+    (row,) = spark.sql(f"explain extended {statement}").collect()
+    assert "s3a://" in row.plan
+    assert "HIDDEN" not in row.plan
+
+
 def test_a_view_is_read_and_written(spark: SparkSession, meta: BulkMeta, address: str) -> None:
     """A temporary view has its options from Spark."""
     spark.sql(f"create temporary view seen using offsets options (endpoints '{address}')")

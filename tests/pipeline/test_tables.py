@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -40,6 +41,17 @@ def test_a_table_is_replaced_as_a_whole(spark: SparkSession, tmp_path: Path) -> 
         (number, number / 1000, [str(number), None]) for number in range(5)
     ]
     assert json.loads((place / MANIFEST).read())["files"][0].keys() == {"name", "size", "groups"}
+
+
+def test_a_path_is_local_whatever_the_default_file_system_is(spark: SparkSession, tmp_path: Path) -> None:
+    """As on a cluster with HDFS. Our own files are read and written by path."""
+    settings: Any = spark.sparkContext._jsc.hadoopConfiguration()  # as core-site.xml does
+    before = settings.get("fs.defaultFS")
+    settings.set("fs.defaultFS", "hdfs://127.0.0.1:1")
+    try:
+        assert write_table(rows(spark, 9), Place.of(tmp_path / "a [table] %20")).count() == 9
+    finally:
+        settings.set("fs.defaultFS", before)
 
 
 def test_a_table_without_rows_has_its_columns(spark: SparkSession, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from adapter.errors import ConfigError
 from adapter.pipeline.config import JobConfig, LagSection
-from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
+from adapter.pipeline.jobs import DONE, WITH_REJECTS, JobError, Switches
 from adapter.pipeline.lag.batch import process
 from adapter.pipeline.lag.display import LagDisplay, dry_run
 from adapter.pipeline.lag.files import LagFiles
@@ -42,8 +42,8 @@ _PATIENCE_S = 60.0
 def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
     """Follow the journals until SIGTERM or Ctrl-C, or with `available_now` until all is read; returns the exit code.
 
-    0: done; 1: the stream failed, with an error message; 3: all is read, and there are rejects. Raises ConfigError if the
-    directory cannot be written, or another driver writes it, ListenError if the metrics cannot be served.
+    0: done; 3: all is read, and there are rejects. Raises JobError if the stream fails, ConfigError if the directory cannot be
+    written, or another driver writes it, ListenError if the metrics cannot be served.
     """
     section = config.lag
     files = LagFiles(section.output)
@@ -57,14 +57,14 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
         LagDisplay(switches, files) as display,
     ):
         publisher = _publisher(files, section, check)
+        metrics.begin(publisher.newest())
         history = History(files, section.history)
         query = _writer(spark, section, publisher, history, switches, display, metrics).start()
         try:
             _follow(query, stop)
         except StreamingQueryException as error:
             if not stop.is_set():  # a Ctrl-C may have ended the workers, which is no failure
-                switches.tell(f"lag: stopped by an error: {in_one_line(display.failure or error)}")
-                return NOT_AS_ASKED
+                raise JobError(f"lag: stopped by an error: {in_one_line(display.failure or error)}") from error
     switches.tell(display.summary())
     return WITH_REJECTS if switches.available_now and display.rejects else DONE
 
@@ -132,7 +132,7 @@ def _writer(
         metrics.on_batch(info, seconds)
 
     writer = stream(spark, section).writeStream.queryName("lag").foreachBatch(batch)
-    placed = writer.option("checkpointLocation", checkpoint.url)
+    placed = writer.option("checkpointLocation", checkpoint.for_spark)
     if switches.available_now:
         return placed.trigger(availableNow=True)
     return placed.trigger(processingTime=f"{section.trigger_ms} milliseconds")

@@ -1,6 +1,7 @@
 """The lag job's own metrics: its batches, how far it has read each broker's journal, and what it has found and not yet read."""
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
@@ -70,12 +71,22 @@ class LagMetrics(StreamingQueryListener):
             finally:
                 spark.streams.removeListener(metrics)
 
+    def begin(self, newest: BatchInfo | None) -> None:
+        """Note the newest batch of former runs. Without one no time is known yet: 0 would say that the job is 56 years behind."""
+        self._last.set(math.nan)
+        self._settled.set(math.nan)
+        if newest:
+            self._note_times(newest)
+
     def on_batch(self, info: BatchInfo, seconds: float) -> None:
         """Note a complete batch and its duration."""
         self._rows.inc(info.rows)
         self._rejects.inc(info.rejects)
         self._seconds.observe(seconds)
         self._last.set_to_current_time()
+        self._note_times(info)
+
+    def _note_times(self, info: BatchInfo) -> None:
         self._settled.set(info.settled / _US_OF_SECOND)
         for broker, newest_us in info.brokers.items():
             self._newest.labels(broker).set(newest_us / _US_OF_SECOND)

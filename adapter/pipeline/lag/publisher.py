@@ -10,8 +10,8 @@ Neither the files nor Spark's checkpoint are synced. After a power cut they may 
 batch says so, and the directory has to be removed.
 
 Of the state and the shards, which are as large as the fleet, two batches are kept. Shards stay READERS_S longer, for those who
-are still reading them. Batches with a higher number than the one that begins are of a stream whose checkpoint is gone; they are
-removed.
+are still reading them. Batches with a higher number than the one that begins are of a stream whose checkpoint is gone: the batch
+is refused, because journals may not have the rows of all that is kept any more.
 """
 
 import time
@@ -69,16 +69,20 @@ class Publisher:
         return info if plan and info.plan == plan else None
 
     def begin(self, batch: int) -> BatchInfo | None:
-        """Begin a batch: returns the complete one before it, None for the first. Raises AdapterError if its state is missing."""
-        before = self._before(batch)
+        """Begin a batch: returns the complete one before it, None for the first.
+
+        Raises AdapterError if its state is missing, and if batches after it are complete.
+        """
         if self._complete and self._complete[-1] > batch:
-            # Of a former stream. From the newest on, so that those which are left are always those of one stream.
-            while self._complete and self._complete[-1] >= batch:
-                number = self._complete.pop()
-                self.files.manifest(number).delete()
-                self._delete_batch(number)
-            self._newest, self._oldest_now = before, None
-        return before
+            raise AdapterError(
+                f"{self.files.output}: has batches up to {self._complete[-1]}, and by the checkpoint {batch} is next: that "
+                f"is gone, an older copy, or of another output. Bring it back; or, {start_again(self.files.output)}"
+            )
+        return self._before(batch)
+
+    def newest(self) -> BatchInfo | None:
+        """The newest complete batch."""
+        return self._info(self._complete[-1]) if self._complete else None
 
     def publish(self, info: BatchInfo) -> None:
         """Make a batch complete, then delete old ones. Its files are written already. Raises AdapterError without the lock."""

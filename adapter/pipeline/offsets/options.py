@@ -10,6 +10,7 @@ from pydantic.alias_generators import to_camel
 from adapter.errors import ConfigError
 from adapter.meta.config import MetaSection
 from adapter.model.names import name_problem
+from adapter.pipeline.places import redacted
 from adapter.runtime.config import Address, ClientTls
 
 FORMAT = "offsets"
@@ -123,7 +124,7 @@ def parse_options(kind: type[O], options: Mapping[str, str]) -> O:
     """Parse options as Spark passes them. Raises ConfigError that names every invalid one."""
     if "path" in options:
         raise ConfigError(
-            f"{FORMAT}: there is no path ({options['path']!r}): call load() or save() without an argument, "
+            f"{FORMAT}: there is no path ({redacted(options['path'])!r}): call load() or save() without an argument, "
             "and name the Meta Service by .option('endpoints', 'host:port')"
         )
     try:

@@ -20,7 +20,7 @@ from adapter.model.snapshots import MANIFEST, Manifest
 from adapter.pipeline.offsets.options import FORMAT, ReadOptions
 from adapter.pipeline.offsets.reader import AUTO_PARTS, PART_RECORDS
 from adapter.pipeline.offsets.selection import Selection
-from adapter.pipeline.places import Place
+from adapter.pipeline.places import Place, unseen
 
 
 @dataclass
@@ -41,9 +41,18 @@ class SnapshotReader(DataSourceReader):
         self._schema = to_arrow_schema(schema, timezone="UTC")
 
     def partitions(self) -> list[InputPartition]:
-        """Divide the row groups. Raises ConfigError for what is no snapshot, StoreDamagedError for a damaged one."""
-        files = self._manifest().files
-        found = [(name, number, rows) for name in files for number, rows in self._row_groups(name)]
+        """Divide the row groups.
+
+        Raises ConfigError for what is no snapshot, or is of another cluster, StoreDamagedError for one that is not whole.
+        """
+        manifest = self._manifest()
+        files, footers = manifest.files, {name: self._footer(name) for name in manifest.files}
+        records = sum(footer.num_rows for footer in footers.values())
+        if records != manifest.records:
+            raise StoreDamagedError(
+                f"{self._place}: has {records:,} records, and {MANIFEST} says {manifest.records:,}: copy the snapshot again"
+            )
+        found = [(name, number, rows) for name, footer in footers.items() for number, rows in self._row_groups(footer)]
         if not found:  # without any part, Spark would read one that it makes itself
             return [RowGroups(files[0], [])]
         total = sum(rows for _, _, rows in found)
@@ -59,10 +68,14 @@ class SnapshotReader(DataSourceReader):
         return [*parts]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - Spark says InputPartition
-        """Yield the records of a part. Raises StoreDamagedError for what cannot be read."""
+        """Yield the records of a part. Raises StoreDamagedError, AdapterError for a file that this machine does not see."""
         if not partition.numbers:
             return
-        with self._opened(partition.file) as file:
+        try:
+            opened = self._opened(partition.file)
+        except FileNotFoundError as error:
+            raise unseen(self._place / partition.file) from error
+        with opened as file:
             batches = file.iter_batches(self._options.page_size, partition.numbers)
             while (batch := self._next(batches, partition.file)) is not None:
                 yield pa.RecordBatch.from_arrays(self._selected(batch).columns, schema=self._schema)
@@ -81,22 +94,34 @@ class SnapshotReader(DataSourceReader):
     def _manifest(self) -> Manifest:
         where = self._place / MANIFEST
         try:
-            return Manifest.decode(where.read(), str(where))
+            manifest = Manifest.decode(where.read(), str(where))
         except FileNotFoundError as error:
             raise ConfigError(
                 f"{FORMAT}: option snapshot: {self._place} has no {MANIFEST}: it is no snapshot, or is not on this machine; "
                 "`offset-adapter meta snapshot` writes one"
             ) from error
+        if "cluster" in self._options.model_fields_set and self._options.cluster != manifest.cluster:
+            raise ConfigError(
+                f"{FORMAT}: option cluster = {self._options.cluster!r}: {self._place} is of the cluster {manifest.cluster!r}"
+            )
+        return manifest
 
-    def _row_groups(self, name: str) -> Iterator[tuple[int, int]]:
+    def _footer(self, name: str) -> pq.FileMetaData:
+        try:
+            with self._opened(name) as file:
+                return file.metadata
+        except FileNotFoundError as error:
+            raise StoreDamagedError(
+                f"{self._place / name}: is not there, and {MANIFEST} lists it: copy the snapshot again"
+            ) from error
+
+    def _row_groups(self, footer: pq.FileMetaData) -> Iterator[tuple[int, int]]:
         """Number and rows of each row group in which selected names may be, by the statistics in the file."""
-        with self._opened(name) as file:
-            footer = file.metadata
-            for number in range(footer.num_row_groups):
-                group = footer.row_group(number)
-                bounds = [_bounds(group.column(at).statistics) for at in range(2)]
-                if group.num_rows and self._may_have_rows(*bounds):
-                    yield number, group.num_rows
+        for number in range(footer.num_row_groups):
+            group = footer.row_group(number)
+            bounds = [_bounds(group.column(at).statistics) for at in range(2)]
+            if group.num_rows and self._may_have_rows(*bounds):
+                yield number, group.num_rows
 
     def _may_have_rows(self, namespace: tuple[str, str], group: tuple[str, str]) -> bool:
         namespaces, groups, prefix = self._selection
@@ -109,7 +134,7 @@ class SnapshotReader(DataSourceReader):
         system, path = (self._place / name).opened()
         try:
             return pq.ParquetFile(path, filesystem=system, page_checksum_verification=True)
-        except (pa.ArrowException, FileNotFoundError) as error:
+        except pa.ArrowException as error:
             raise StoreDamagedError(f"{self._place / name}: cannot be read: {error}") from error
 
     def _next(self, batches: Iterator[pa.RecordBatch], name: str) -> pa.RecordBatch | None:

@@ -17,7 +17,7 @@ from adapter.formats.rows import NotReadableError, Reject
 from adapter.model.queues import QUEUE_MAX
 from adapter.model.records import LONG_MAX
 from adapter.pipeline.config import OffsetFormat
-from adapter.pipeline.places import Place
+from adapter.pipeline.places import Place, unseen
 from adapter.pipeline.transfer.import_files import Piece, backup
 
 # `place` is a line or a JSON path, empty for a whole file. A row with a `reason` is a reject, `text` its content.
@@ -44,7 +44,10 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def entries(piece: Piece, kind: OffsetFormat) -> Iterator[pa.RecordBatch]:
-    """ENTRIES of a piece: of a CSV in one batch, of a JSON file in several."""
+    """ENTRIES of a piece: of a CSV in one batch, of a JSON file in several.
+
+    Raises AdapterError if the file is not there: the driver has found it, and nothing is left out on the word of one machine.
+    """
     if kind != "kafka-csv":
         yield from json_entries(piece.file, kind)
         return
@@ -52,6 +55,8 @@ def entries(piece: Piece, kind: OffsetFormat) -> Iterator[pa.RecordBatch]:
         with piece.file.open() as file:
             file.seek(piece.start)
             data = file.read(piece.end - piece.start)
+    except FileNotFoundError as error:
+        raise unseen(piece.file) from error
     except OSError as error:
         yield _batch(piece.file, {"reason": pa.array([f"cannot be read: {error.strerror or error}"])})
         return
@@ -163,16 +168,21 @@ def _numbers(texts: pa.Array, name: str, largest: int, reasons: pa.Array) -> tup
 def json_entries(path: Place, kind: OffsetFormat) -> list[pa.RecordBatch]:
     """ENTRIES of a file of RocketMQ. If it is unreadable: a reject, and the entries of its backup, which RocketMQ reads then.
 
-    It is read to its end before anything is returned, and takes several times its size in memory.
+    It is read to its end before anything is returned, and takes several times its size in memory. Raises as `entries`.
     """
     try:
         return _parsed(path, kind)
-    except NotReadableError as error:
+    except (NotReadableError, FileNotFoundError) as error:
+        reason = f"cannot be read: {error.strerror}" if isinstance(error, FileNotFoundError) else str(error)
         try:
             rest = _parsed(backup(path), kind)
-            reason = f"{error}; {backup(path).name} is taken instead"
+            reason = f"{reason}; {backup(path).name} is taken instead"
         except NotReadableError:
-            rest, reason = [], str(error)
+            rest = []
+        except FileNotFoundError:
+            if isinstance(error, FileNotFoundError):
+                raise unseen(path) from error
+            rest = []
     return [_batch(path, {"reason": pa.array([reason])}), *rest]
 
 
@@ -181,6 +191,8 @@ def _parsed(path: Place, kind: OffsetFormat) -> list[pa.RecordBatch]:
     batches, rejects = [], []
     try:
         file = path.open()
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise NotReadableError(f"cannot be read: {error.strerror or error}") from error
     with file:

@@ -30,7 +30,7 @@ from adapter.runtime.wording import counted
 ROW_BYTES = 16  # of a file, at least, for most rows
 BUCKET_ROWS = 250_000  # of the files; one task holds the rows of a bucket in memory
 MAX_TASKS = 1_000
-# A task has three calls of 20,000 offsets in flight, which keep a Meta Service busy; it admits 100,000 at once. The calls of a
+# A task has two calls of 20,000 offsets in flight, which keep a Meta Service busy; it admits 100,000 at once. The calls of a
 # second task would go to the same one, and be refused.
 MERGING_TASKS = 1
 _MESSAGES = from_arrow_schema(MESSAGES)

@@ -386,6 +386,17 @@ GROUPS = (
 
 PIPELINE = (
     Alert(
+        name="OffsetLagJobAway",
+        severity="warning",
+        expr='up{job="offset-lag-job"} == 0',
+        after="5m",
+        keep="0s",
+        summary="The Spark job lag on {{ $labels.instance }} does not answer",
+        description="Prometheus cannot scrape {{ $labels.instance }}. If the job has ended, its tables are as old as its end.",
+        reason="A restart of the job takes the metrics away for as long as Spark starts, some 20 s; in a busy cluster a minute or"
+        " two.",
+    ),
+    Alert(
         name="OffsetLagJobBehind",
         severity="warning",
         expr="time() - offset_lag_job_settled_timestamp_seconds > <600 s>",

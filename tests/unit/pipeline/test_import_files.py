@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.errors import ConfigError
+from adapter.errors import AdapterError, ConfigError
 from adapter.pipeline.config import OffsetFormat
 from adapter.pipeline.places import Place
 from adapter.pipeline.transfer import import_files
@@ -119,12 +119,13 @@ def test_a_torn_file_without_a_good_backup_is_a_reject(tmp_path: Path) -> None:
     assert [row["reason"] for row in read(path, "rocketmq-client")] == ["is empty"]
 
 
-def test_a_file_that_cannot_be_opened_is_a_reject(tmp_path: Path) -> None:
-    """It was there when the driver listed the files."""
-    gone = "cannot be read: No such file or directory"
-    assert [row["reason"] for row in read(tmp_path / "gone", "rocketmq")] == [gone]
-    (batch,) = entries(Piece(Place.of(tmp_path / "gone"), 1, 0, 9), "kafka-csv")
-    assert batch["reason"].to_pylist() == [gone]
+def test_a_file_that_a_task_does_not_find_is_no_reject(tmp_path: Path) -> None:
+    """The driver has found it: this machine may lack the mount, and the others' files must not be imported without its rows."""
+    for kind in ("rocketmq", "rocketmq-client"):
+        with pytest.raises(AdapterError, match=r"gone: is not seen by the machine \S+, or was deleted meanwhile"):
+            read(tmp_path / "gone", kind)
+    with pytest.raises(AdapterError, match=r"gone: is not seen by the machine"):
+        list(entries(Piece(Place.of(tmp_path / "gone"), 1, 0, 9), "kafka-csv"))
     with pytest.raises(ConfigError, match=r"gone: cannot be read: No such file or directory"):
         cut(Place.of(tmp_path / "gone"))
 
@@ -196,6 +197,6 @@ def test_a_url_that_cannot_be_read_is_an_error_with_its_name() -> None:
         (bucket / "a.csv").write(b"g,t,0,1\n")
         (gone,) = import_files.pieces([bucket / "a.csv"], "kafka-csv")
         (bucket / "a.csv").delete()
-        (batch,) = entries(gone, "kafka-csv")
-        assert batch["reason"].to_pylist()[0].startswith("cannot be read: ")
-        assert SECRET not in str(batch.to_pylist())
+        with pytest.raises(AdapterError, match=r"^s3a://bucket/a\.csv\?\S+: is not seen by the machine") as unseen:
+            list(entries(gone, "kafka-csv"))
+        assert SECRET not in str(unseen.value)

@@ -1,6 +1,7 @@
 """The lag job's own metrics: what they count, and that the reference lists them."""
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -36,6 +37,18 @@ def test_batches_add_up_and_each_broker_has_the_time_of_its_newest_row() -> None
     )
     assert value(metrics, "settled_timestamp_seconds") == 6.0
     assert (value(metrics, "last_batch_timestamp_seconds") or 0) > 0
+
+
+def test_a_job_that_has_just_started_is_not_behind() -> None:
+    """Its times are those of the newest batch of former runs; without one there are none, and not those of 1970."""
+    metrics = LagMetrics()
+    metrics.begin(None)
+    assert math.isnan(value(metrics, "settled_timestamp_seconds") or 0)
+    metrics.begin(BatchInfo(4, rows=5, now=9_000_000, settled=6_000_000, brokers={"a": 9_000_000}))
+    assert value(metrics, "settled_timestamp_seconds") == 6.0
+    assert value(metrics, "journal_timestamp_seconds", broker="a") == 9.0
+    assert value(metrics, "rows_total") == 0
+    assert math.isnan(value(metrics, "last_batch_timestamp_seconds") or 0)
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,14 @@ def test_a_bad_setting_is_refused_by_its_name(text: str, problem: str) -> None:
     assert problem in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["mode = 's3://KEY:SECRET@b'", "meta.endpoints = [['s3://KEY:SECRET@b']]"])
+def test_an_error_does_not_show_a_url(text: str) -> None:
+    """It may hold credentials."""
+    with pytest.raises(ConfigError, match=r"file\.toml: m") as caught:
+        adapter(text)
+    assert "SECRET" not in str(caught.value)
+
+
 def test_every_bad_setting_is_told_at_once() -> None:
     """The error has one line for each."""
     with pytest.raises(ConfigError) as caught:
