@@ -144,6 +144,11 @@ class LagSection(Section):
             raise ValueError(f"minimum_points = {self.minimum_points} is more than window_points = {self.window_points}")
         if self.output.is_remote and self.checkpoint is None:
             raise ValueError("output is a URL: give checkpoint as well, a place that Spark's own file systems can write")
+        if self.checkpoint and str(self.checkpoint) != self.checkpoint.url:
+            raise ValueError(
+                f"checkpoint: {self.checkpoint} has credentials, which Spark would show: give them to its file system, "
+                "as by --conf spark.hadoop.fs.s3a.access.key"
+            )
         return self
 
     @property

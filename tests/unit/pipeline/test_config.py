@@ -56,6 +56,7 @@ def test_job_toml_gives_each_number_its_bounds() -> None:
         ("[lag]\njournals = ['']", "lag.journals.0: is empty; name a path or a URL"),
         ("[lag]\noutput = ''", "lag.output: is empty; name a path or a URL"),
         ("[lag]\noutput = 's3a://b/lag'", "lag: output is a URL: give checkpoint as well"),
+        ("[lag]\ncheckpoint = 's3a://K:S@b/c'", "lag: checkpoint: s3a://b/c has credentials, which Spark would show"),
         ("[report]\noutput = 7", "report.output: "),
         ("[lag]\nminimum_points = 11", "lag: minimum_points = 11 is more than window_points = 10"),
         ("[lag]\nwindow_points = 61", "lag.window_points: Input should be less than or equal to 60 (got 61)"),
