@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from adapter.pipeline.lag import stages
+from adapter.pipeline.lag import batch, stages
 from adapter.pipeline.places import Place
 
 # The steps of a batch, in their order.
-IN_TASKS = ("in stage 1", "in stage 2", "files written")
+IN_TASKS = ("in stage 1", "in stage 2", "files written", "groups combined")
 IN_DRIVER = ("before the manifest", "after the manifest", "while deleting")
+BUCKETS = 16  # as many as have a stage of their own for the groups
 _FAULTS, _DONE, _DRIVER = "FAULTS", "FAULTS_DONE", "FAULTS_DRIVER"
 # A worker may take longer than 15 s to its first answer on a busy machine.
 _CONF = "spark.python.daemon.module tests.pipeline.faulty_daemon\nspark.python.authenticate.socketTimeout 5m\n"
@@ -46,12 +47,14 @@ def install_in_worker() -> None:
 
     stages.read_table = _after("in stage 1", stages.read_table)  # type: ignore[attr-defined]
     stages._evaluated = _after("in stage 2", stages._evaluated)
+    stages.combined = _after("groups combined", stages.combined)
     stages._write = shards_written  # type: ignore[assignment]
 
 
 def install_in_driver() -> None:
     """Let the faults of the driver happen in this process."""
     os.environ[_DRIVER] = str(os.getpid())
+    batch.FIRST_BUCKETS = BUCKETS
     write, delete_tree = Place.write, Place.delete_tree
 
     def written(place: Place, content: bytes) -> None:
