@@ -91,11 +91,11 @@ class Service:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+    async def save(self, entries: Sequence[SaveEntry], reported: StoreReport | None = None) -> list[SaveOutcome]:
         """As the production service: a bad entry does not disturb the others."""
         refused = [entry.key in self.refusing for entry in entries]
         good = [entry for entry, bad in zip(entries, refused, strict=True) if not bad]
-        saved = iter(await self.engine.save(CLUSTER, good))
+        saved = iter(await self.engine.save(CLUSTER, good, reported))
         return [SaveOutcome(Status.INVALID, None, "refused") if bad else next(saved) for bad in refused]
 
 
@@ -123,15 +123,22 @@ class SimMeta:
         self.available = True
         self.dead = False
         self.server_reports = ServerReports()
+        self._unanswered = 0  # calls
+        self._reported_unanswered = -1  # at the last report of the local store
 
     async def report_store(self, store: StoreReport, replaces: bytes = b"") -> KnownStore | None:
-        return await self._reported(lambda: self._service.report_store(store, replaces))
+        unanswered = self._unanswered
+        found = await self._reported(lambda: self._service.report_store(store, replaces))
+        self._reported_unanswered = unanswered
+        return found
 
     async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
         sent = list(entries)
         if not self.dead:
             self._on_save(SaveCall(asyncio.get_running_loop().time(), sent))
-        return await self._reported(lambda: self._service.save(sent))
+        store = self.server_reports.store  # it goes with a save as production sends it
+        reported = store() if store and self._reported_unanswered == self._unanswered else None
+        return await self._reported(lambda: self._service.save(sent, reported))
 
     async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
         return dict(await self._call(lambda: self._service.engine.get(CLUSTER, keys), TIMEOUT_S if patient else LOAD_TIMEOUT_S))
@@ -183,6 +190,7 @@ class SimMeta:
             await answer
         if fault is Fault.REFUSED:
             self.available = False
+            self._unanswered += 1
             raise MetaUnavailableError("refused by the test")
         self._service.serve(self._deliver(fault, work, answer))
         try:
@@ -190,6 +198,7 @@ class SimMeta:
                 found = await answer
         except TimeoutError:
             self.available = False
+            self._unanswered += 1
             raise MetaUnavailableError("no answer in time") from None
         self.available = True
         return found

@@ -282,7 +282,7 @@ class _Deciding:
                 elif after == remote:
                     self._dirty.discard(key)
                 elif one[0] is not None and key not in self._dirty and key not in self._staged:
-                    self._dirty.add(group, {key.shard: one}, self._clock())
+                    self._dirty.mark(key, one, self._clock())
         return decided
 
     def _take_first_epochs(self, change: FirstEpochs) -> list[Standing]:

@@ -69,6 +69,12 @@ class DirtyKeys:
         # Of groups that are set aside: what was there at the last `take`. Newer than what was refused, older than what waits.
         self._set_aside = _Part()
         self._groups_aside: set[GroupKey] = set()
+        self.marked = 0  # stored keys that became dirty as they are: a flush under way may have passed their write counters
+
+    def mark(self, key: OffsetKey, held: Held, now: float) -> None:
+        """Mark a stored key dirty as it is."""
+        self.marked += 1
+        self.add(key.group_key, {key.shard: held}, now)
 
     def add(self, group: GroupKey, held: Mapping[str, Held], now: float) -> None:
         """Mark shards of a group dirty."""

@@ -4,7 +4,8 @@ Proposes by this machine's clock; the Meta Service decides by the newest commit 
 one that is committed to meanwhile is put back. Never on the path of a commit.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 
 import anyio
 import structlog
@@ -153,11 +154,17 @@ class Expiry:
         self._metrics.expired_groups.inc()
         self._metrics.expired_keys.inc(row.shards)
         try:
-            async for page, last in self._pages(row.group):
-                _check_old(page, before_ms)
-                await self._committer.submit(Forget([stored.key for stored in page], [row.group] if last else []))
-                now_ms = self._now_ms()
-                self._journal.moved("expire", [Moved(key, held, expired(held, now_ms)) for key, held, _ in page if held.live])
+            async with aclosing(self._pages(row.group)) as pages:
+                last = False
+                while not last:
+                    # A page is read in a thread. What is committed meanwhile stays dirty, and so the page is not removed.
+                    async with self._flusher.paused():
+                        page, last = await anext(pages)
+                        _check_old(page, before_ms)
+                        await self._committer.submit(Forget([stored.key for stored in page], [row.group] if last else []))
+                    now_ms = self._now_ms()
+                    moved = [Moved(key, held, expired(held, now_ms)) for key, held, _ in page if held.live]
+                    self._journal.moved("expire", moved)
         except ContendedError:
             await self._put_back(row.group)
 
@@ -179,7 +186,7 @@ class Expiry:
                 if still:
                     await self._committer.submit(Forget(still, gone=True))
 
-    async def _pages(self, group: GroupKey) -> AsyncIterator[tuple[list[Stored], bool]]:
+    async def _pages(self, group: GroupKey) -> AsyncGenerator[tuple[list[Stored], bool], None]:
         """The records of a group, a page at a time; True with the last one."""
         after: OffsetKey | None = None
         while True:

@@ -104,6 +104,7 @@ class Flusher:
         # Keys that were still dirty then, and have not been saved since.
         self.uncompared: set[OffsetKey] = set()
         self._carried = 0  # all up to this write is in the Meta Service once the save under way is applied
+        self._marked = 0  # `dirty.marked` when the flush under way began
         self.last_error = ""
         self.last_flush_at_ms = 0
         self.last_flush_seconds = 0.0
@@ -112,11 +113,14 @@ class Flusher:
     def covered_seq(self) -> int:
         """The newest write up to which the Meta Service has everything, or has it once the save under way is applied.
 
-        It may be too low, but never too high.
+        It may be too low, but never too high; and it is none that a power cut may take back without any loss: what is not
+        acknowledged may be in the Meta Service already, and the next start would find its own store to be an older copy.
         """
         if self.tracks_all and not self._dirty:
-            return self._store.seq
-        return max(self._store.flushed_seq, self._carried if self.tracks_all else 0)
+            return self._store.acknowledged_seq
+        carried = self._carried if self.tracks_all and self._dirty.marked == self._marked else 0
+        covered = max(self._store.flushed_seq, carried)
+        return min(covered, self._store.acknowledged_seq)
 
     @property
     def _section(self) -> FlushSection:
@@ -208,6 +212,7 @@ class Flusher:
     async def _flush(self, only: Collection[GroupKey] | None = None) -> _Outcome:
         """Send what is pending, or what is pending of some groups."""
         seq = self._store.seq
+        self._marked = self._dirty.marked
         batch = self._dirty.take(only)
         outcome = _Outcome()
         started = self._clock()
@@ -378,9 +383,12 @@ class Flusher:
         return not self.tracks_all or key in self.uncompared
 
     def _covers(self, seq: int) -> int:
-        """The highest write, at most `seq`, up to which no key is refused or set aside: a flush then sends all up to it."""
-        if self._dirty.some_aside:
-            return 0  # finding the oldest would scan every set-aside key
+        """The highest write, at most `seq`, up to which no key is refused or set aside: a flush then sends all up to it.
+
+        0 if stored keys became dirty since the flush began, of which it did not know.
+        """
+        if self._dirty.some_aside or self._dirty.marked != self._marked:
+            return 0  # finding the oldest would scan every such key
         floor = self._dirty.lowest_refused_seq()
         return seq if floor is None else min(seq, floor - 1)
 

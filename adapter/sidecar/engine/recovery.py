@@ -143,7 +143,7 @@ class Recovery:
                     held = None if self._tombstones.is_past(record) else self._store.hold(key)
                     # Not what was committed, flushed or adopted since the page was read.
                     if key not in self._dirty and held and held[1] == seq:
-                        self._dirty.add(key.group_key, {key.shard: held}, self._clock())
+                        self._dirty.mark(key, held, self._clock())
         log.info("recovery.unflushed", dirty=len(self._dirty))
 
     async def _forget_tombstones(self, piece: Piece) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -10,7 +11,7 @@ from adapter.errors import MetaUnavailableError, RefusedError
 from adapter.model.records import GroupKey, Member, OffsetRecord, Status, expired
 from adapter.sidecar.engine.changes import Reconcile
 from adapter.sidecar.engine.expiry import HOUR_MS, LOOKED_AT, PAUSE_S
-from adapter.sidecar.engine.groups import PAGE_KEYS
+from adapter.sidecar.engine.groups import PAGE_KEYS, GroupRow
 from adapter.sidecar.engine.tombstones import TOMBSTONE_MS
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.testing.waiting import eventually
@@ -119,6 +120,38 @@ async def test_a_group_larger_than_a_page_goes_whole(tmp_path: Path) -> None:
         await expiry_of(core).sweep_once()
         assert set(local(core)) == set(meta.live()) == {key("a", "z")}
         assert core.store.member(GROUP) is None
+
+
+async def test_a_commit_that_is_flushed_while_a_page_is_read_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page is older than the commit, which would be clean: neither it nor the generation may go."""
+    meta = ExpiringMeta()
+    async with core_over(tmp_path, meta) as core:
+        await flushed(core, {A: 5}, member=Member(7))
+        read = core.store.page
+        tasks: list[asyncio.Task[int]] = []
+        expiry = expiry_of(core)
+        forget, removing = expiry._forget, False
+
+        async def begun(row: GroupRow, before_ms: int) -> None:
+            nonlocal removing
+            removing = True
+            await forget(row, before_ms)
+
+        async def slow(*args: Any, **named: Any) -> Any:
+            found = await read(*args, **named)
+            if removing and not tasks:
+                await committed(core, {A: 9}, NOW_MS)
+                tasks.append(asyncio.create_task(core.flusher.flush_once()))
+                for _ in range(1_000):
+                    await asyncio.sleep(0)
+            return found
+
+        monkeypatch.setattr(core.store, "page", slow)
+        monkeypatch.setattr(expiry, "_forget", begun)
+        await expiry.sweep_once()
+        await asyncio.gather(*tasks)
+        assert {found: stood.offset for found, stood in local(core).items()} == {A: 9}
+        assert core.store.member(GROUP) == Member(7)
 
 
 async def test_groups_that_are_named_by_uuid_do_not_pile_up(tmp_path: Path) -> None:

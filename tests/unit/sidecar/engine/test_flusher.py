@@ -12,6 +12,7 @@ from adapter.meta.packed import Chunk, entry_bytes, merge_request
 from adapter.meta.wire import save_request
 from adapter.model.codec import encode_key
 from adapter.model.records import OffsetKey, OffsetRecord, Run, SaveEntry
+from adapter.sidecar.engine.changes import Reconcile
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import (
     KEYS,
@@ -188,6 +189,27 @@ async def test_the_flushed_watermark_follows_what_was_acknowledged(tmp_path: Pat
         assert (core.store.flushed_seq, core.store.seq_of(B)) == (1, 2)
         await core.flusher.flush_all()
         assert core.store.flushed_seq == core.store.seq == 3
+
+
+async def test_the_flushed_watermark_does_not_pass_a_stored_key_that_became_dirty_during_the_flush(tmp_path: Path) -> None:
+    """As by a comparison, or an expiry that is taken back: the flush did not have it. After a kill it would be clean (3)."""
+    meta = HeldMeta()
+    async with core_over(tmp_path, meta) as core:
+        meta.gate.set()
+        await commit(core, 5, "a")
+        await core.flusher.flush_once()
+        meta.gate.clear()
+        meta.entered.clear()
+        await commit(core, 5, "b")
+        flush = asyncio.create_task(core.flusher.flush_once())
+        await asyncio.wait_for(meta.entered.wait(), PATIENCE_S)
+        await core.committer.submit(Reconcile([(A, None)]))
+        assert core.flusher.covered_seq == 1
+        meta.gate.set()
+        await flush
+        assert (A in core.dirty, core.store.flushed_seq) == (True, 1)
+        await core.flusher.flush_once()
+        assert core.store.flushed_seq == core.store.seq == 2
 
 
 async def test_before_the_recovery_the_flushed_watermark_does_not_move(tmp_path: Path) -> None:
