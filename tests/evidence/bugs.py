@@ -170,6 +170,19 @@ LOSS = (
         f"{UNIT}/sidecar/engine/test_fencing.py::test_a_generation_stands_though_an_expiry_forgot_it_during_the_save",
         found_by="the model",
     ),
+    Bug(
+        "A commit that was flushed while a page of its expired group was read took the group's generation with it",
+        "0d2f2f92",
+        f"{UNIT}/sidecar/engine/test_expiry.py::test_a_commit_that_is_flushed_while_a_page_is_read_stays",
+        found_by="an audit",
+    ),
+    Bug(
+        "A stored key that became dirty during a flush counted as flushed: a stop after a kill left it out",
+        "0d2f2f92",
+        f"{UNIT}/sidecar/engine/test_flusher.py"
+        "::test_the_flushed_watermark_does_not_pass_a_stored_key_that_became_dirty_during_the_flush",
+        found_by="an audit",
+    ),
 )
 
 REFUSED = (
@@ -356,6 +369,12 @@ OPEN = (
     ),
 )
 WRONG = (
+    Bug(
+        "A power cut during an fsync of what was flushed already was told as a loss, for good, where nothing was lost",
+        "0d2f2f92",
+        "tests/model/test_alarms.py::test_a_power_cut_during_the_fsync_of_what_is_flushed_already_is_no_loss",
+        found_by="an audit",
+    ),
     Bug(
         "With `wal_sync = always` the watermark was written before the sync: a power cut raised a false alarm of loss",
         "452bbb9",

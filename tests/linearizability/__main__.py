@@ -60,7 +60,7 @@ def judge(
         outcome.found[name] += bool(own)
         if real:
             outcome.operations += verdict.operations
-        differ = own ^ verdict.illegal - verdict.unknown
+        differ = (own ^ verdict.illegal) - verdict.unknown
         if differ or (real and own):
             outcome.problems.append(_told(name, each, sorted(differ or own), differ=bool(differ)))
 

@@ -152,6 +152,32 @@ MUTANTS = (
         ("unit/sidecar/engine/test_committer.py::test_of_local_and_remote_the_larger_stands_and_a_larger_local_one_is_dirty",),
     ),
     Mutant(
+        "reported-before-it-is-synced",
+        "sidecar/engine/flusher.py",
+        "        return min(covered, self._store.acknowledged_seq)\n",
+        "        return covered\n",
+        "a power cut during an fsync looks as if an older copy of the store had been put back",
+        ("model/test_alarms.py",),
+    ),
+    Mutant(
+        "flushed-past-what-became-dirty",
+        "sidecar/engine/flusher.py",
+        " or self._dirty.marked != self._marked:\n",
+        ":\n",
+        "a stored key that became dirty during a flush counts as flushed after a kill",
+        (
+            "unit/sidecar/engine/test_flusher.py::test_the_flushed_watermark_does_not_pass_a_stored_key_that_became_dirty_during_the_flush",
+        ),
+    ),
+    Mutant(
+        "expired-by-a-stale-page",
+        "sidecar/engine/expiry.py",
+        "                    async with self._flusher.paused():\n                        page, last",
+        "                    async with aclosing(self._pages(row.group)):\n                        page, last",
+        "an expiry forgets the generation of a group that came back while its page was read",
+        ("unit/sidecar/engine/test_expiry.py::test_a_commit_that_is_flushed_while_a_page_is_read_stays",),
+    ),
+    Mutant(
         "larger-local-value-counts-as-clean",
         "sidecar/engine/committer.py",
         "                elif one[0] is not None and key not in self._dirty and key not in self._staged:\n",

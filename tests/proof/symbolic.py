@@ -123,8 +123,9 @@ class _Paths:
         return self.trail[self.at - 1][1]
 
     def _is_possible(self, condition: z3.BoolRef) -> bool:
-        found: bool = self.solver.check(condition) == z3.sat
-        return found
+        found = self.solver.check(condition)
+        assert found != z3.unknown, f"the solver cannot tell whether the code comes here: {self.solver.reason_unknown()}"
+        return bool(found == z3.sat)
 
     def _follow(self, condition: z3.BoolRef, *, answer: bool, other: bool) -> None:
         self.solver.push()

@@ -47,7 +47,7 @@ class Wanted(NamedTuple):
         return [OffsetKey(*self.group, shard) for shard in self.shards]
 
 
-async def _until_settled(load: Callable[[], Awaitable[R]], limit_s: float) -> R:
+async def until_settled(load: Callable[[], Awaitable[R]], limit_s: float) -> R:
     """Load again from the beginning if keys were removed meanwhile. Raises ContendedError if that goes on too long."""
     return await retrying("load", first_s=0.001, max_s=0.05, limit_s=limit_s, on=ContendedError)(load)
 
@@ -238,7 +238,7 @@ class GroupLoader:
                 news += [(key, found.get(key)) for key in some if key in found or self._store.get(key) is None]
             await self._adopt((), news, forgets)
 
-        await _until_settled(load, LARGE_LIMIT_S if patient else LOAD_LIMIT_S)
+        await until_settled(load, LARGE_LIMIT_S if patient else LOAD_LIMIT_S)
 
     async def _load_groups(self, groups: Sequence[GroupKey], most: int | None = None) -> bool:
         """Load all pages of some groups; False when they have more than `most` offsets."""
@@ -256,7 +256,7 @@ class GroupLoader:
                 left, after = page.left, page.after
             return True
 
-        complete = await _until_settled(load, LARGE_LIMIT_S)
+        complete = await until_settled(load, LARGE_LIMIT_S)
         if complete:
             self._large -= set(groups)
         return complete
@@ -289,7 +289,7 @@ class GroupLoader:
                         f"{len(left)} groups are not loaded after {LOAD_LIMIT_S:g} s: no commit waits longer"
                     )
 
-        await _until_settled(load, LARGE_LIMIT_S if patient else LOAD_LIMIT_S)
+        await until_settled(load, LARGE_LIMIT_S if patient else LOAD_LIMIT_S)
 
     async def _page(self, groups: Sequence[GroupKey], after: bytes) -> GroupsPage:
         """Get a page. In the middle of a load one that times out is asked for again, each time with half as many rows."""

@@ -1,17 +1,18 @@
 """Reads: from the store, from the Meta Service, and the group loads that teach the store a key's epoch."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
-from adapter.errors import NotReadyError, TooLargeError
+from adapter.errors import ContendedError, NotReadyError, TooLargeError
 from adapter.model.codec import group_prefix
 from adapter.model.records import OffsetKey, OffsetRecord, ReadMode, is_held
 from adapter.runtime.large_calls import MAX_BYTES, MAX_ROWS, SLICE_ROWS, LargeCalls
 from adapter.runtime.slices import others
 from adapter.sidecar.engine.changes import TakeUp
 from adapter.sidecar.engine.committer import Committer
-from adapter.sidecar.engine.group_loader import GroupLoader, Wanted
+from adapter.sidecar.engine.group_loader import LARGE_LIMIT_S, GroupLoader, Wanted, until_settled
 from adapter.sidecar.engine.tombstones import Tombstones
 from adapter.sidecar.storage.store import LocalStore
 
@@ -51,30 +52,55 @@ class OffsetReader:
         return [entry for rows in self.slices(wanted) for entry in rows if entry[1].live]
 
     async def ask(self, wanted: Sequence[Wanted], mode: ReadMode) -> None:
-        """Load from the Meta Service what a read in this mode needs. Raises what `read` does."""
+        """Load from the Meta Service what a read in this mode needs. Raises what `read` does.
+
+        What is removed here between the load and the return of this is loaded again: it is in the Meta Service, and not absent.
+        """
+        if await self._unknown(wanted, mode):
+            await until_settled(partial(self._ask, wanted, mode), LARGE_LIMIT_S)
+
+    async def _ask(self, wanted: Sequence[Wanted], mode: ReadMode) -> None:
+        forgets = self._committer.loaded.forgets
+        asked = await self._unknown(wanted, mode)
+        if asked:
+            if not self._recovered:
+                raise NotReadyError(NOT_RECOVERED)
+            await self._loader.load_wanted(asked)
+            self._check_still_here(asked, forgets)
+
+    async def _unknown(self, wanted: Sequence[Wanted], mode: ReadMode) -> list[Wanted]:
+        """What the Meta Service has to be asked for."""
         asked = []
         for at, part in enumerate(wanted, start=1):
             if await self._must_ask(part, mode):
                 asked.append(part)
             if at % SLICE_ROWS == 0:
                 await others()
-        if asked:
-            if not self._recovered:
-                raise NotReadyError(NOT_RECOVERED)
-            await self._loader.load_wanted(asked)
+        return asked
+
+    def _check_still_here(self, wanted: Sequence[Wanted], forgets: int) -> None:
+        """Raise ContendedError if anything of these groups was removed since the counter of removals had this value."""
+        if self._committer.loaded.forgotten_since((part.group for part in wanted), forgets):
+            raise ContendedError("offsets were removed here while they were read: read again")
 
     async def begin(self, wanted: Sequence[Wanted], mode: ReadMode) -> None:
         """What `ask` does, for a caller that reads where to begin: with STORE, what is held is taken up.
 
         Not a tombstone that is past: it holds nothing any more, and the Meta Service may have forgotten its own.
         """
-        await self.ask(wanted, mode)
-        if mode is not ReadMode.STORE:
-            return
+        if mode is ReadMode.STORE:
+            await until_settled(partial(self._begin, wanted), LARGE_LIMIT_S)
+        else:
+            await self.ask(wanted, mode)
+
+    async def _begin(self, wanted: Sequence[Wanted]) -> None:
+        forgets = self._committer.loaded.forgets
+        await self._ask(wanted, ReadMode.STORE)
         for rows in self.slices(wanted):
             if held := [key for key, record in rows if is_held(record.epoch) and not self._tombstones.is_past(record)]:
                 await self._committer.submit(TakeUp(held))
             await others()
+        self._check_still_here(wanted, forgets)
 
     async def answer(
         self,
@@ -85,8 +111,10 @@ class OffsetReader:
     ) -> list[R]:
         """A row of each live offset that is here, in the order asked for; `size` gives the bytes of one in an answer.
 
-        Raises TooLargeError, and OverloadedError when too many ask for much at the same time.
+        Raises TooLargeError, OverloadedError when too many ask for much at the same time, and ContendedError when some of much
+        was removed meanwhile.
         """
+        forgets = self._committer.loaded.forgets
         slices = self.slices(wanted)
         found = next(slices, [])
         if next(slices, None) is None:
@@ -105,6 +133,7 @@ class OffsetReader:
                         "shards in each of several calls, or use ListOffsets, which has pages"
                     )
                 await others()
+        self._check_still_here(wanted, forgets)
         return rows
 
     async def _must_ask(self, wanted: Wanted, mode: ReadMode) -> bool:

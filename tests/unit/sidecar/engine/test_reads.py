@@ -283,6 +283,33 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_loader, "LOAD_ROWS", 3)
 
 
+@pytest.mark.parametrize("mode", [STORE, FIRST])
+@pytest.mark.parametrize("begins", [True, False])
+async def test_what_is_removed_behind_the_load_of_a_read_is_not_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: ReadMode, begins: bool
+) -> None:
+    """A hand-over ends when the read has loaded the group, and has not answered yet: the Meta Service has the offset."""
+    meta = AskedMeta({A: record(5), B: record(7)})
+    async with core_over(tmp_path, meta) as core:
+        core.reader.recovery_finished()
+        load = loader_of(core).load_wanted
+        loads = []
+
+        async def removed(wanted: Sequence[Wanted]) -> None:
+            await load(wanted)
+            loads.append(wanted)
+            if len(loads) == 1:
+                await core.handover.remove([Wanted(GROUP, [])])
+
+        monkeypatch.setattr(loader_of(core), "load_wanted", removed)
+        if begins:
+            await core.reader.begin([Wanted(GROUP, [])], mode)
+            assert (core.store.get(A), core.store.get(B)) == (record(5), record(7))
+        else:
+            assert await read(core, mode) == {"a": 5, "b": 7}
+        assert len(loads) == 2
+
+
 @pytest.mark.usefixtures("small_pages")
 async def test_of_a_large_group_a_commit_loads_only_its_keys(tmp_path: Path) -> None:
     """The epochs of these keys become known, also of absent ones; the group does not count as loaded."""
