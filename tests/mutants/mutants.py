@@ -152,6 +152,14 @@ MUTANTS = (
         ("unit/sidecar/engine/test_committer.py::test_of_local_and_remote_the_larger_stands_and_a_larger_local_one_is_dirty",),
     ),
     Mutant(
+        "removed-behind-the-load-is-absent",
+        "sidecar/engine/reads.py",
+        "            self._check_still_here(asked, forgets)\n",
+        "",
+        "a read beside the end of a hand-over says that there is no offset",
+        ("unit/sidecar/engine/test_reads.py::test_what_is_removed_behind_the_load_of_a_read_is_not_absent",),
+    ),
+    Mutant(
         "reported-before-it-is-synced",
         "sidecar/engine/flusher.py",
         "        return min(covered, self._store.acknowledged_seq)\n",

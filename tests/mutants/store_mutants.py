@@ -125,8 +125,8 @@ STORE_MUTANTS = (
     Mutant(
         "what-is-dirty-is-told-as-flushed",
         "sidecar/engine/flusher.py",
-        "        if self.tracks_all and not self._dirty:\n            return self._store.seq\n",
-        "        if self.tracks_all:\n            return self._store.seq\n",
+        "        if self.tracks_all and not self._dirty:\n            return self._store.acknowledged_seq\n",
+        "        if self.tracks_all:\n            return self._store.acknowledged_seq\n",
         "a Meta Service that was behind by a flush counts as one that lost it",
         (_WATCH + "test_what_is_told_of_the_store_is_never_more_than_what_got_there",),
     ),
