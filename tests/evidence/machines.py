@@ -15,6 +15,7 @@ from xml.etree import ElementTree as ET
 
 from adapter.sidecar.config import WalSync
 from adapter.testing.sidecars import GRPC_SERVERS
+from tests.durability.etcd_cluster import etcd
 from tests.linearizability.verdicts import go
 
 MODEL_RUNS = 500
@@ -107,7 +108,7 @@ def _model(seed: int) -> Command:
 
 
 def _walks(seed: int) -> Command:
-    scope = random.Random(seed).choice(("walk-grow", "walk-shrink"))
+    scope = random.Random(seed).choice(("walk-grow", "walk-shrink", "walk-removal"))
     arguments = ("tests.exploration", "--scope", scope, "--walks", str(WALKS), "--seed", str(seed))
     return Command(arguments, (seed, seed), {"PYTHONHASHSEED": "0"})
 
@@ -225,6 +226,7 @@ MACHINES = {
             _leader_kills,
             "--junitxml",
             of_pytest(lambda _: {"leader kills": KILLS}),
+            etcd,
         ),
         Machine(
             "etcd",
@@ -233,6 +235,7 @@ MACHINES = {
             _etcd,
             "--junitxml",
             of_pytest(_etcd_of),
+            etcd,
         ),
         Machine(
             "rebalances",
@@ -241,6 +244,7 @@ MACHINES = {
             _rebalances,
             "--junitxml",
             of_pytest(_nothing_more),
+            etcd,
         ),
         Machine(
             "walks",

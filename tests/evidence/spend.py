@@ -26,7 +26,9 @@ _TICK_S = 0.1  # to which times are rounded: a slice that takes none would come 
 
 
 class StoppedError(Exception):
-    """SIGINT or SIGTERM came."""
+    """SIGINT or SIGTERM came. `record`: what the slice that it ended had counted."""
+
+    record: Slice | None = None
 
 
 def spend(
@@ -34,7 +36,7 @@ def spend(
 ) -> list[Slice]:
     """Run slices until the time is over or a signal comes. `told` hears of each at its begin (None) and its end.
 
-    The slice that a signal ends is not counted.
+    The slice that a signal ends counts for what its command had counted until then.
     """
     done: list[Slice] = []
     spent = dict.fromkeys((machine.name for machine in machines), 0.0)
@@ -49,23 +51,29 @@ def spend(
                 done.append(record)
                 spent[machine.name] += max(record.seconds, _TICK_S)
                 told(machine, record)
-    except StoppedError:
-        pass
+    except StoppedError as stopped:
+        if stopped.record:
+            append(path, stopped.record)
+            done.append(stopped.record)
     return done
 
 
 def run(machine: Machine, seed: int) -> Slice:
-    """One slice, with the code as it is now. Raises StoppedError when a signal came."""
+    """One slice, with the code as it is now. Raises StoppedError, with what was counted, when a signal came."""
     command = machine.next(seed)
     commit, dirty = _commit()
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     began, cpu = time.monotonic(), _cpu_seconds()
     with tempfile.TemporaryDirectory(prefix="evidence-") as directory:
         counts = Path(directory, "counts")
-        problem = _run(command, (f"{machine.option}={counts}",), Path(directory, "output"))
+        stopped, problem = None, None
+        try:
+            problem = _run(command, (f"{machine.option}={counts}",), Path(directory, "output"))
+        except StoppedError as error:
+            stopped = error
         counted = machine.counts(counts)
     violations = () if problem is None else (Violation(str(command), problem),)
-    return Slice(
+    record = Slice(
         at,
         commit,
         dirty,
@@ -77,6 +85,10 @@ def run(machine: Machine, seed: int) -> Slice:
         counted,
         violations,
     )
+    if stopped:
+        stopped.record = record if counted else None
+        raise stopped
+    return record
 
 
 def _run(command: Command, more: Sequence[str], output: Path) -> str | None:

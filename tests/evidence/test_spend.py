@@ -60,7 +60,7 @@ def test_each_machine_gets_a_share_of_the_time(tmp_path: Path) -> None:
     assert read(path).slices == tuple(done)
 
 
-def test_a_signal_ends_the_slice_that_runs_and_keeps_the_others(tmp_path: Path) -> None:
+def test_a_signal_ends_the_slice_that_runs_which_counts_for_what_it_did(tmp_path: Path) -> None:
     """SIGTERM: its process is gone, the handlers are as before."""
     path = tmp_path / "runs.jsonl"
     pid = tmp_path / "pid"
@@ -78,7 +78,9 @@ def test_a_signal_ends_the_slice_that_runs_and_keeps_the_others(tmp_path: Path) 
     stopping.start()
     done = spend([fine, waits], LONG_S, random.Random(1), path, _silent)
     stopping.join()
-    assert [each.machine for each in done] == ["fine"]
+    assert [(each.machine, each.counts, each.violations) for each in done] == [
+        (name, {"runs": 7}, ()) for name in ("fine", "waits")
+    ]
     assert read(path).slices == tuple(done)
     assert signal.getsignal(signal.SIGTERM) is before
 

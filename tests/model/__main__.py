@@ -67,28 +67,33 @@ def _replay(world: str, steps: str) -> int:
 
 def _run_all(runs: int, seed: int, processes: int, world: str | None, counts: Path | None) -> int:
     done: Counter[str] = Counter()
-    seconds = 0.0
+    seconds, broken = 0.0, 0
     started = told = time.monotonic()
     _say(f"{runs:,} runs from seed {seed}, {processes} at once")
     with ExitStack() as stack:
+        if counts:  # also if this is interrupted
+            stack.callback(lambda: counts.write_text(_counted(done, seconds)))
         portions = _portions(runs, seed, -(-runs // max(processes, 1)), world)
         if processes:
             pool = stack.enter_context(ProcessPoolExecutor(processes, multiprocessing.get_context("fork")))
             stack.callback(pool.shutdown, cancel_futures=True)
         for portion, result in pool.map(_run_portion, portions) if processes else map(_run_portion, portions):
-            if isinstance(result, str):
+            if isinstance(result, str):  # the runs of its portion do not count; all other portions are played
                 _say(result)
-                return 1
+                broken += 1
+                continue
             done[portion.world] += result.runs
             seconds += result.seconds
             now = time.monotonic()
             if now >= told + TOLD_S or done.total() == runs:
                 told = now
                 _say(f"{done.total():,} of {runs:,} runs, {done.total() / (now - started) * 60:,.0f} a minute")
-    if counts:
-        others = {f"runs of the world {name}": count for name, count in done.items() if name != DEFAULT}
-        counts.write_text(json.dumps({"runs": done.total(), "simulated seconds": round(seconds, 1), **others}))
-    return 0
+    return 1 if broken else 0
+
+
+def _counted(done: Counter[str], seconds: float) -> str:
+    others = {f"runs of the world {name}": count for name, count in done.items() if name != DEFAULT}
+    return json.dumps({"runs": done.total(), "simulated seconds": round(seconds, 1), **others})
 
 
 def _portions(runs: int, seed: int, most: int, world: str | None) -> Iterator[Portion]:
