@@ -24,6 +24,7 @@ FULL = (
     Scope("keys", "All three keys are saved in one call.", ((save(5, *ALL),),)),
     Scope("pages", "A page of the rebalance is one key; one fault anywhere.", ((save(5, M1),),), faults=1, page=1),
     Scope("two", "One Meta Service saves what another one reads.", ((save(5, M0),), (read(M0),))),
+    Scope("two-killed", "The same, and any process is killed anywhere.", ((save(5, M0),), (read(M0),)), faults=1, kinds=KILL),
     Scope("race", "Two Meta Services save one key.", ((save(5, M0),), (save(6, M0),))),
     Scope("shards", "Two Meta Services save one key each, of one consumer group.", ((save(5, M0),), (save(6, M1),))),
     Scope("apart", "Two Meta Services save a key that moves, and one that stays.", ((save(5, M0),), (save(6, S0),))),

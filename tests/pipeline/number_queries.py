@@ -39,7 +39,7 @@ def run(spark: SparkSession, address: str, directory: Path, batch: Callable[[Dat
         numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("startTimestamp", 1).load()
         query = numbers.writeStream.queryName("numbers").option("checkpointLocation", str(directory / "checkpoint"))
         running = query.foreachBatch(noted).start()
-        while last not in done:
+        while max(done, default=-1) < last:  # it may be further on already
             running.awaitTermination(1)
         running.stop()
     finally:

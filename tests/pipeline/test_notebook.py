@@ -62,7 +62,7 @@ def test_the_lag_of_each_group_is_plotted(executed: NotebookNode) -> None:
 def test_the_job_judges_the_groups(executed: NotebookNode) -> None:
     """The one that stopped has the lag of what was written since."""
     *_, table = outputs(executed, "lag_views")  # after what the job tells
-    rows = [line.split()[1:4] for line in table.data["text/plain"].splitlines()[1:]]
+    rows = [line.split()[2:5] for line in table.data["text/plain"].splitlines()[1:]]
     assert rows[0] == ["slow", "WARN", str(60 * (MINUTES - 1) - 60 * (MINUTES - 1) // 2)]
     assert rows[1] == ["stops", "STOP", str(60 * (MINUTES - 1 - STOPS_AT))]
     assert rows[2] == ["keeps-up", "OK", "0"]

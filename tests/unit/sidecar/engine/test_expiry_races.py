@@ -1,6 +1,7 @@
 """Events while a group expires: commits here and elsewhere, lost replies, kills, and consumers that return."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 from adapter.errors import FencedError, MetaUnavailableError
 from adapter.model.records import Member, OffsetKey
 from adapter.sidecar.engine.core import Core
-from adapter.sidecar.engine.groups import PAGE_KEYS
+from adapter.sidecar.engine.expiry import Expiry
+from adapter.sidecar.engine.groups import PAGE_KEYS, GroupRow
 from adapter.sidecar.storage.store import LocalStore
 from adapter.sidecar.storage.write_batch import Stored
 from adapter.testing.sidecars import adapter_config, running_sidecar
@@ -35,6 +37,17 @@ LOST = MetaUnavailableError("the answer was lost by the test")
 def everywhere(core: Core, meta: ExpiringMeta) -> tuple[set[OffsetKey], set[OffsetKey]]:
     """The live offsets, here and in the Meta Service."""
     return {found for found, stands in local(core).items() if stands.live}, set(meta.live())
+
+
+def before_removal(expiry: Expiry, work: Callable[[], Awaitable[None]]) -> None:
+    """Let this happen when the Meta Service has expired a group, and before its first page is read to be removed."""
+    forget = expiry._forget
+
+    async def late(row: GroupRow, before_ms: int) -> None:
+        await work()
+        await forget(row, before_ms)
+
+    expiry._forget = late  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -83,16 +96,11 @@ async def test_a_commit_and_its_flush_wait_until_the_proposal_is_answered(tmp_pa
 async def test_a_commit_that_is_flushed_before_its_group_is_forgotten_brings_it_back(tmp_path: Path) -> None:
     """The key is clean again when the sweep checks it, but young; the generation stays too."""
     meta = ExpiringMeta()
-
-    class LateStore(LocalStore):
-        async def page(self, *args: Any, **kwargs: Any) -> list[Stored]:
-            if meta.proposed and not core.flusher._lock.locked() and len(meta.saves) == 1:
-                await flushed(core, {key("new"): 9}, NOW_MS, Member(8))
-            return await super().page(*args, **kwargs)
-
-    async with core_over(tmp_path, meta, store=LateStore.open(tmp_path / "adapter", "interval")) as core:
+    async with core_over(tmp_path, meta) as core:
         await flushed(core, shards(["a", "b"]), member=Member(7))
-        await expiry_of(core).sweep_once()
+        expiry = expiry_of(core)
+        before_removal(expiry, lambda: flushed(core, {key("new"): 9}, NOW_MS, Member(8)))
+        await expiry.sweep_once()
         await core.flusher.flush_once()
         assert everywhere(core, meta) == ({A, B, key("new")}, {A, B, key("new")})
         assert core.store.member(GROUP) == Member(8)
@@ -102,18 +110,24 @@ async def test_a_commit_that_reaches_the_store_together_with_the_removal_keeps_i
     """Both are in one batch; the commit is for a new shard, so it touches no key of the removal."""
     meta = ExpiringMeta()
     coming: list[asyncio.Task[None]] = []
+    removing = asyncio.Event()
+
+    async def begun() -> None:
+        removing.set()
 
     class LateStore(LocalStore):
         async def page(self, *args: Any, **kwargs: Any) -> list[Stored]:
             page = await super().page(*args, **kwargs)
-            if meta.proposed and not core.flusher._lock.locked() and not coming:
+            if removing.is_set() and not coming:
                 coming.append(asyncio.create_task(committed(core, {key("new"): 9}, NOW_MS, Member(8))))
                 await asyncio.sleep(0)
             return page
 
     async with core_over(tmp_path, meta, store=LateStore.open(tmp_path / "adapter", "interval")) as core:
         await flushed(core, shards(["a", "b"]), member=Member(7))
-        await expiry_of(core).sweep_once()
+        expiry = expiry_of(core)
+        before_removal(expiry, begun)
+        await expiry.sweep_once()
         await coming[0]
         await core.flusher.flush_once()
         assert everywhere(core, meta) == ({A, B, key("new")}, {A, B, key("new")})
