@@ -75,8 +75,8 @@ class Publisher:
         """
         if self._complete and self._complete[-1] > batch:
             raise AdapterError(
-                f"{self.files.output}: has batches up to {self._complete[-1]}, and by the checkpoint {batch} is next: that "
-                f"is gone, an older copy, or of another output. Bring it back; or, {start_again(self.files.output)}"
+                f"{self.files.output}: has batches up to {self._complete[-1]}, and by the checkpoint {batch} is next: the "
+                f"checkpoint is gone, an older copy, or of another output. Bring it back; or, {start_again(self.files.output)}"
             )
         return self._before(batch)
 
