@@ -114,12 +114,17 @@ class Strace:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        """Return when every thread of the process is traced. Raises RuntimeError when that is not permitted."""
+        """Return when every thread of the process is traced, or the first failed calls have ended it already.
+
+        Raises RuntimeError when tracing is not permitted.
+        """
         self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         while not self._attached():
             if self._process.poll() is not None:
                 assert self._process.stderr is not None
                 message = self._process.stderr.read().decode(errors="replace").strip()
+                if self._process.returncode == 0 and not message:  # it ended with the process that it traced
+                    break
                 self._process.stderr.close()
                 raise RuntimeError(message or f"strace ended with {self._process.returncode}")
             time.sleep(0.005)
