@@ -26,7 +26,8 @@ def test_a_process_that_ends_at_its_first_failed_call_ends_while_strace_attaches
     command = [sys.executable, "-c", SYNCS_UNTIL_IT_FAILS, str(tmp_path / "file")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout and process.stdout.readline() == "ready\n"
+            assert process.stdout
+            assert process.stdout.readline() == "ready\n"
             with machine.Strace(process.pid, tmp_path / "trace", error="EIO") as fault:
                 assert process.wait(PATIENCE_S) == errno.EIO
             assert fault.failures
