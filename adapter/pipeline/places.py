@@ -162,7 +162,7 @@ class Place:
     def entries(self, *, recursive: bool = False) -> list[Entry]:
         """What is below a directory, by path; empty if it does not exist. Raises OSError."""
         system, base = self.opened()
-        found = system.get_file_info(_fs().FileSelector(base, allow_not_found=True, recursive=recursive))
+        found = listed(system, base, recursive=recursive, allow_not_found=True)
         start = len(base.rstrip("/")) + 1
         return sorted(Entry(info.path[start:], info.size or 0, info.type == _fs().FileType.Directory) for info in found)
 
@@ -218,6 +218,24 @@ def _without_user(scheme: str, rest: str) -> str:
     if scheme in _S3_SCHEMES and ":" in authority:  # a secret with a slash that is not quoted: such a URL is refused, and shown
         return rest.rpartition("@")[2] if "@" in rest else "***"
     return rest
+
+
+def listed(system: Any, base: str, *, recursive: bool = False, allow_not_found: bool = False) -> list[Any]:  # noqa: ANN401
+    """Pyarrow's FileInfo of what is below a directory of a file system of pyarrow. Raises FileNotFoundError, OSError.
+
+    In Google Cloud Storage pyarrow leaves out the directories (apache/arrow#35993), after it has listed all that is in them.
+    """
+    types = _fs().FileType
+    without = system.type_name == "gcs" and not recursive
+    found = system.get_file_info(_fs().FileSelector(base, allow_not_found=allow_not_found, recursive=recursive or without))
+    if not without:
+        return list(found)
+    start = len(base.rstrip("/")) + 1
+    below = {info.path[:end]: None for info in found if (end := info.path.find("/", start)) > 0}
+    return [
+        *(_fs().FileInfo(path, type=types.Directory) for path in below),
+        *(info for info in found if "/" not in info.path[start:] and info.path not in below),
+    ]
 
 
 def data_files(place: Place, suffix: str = ".parquet") -> Iterator[Place]:

@@ -1,8 +1,8 @@
 #!/bin/sh
 # A JDK and Maven from Debian's packages, and from the Maven registry, in a store directory: libraries that users of Spark put on
 # its class path (Delta, Iceberg, OpenLineage, the connector to Kafka), a Kafka broker, and HDFS in one process; and from PyPI the
-# Spark that Delta and Iceberg have in common: neither has a release yet that loads in the one of requirements/spark.lock. May run
-# again at any time.
+# Spark that Delta and Iceberg have in common: neither has a release yet that loads in the one of requirements/spark.lock; and an
+# emulator of Google Cloud Storage. May run again at any time.
 set -eu
 CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/offset-adapter-interop"
 
@@ -56,10 +56,14 @@ fetch kafka-broker org.apache.kafka:kafka_2.13:4.3.0 ""
 fetch hdfs org.apache.hadoop:hadoop-client-minicluster:3.5.0 "" \
   "<dependency><groupId>commons-logging</groupId><artifactId>commons-logging</artifactId><version>1.3.5</version></dependency>"
 
-old="$CACHE/spark-4.1"
-if [ ! -e "$old/complete-4.1.3" ]; then
-  rm -rf "$old"
-  "${PYTHON:-python3}" -m venv "$old"
-  "$old/bin/pip" install --quiet --disable-pip-version-check pyspark==4.1.3
-  touch "$old/complete-4.1.3"
-fi
+python() { # a name, and a package as PACKAGE==VERSION: a virtual environment of its own
+  target="$CACHE/$1"
+  [ "$(cat "$target/complete" 2>/dev/null)" != "$2" ] || return 0
+  rm -rf "$target"
+  "${PYTHON:-python3}" -m venv "$target"
+  "$target/bin/pip" install --quiet --disable-pip-version-check "$2"
+  echo "$2" >"$target/complete"
+}
+
+python spark-4.1 pyspark==4.1.3
+python gcs gcp-storage-emulator==2026.7.19

@@ -1,4 +1,4 @@
-"""What install-spark-libraries.sh fetched, and a Kafka broker of it."""
+"""What install-spark-libraries.sh fetched, and servers of it: HDFS, Google Cloud Storage, a Kafka broker."""
 
 import base64
 import os
@@ -46,6 +46,21 @@ def hdfs(directory: Path) -> Iterator[str]:
     try:
         server.wait_listening(ready)
         yield f"hdfs://127.0.0.1:{port}"
+    finally:
+        server.stop()
+
+
+@contextmanager
+def google_storage(directory: Path) -> Iterator[str]:
+    """An emulator of Google Cloud Storage; the URL of its bucket."""
+    directory.mkdir()
+    port = free_port()
+    program = str(CACHE / "gcs" / "bin" / "gcp-storage-emulator")
+    command = [program, "start", "--host=127.0.0.1", f"--port={port}", "--in-memory", "--default-bucket=bucket"]
+    server = Server(directory, command)
+    try:
+        server.wait_listening(port)
+        yield f"gs://anonymous@bucket?scheme=http&endpoint_override=127.0.0.1:{port}"
     finally:
         server.stop()
 

@@ -17,7 +17,7 @@ import structlog
 from pyarrow import fs
 
 from adapter.errors import ConfigError
-from adapter.pipeline.places import Place, redacted
+from adapter.pipeline.places import Place, listed, redacted
 
 log = structlog.get_logger(__name__)
 
@@ -233,14 +233,13 @@ def _folders(
 
 def _entries(files: fs.FileSystem, path: str, troubles: dict[str, str]) -> Sequence[fs.FileInfo]:
     try:
-        found: Sequence[fs.FileInfo] = files.get_file_info(fs.FileSelector(path))
+        return listed(files, path)
     except FileNotFoundError:
         troubles[path] = _VANISHED
         return []
     except OSError as error:
         troubles[path] = _problem_of(error)
         return []
-    return found
 
 
 def _is_date(text: str) -> bool:

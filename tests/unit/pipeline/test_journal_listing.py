@@ -152,6 +152,8 @@ def test_what_cannot_be_listed_does_not_hide_the_rest(tmp_path: Path, monkeypatc
     class Refusing:
         """A file system that refuses: root may read everything."""
 
+        type_name = "refusing"
+
         def get_file_info(self, what: object) -> object:
             if isinstance(what, fs.FileSelector) and what.base_dir.endswith("broker=closed"):
                 raise PermissionError(13, "Permission denied")

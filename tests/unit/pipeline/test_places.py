@@ -2,11 +2,13 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from pyarrow import fs
 
 from adapter.errors import ConfigError
-from adapter.pipeline.places import Place, data_files, redacted
+from adapter.pipeline.places import Place, data_files, listed, redacted
 from tests.pipeline.object_store import s3_bucket
 
 SECRET = "AKIA:s3cr3t"  # noqa: S105 - an example
@@ -98,3 +100,20 @@ def test_an_object_store_is_read_and_written_as_a_directory_is() -> None:
         with pytest.raises(FileNotFoundError) as raised:
             (place / "x.parquet").read()
     assert "s3cr3t" not in str(raised.value)
+
+
+def test_google_storage_is_listed_with_the_directories_that_pyarrow_leaves_out() -> None:
+    """As its file system answers: files alone, or with them the empty objects that somebody else made for directories."""
+    file = fs.FileType.File
+    paths = ("b/j/date=1/x", "b/j/date=1/broker=2/y", "b/j/date=3/z", "b/j/top")
+    infos = [*(fs.FileInfo(path, file, size=7) for path in paths), fs.FileInfo("b/j/date=3/", fs.FileType.Directory)]
+
+    def get_file_info(selector: fs.FileSelector) -> list[fs.FileInfo]:
+        assert (selector.base_dir, selector.recursive) == ("b/j", True)
+        return infos
+
+    system = SimpleNamespace(type_name="gcs", get_file_info=get_file_info)
+    found = [(info.path, info.type, info.size) for info in listed(system, "b/j")]
+    directory = fs.FileType.Directory
+    assert found == [("b/j/date=1", directory, None), ("b/j/date=3", directory, None), ("b/j/top", file, 7)]
+    assert listed(system, "b/j", recursive=True) == infos
