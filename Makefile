@@ -206,11 +206,11 @@ lock: ## Resolve the dependencies again (needs uv); UPGRADE=1 takes newer versio
 	uv pip compile pyproject.toml --group dev --extra console $(LOCK_FLAGS) -c requirements/runtime.lock -o requirements/dev.lock
 	uv pip compile --group build $(LOCK_FLAGS) -c requirements/dev.lock -o requirements/build.lock
 	uv pip compile --group release $(LOCK_FLAGS) -c requirements/dev.lock -o requirements/release.lock
-	uv pip compile pyproject.toml --group dev --group pipeline --extra connect --extra console --extra delta --extra hdfs --extra journal --extra otel --extra spark $(LOCK_FLAGS) -c requirements/dev.lock -o requirements/spark.lock
+	uv pip compile pyproject.toml --group dev --group pipeline --extra connect --extra console --extra delta --extra hdfs --extra journal --extra openlineage --extra otel --extra spark $(LOCK_FLAGS) -c requirements/dev.lock -o requirements/spark.lock
 	uv pip compile pyproject.toml --extra console $(LOCK_FLAGS) -c requirements/dev.lock -o requirements/console.lock
 	uv pip compile pyproject.toml --extra journal $(LOCK_FLAGS) -c requirements/spark.lock -o requirements/journal.lock
 	uv pip compile pyproject.toml --extra otel $(LOCK_FLAGS) -c requirements/spark.lock -o requirements/otel.lock
-	uv pip compile pyproject.toml --group dev --group pipeline --group bench --extra connect --extra console --extra delta --extra hdfs --extra journal --extra otel --extra spark $(LOCK_FLAGS) -c requirements/spark.lock -o requirements/bench.lock
+	uv pip compile pyproject.toml --group dev --group pipeline --group bench --extra connect --extra console --extra delta --extra hdfs --extra journal --extra openlineage --extra otel --extra spark $(LOCK_FLAGS) -c requirements/spark.lock -o requirements/bench.lock
 	uv pip compile pyproject.toml --group docs $(LOCK_FLAGS) -c requirements/runtime.lock -o requirements/docs.lock
 
 DOCS := $(VENV)/docs

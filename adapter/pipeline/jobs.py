@@ -7,7 +7,7 @@ A job is a module with `run(spark, config, switches) -> int`, a plain one, for w
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -16,6 +16,7 @@ import structlog
 from rich.console import Console
 
 from adapter.errors import AdapterError, ConfigError
+from adapter.pipeline import lineage
 from adapter.pipeline.config import JobConfig
 from adapter.pipeline.places import Place
 
@@ -90,11 +91,12 @@ class PlainJob(Protocol):
 def run_plain_job(name: str, config: JobConfig, switches: Switches) -> int:
     """Run a job that needs no Spark; returns the exit code. Raises AdapterError, also for errors of files."""
     module = cast("PlainJob", spark_part(f"adapter.pipeline.{PLAIN_MODULES[name]}"))
-    try:
-        return module.run(config, switches)
-    except OSError as error:
-        log.debug("job.failed", exc_info=True)
-        raise JobError(f"{error.strerror}: {error.filename}" if error.filename else str(error)) from error
+    with _told(name, config, switches):
+        try:
+            return module.run(config, switches)
+        except OSError as error:
+            log.debug("job.failed", exc_info=True)
+            raise JobError(f"{error.strerror}: {error.filename}" if error.filename else str(error)) from error
 
 
 def run_job(name: str, config: JobConfig, switches: Switches, master: str | None, conf: Mapping[str, str]) -> int:
@@ -106,7 +108,7 @@ def run_job(name: str, config: JobConfig, switches: Switches, master: str | None
     module = cast("Job", spark_part(f"adapter.pipeline.{MODULES[name]}"))
     session = spark_part("adapter.pipeline.session")
     quiet = {} if switches.console.is_terminal else {"spark.ui.showConsoleProgress": "false"}
-    with own_errors():
+    with _told(name, config, switches), own_errors():
         with switches.step("starting Spark"):
             spark = session.spark_session(f"offset-adapter {name}", master, {**quiet, **conf}, short=name in SHORT)
         try:
@@ -117,6 +119,11 @@ def run_job(name: str, config: JobConfig, switches: Switches, master: str | None
             return module.run(spark, config, switches)
         finally:
             spark.stop()
+
+
+def _told(name: str, config: JobConfig, switches: Switches) -> AbstractContextManager[None]:
+    """Tell OpenLineage of the run, unless it is a dry one."""
+    return nullcontext() if switches.dry_run else lineage.told(name, config, apply=switches.apply)
 
 
 def _places(name: str, config: JobConfig) -> tuple[dict[str, Place], dict[str, Place]]:

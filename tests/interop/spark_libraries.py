@@ -15,7 +15,7 @@ import pytest
 from adapter.pipeline.cli import ENTRY
 from adapter.pipeline.config import HistorySection
 from adapter.pipeline.java import java_home
-from adapter.pipeline.lag.files import LagFiles
+from adapter.pipeline.lag.files import TABLES, LagFiles
 from adapter.pipeline.lag.history import History
 from adapter.pipeline.places import Place
 from adapter.testing.processes import ended, meta_process
@@ -108,7 +108,7 @@ def test_the_recipe_keeps_a_history_in_iceberg(tmp_path: Path) -> None:
 
 
 def test_openlineage_hears_of_the_jobs(tmp_path: Path) -> None:
-    """By the settings of docs/spark.md: names of jobs, and paths that Spark itself writes; not what Python reads or writes."""
+    """By the settings of docs/spark.md: by Spark's listener what Spark itself writes, by ours what a job reads and writes."""
     settings = {
         "spark.jars": jars("openlineage"),
         "spark.extraListeners": "io.openlineage.spark.agent.OpenLineageSparkListener",
@@ -120,8 +120,14 @@ def test_openlineage_hears_of_the_jobs(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(f"[lag]\njournals = ['{tmp_path / 'journal'}']\noutput = '{tmp_path / 'lag'}'\n")
     options = [f"--conf={name}={value}" for name, value in settings.items()]
     lag: list[str | Path] = [ENTRY, "lag", "--available-now", "--config", tmp_path / "job.toml", "--master", "local[2]", *options]
-    run(sys.executable, *lag, PYTHONPATH=str(ROOT))
+    transport = {"TYPE": "file", "LOG_FILE_PATH": str(tmp_path / "own-events"), "APPEND": "true"}
+    ours = {f"OPENLINEAGE__TRANSPORT__{name}": value for name, value in transport.items()}
+    run(sys.executable, *lag, PYTHONPATH=str(ROOT), OPENLINEAGE_NAMESPACE="offsets", **ours)
     assert LagFiles(Place.of(tmp_path / "lag")).complete() == [0]
+    last = json.loads((tmp_path / "own-events").read_text().splitlines()[-1])
+    assert (last["eventType"], last["job"]["name"]) == ("COMPLETE", "offset-adapter.lag")
+    assert [each["name"] for each in last["inputs"]] == [str(tmp_path / "journal")]
+    assert {each["name"] for each in last["outputs"]} == {str(tmp_path / "lag" / name) for name in TABLES}
     (tmp_path / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
     meta = meta_process(tmp_path)
     with ended(meta):
