@@ -10,7 +10,7 @@ LIVE_US = 300 * 1_000_000
 
 @dataclass(frozen=True)
 class Clock:
-    """`now`: the newest time in the journals; `settled`: up to which those of all live brokers are read."""
+    """`now`: the newest time in the journals, as `Gathered.newest` has it; `settled`: up to which all live brokers' are read."""
 
     now: int
     settled: int

@@ -23,7 +23,8 @@ MOVES = frozenset({"rewind", "reset", "clone", "import"})
 US_OF_SECOND = 1_000_000
 # Times from one machine that differ by more than this are a problem. The limit allows for clock steps and the time until a flush.
 SKEW_US = 60 * US_OF_SECOND
-# A row further ahead than this is not counted: one broker whose clock is years ahead would make every group look silent.
+# A row further ahead of this machine than this is not counted. One that is less far ahead is, but the time that it gives to its
+# broker is cut at SKEW_US: one clock that is ahead would make the groups of all other brokers look silent.
 FUTURE_US = 3_600 * US_OF_SECOND
 
 # The columns of the journal that are read.
@@ -45,8 +46,9 @@ class Origin:
 
 @dataclass(frozen=True)
 class Gathered:
-    """The part of a segment, with a key for each row. `newest`: of the rows whose clock is believed, the newest time.
+    """The part of a segment, with a key for each row.
 
+    `newest`: the newest time of the rows that count, at most SKEW_US after the batch was planned; None if no row counts.
     `rows`: of the segment; `odd`: moves, and rows with a problem.
     """
 
@@ -72,7 +74,7 @@ def gather(table: pa.Table, origin: Origin, planned_us: int) -> Gathered:
         heads=_table(HEADS, [np.arange(len(heads)), rows.head_t[heads], rows.high[heads]]),
         odds=_odds(table.take(pa.array(odd)), origin, planned_us, (rows.is_commit & rows.is_move)[odd]),
     )
-    newest = int(rows.at[rows.trusted].max()) if rows.trusted.any() else None
+    newest = min(int(rows.at[rows.trusted].max()), planned_us + SKEW_US) if rows.trusted.any() else None
     return Gathered(part, newest, table.num_rows, len(odd))
 
 

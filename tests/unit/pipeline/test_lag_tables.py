@@ -246,6 +246,20 @@ def test_rows_that_cannot_be_true_are_told_and_poison_nothing(told: Told) -> Non
     assert (rows["ahead"]["committed_at"], rows["ahead"]["offset"], rows["past"]["lag"]) == (at(998), 6, 0)
 
 
+@pytest.mark.parametrize("ahead_s", [0, 12 * 60, 54 * 60])
+def test_a_broker_whose_clock_is_ahead_makes_no_other_group_look_stopped(ahead_s: int) -> None:
+    """Its rows count, but the time of the batch is not theirs: it is no later than the job's machine allows."""
+    times = range(0, 600, 10)
+    right = [commit(time, time, time + 100, group="right", seq=time) for time in times]
+    ahead = [commit(time + ahead_s, time, time + 100, group="ahead", broker="b2", seq=time) for time in times]
+    groups = by_group(LagBatches(planned_s=590).batch([*right, *ahead])["groups"])
+    assert {name: (row["status"], row["total_lag"]) for name, row in groups.items()} == {
+        "right": ("WARN", 100),
+        "ahead": ("WARN", 100),
+    }
+    assert {row["evaluated_at"] for row in groups.values()} == {at(590 + min(ahead_s, 60))}
+
+
 def test_a_broker_whose_journal_is_late_holds_back_the_silence_of_all_until_it_is_gone() -> None:
     """For at most five minutes, no group counts as stopped."""
     minute = 60_000_000
