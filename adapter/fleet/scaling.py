@@ -22,6 +22,7 @@ from adapter.rpc import lag_pb
 LAG_METRIC = "offset-adapter-lag"
 SECONDS_METRIC = "offset-adapter-lag-seconds"
 METRIC_MAX = 9_000_000_000_000_000  # KEDA multiplies by 1,000 in 64 bits
+DIGITS_MAX = 20
 STANDING = frozenset({lag_pb.STALL, lag_pb.STOP})
 LIMITS = ("all", "lagging", "none")
 TOPICS_MAX = 100
@@ -179,7 +180,9 @@ def _name(key: str, value: str) -> str:
 
 def _whole(least: int) -> Callable[[str, str], int]:
     def read(key: str, value: str) -> int:
-        if not (value.isascii() and value.isdecimal() and least <= int(value[:20]) <= METRIC_MAX):
+        # Python refuses to convert thousands of digits.
+        digits = value.isascii() and value.isdecimal() and len(value) <= DIGITS_MAX
+        if not (digits and least <= int(value) <= METRIC_MAX):
             raise InvalidInputError(f"scalerMetadata: {key} is {value!r:.100}: it is a whole number from {least} to {METRIC_MAX}")
         return int(value)
 

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import grpc
 import grpc.aio
+import structlog
 
 from adapter.errors import AdapterError, MetaUnavailableError, RefusedError, TimedOutError
 from adapter.meta.channel import CHANNEL_OPTIONS
@@ -25,7 +26,7 @@ from adapter.meta.packed import Chunk, Outcomes, SaveLimits, merge_outcomes, mer
 from adapter.meta.save_window import SaveWindow
 from adapter.meta.slash_names import name_problem
 from adapter.meta.store_marks import ServerReports
-from adapter.meta.wire import outcomes_of, record_of, save_request
+from adapter.meta.wire import outcomes_of, row_of, save_request
 from adapter.model.records import (
     MAX_ENTRIES,
     GroupKey,
@@ -42,6 +43,7 @@ from adapter.runtime.certificates import PemFiles, read_client_files
 from adapter.runtime.channels import RetiredChannels, close_channels, open_channel_with
 from adapter.runtime.clocks import wall_ms
 from adapter.runtime.live import NOTHING_NEW, Prepared
+from adapter.runtime.logs import harmless
 from adapter.runtime.slices import SLICE, in_slices, others
 
 R = TypeVar("R")
@@ -72,6 +74,8 @@ class GroupsPage(NamedTuple):
     left: Sequence[GroupKey]
     after: bytes
 
+
+log = structlog.get_logger(__name__)
 
 order = Random()  # noqa: S311 - shuffles endpoints, keeps no secret
 
@@ -155,6 +159,7 @@ class GrpcMetaClient:
         self._names = frozenset(section.endpoints)
         self._files: PemFiles | None = None
         self._channels = channels
+        self._told_names = False  # that rows are left out
         self._retired = RetiredChannels(2 * max(self._timeout_s, self._load_timeout_s))  # a call, and the question before it
 
     @classmethod
@@ -350,11 +355,8 @@ class GrpcMetaClient:
             cluster_name=self._cluster, namespace=namespace, group=group, page_size=size, page_token=token
         )
         reply = await self._call(lambda stub: stub.ListOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s)
-        entries = [
-            (OffsetKey(entry.offset.namespace, entry.group, entry.offset.shard_name), record_of(entry.offset))
-            for entry in reply.entries
-        ]
-        return entries, reply.next_page_token
+        keys = [OffsetKey(entry.offset.namespace, entry.group, entry.offset.shard_name) for entry in reply.entries]
+        return self._rows(keys, [entry.offset for entry in reply.entries]), reply.next_page_token
 
     async def expire(self, group: GroupKey, before_ms: int, now_ms: int) -> int:
         """Expire a group unless it has a commit at or after `before_ms`. Returns that commit's time, else 0 (Unix ms)."""
@@ -414,7 +416,7 @@ class GrpcMetaClient:
         for (group, _), found in zip(wanted, reply.groups, strict=False):
             rows = found.offsets
             for at in range(0, len(rows), SLICE):
-                entries += [(OffsetKey(*group, item.shard_name), record_of(item)) for item in rows[at : at + SLICE]]
+                entries += self._rows_of(group, rows[at : at + SLICE])
                 await others()
         left = wanted[len(reply.groups) - bool(reply.next_page_token) :]
         if left:
@@ -435,7 +437,25 @@ class GrpcMetaClient:
         )
         if any(item.epoch for item in reply.offsets):
             self._endpoints.set_kind(epochs=True)
-        return [(OffsetKey(*group, item.shard_name), record_of(item)) for item in reply.offsets]
+        return self._rows_of(group, reply.offsets)
+
+    def _rows_of(self, group: GroupKey, items: Sequence[meta_pb.GetOffsetDataReplyOffset]) -> list[Entry]:
+        return self._rows([OffsetKey(*group, item.shard_name) for item in items], items)
+
+    def _rows(self, keys: Sequence[OffsetKey], items: Sequence[meta_pb.GetOffsetDataReplyOffset]) -> list[Entry]:
+        """The rows of a reply, without those that no adapter takes. Raises MetaUnavailableError for one that cannot be right."""
+        try:
+            found = [row for key, item in zip(keys, items, strict=True) if (row := row_of(key, item))]
+        except MetaUnavailableError as error:
+            raise MetaUnavailableError(f"{self.endpoint}: {error}") from error
+        if len(found) < len(items) and not self._told_names:
+            self._told_names = True
+            log.warning(
+                "meta.names_left_out",
+                group=harmless("/".join(keys[0][:2])),
+                help="others have stored offsets under names that no adapter takes: over 255 bytes, or with control characters",
+            )
+        return found
 
     def _attach_report(self, request: meta_pb.SaveOffsetDataRequest | meta_pb.MergeOffsetDataRequest) -> None:
         request.now_ms = wall_ms()

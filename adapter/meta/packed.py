@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import NamedTuple, overload
 
 from adapter.errors import MetaUnavailableError
+from adapter.meta.wire import check_record
 from adapter.model.codec import decode_record, encode_fields, encode_record
 from adapter.model.records import (
     MAX_ENTRIES,
@@ -213,7 +214,7 @@ async def merge_outcomes(chunk: Chunk, reply: meta_pb.MergeOffsetDataReply) -> O
     counts: Counter[Status] = Counter()
     async for some in in_slices(reply.standing):
         for row in some:
-            found[row.index] = outcome = _outcome(row)
+            found[row.index] = outcome = _outcome(chunk, row)
             counts[outcome.status] += 1
     rows = len(reply.rejected) + len(reply.standing)
     answered = reply.applied + reply.superseded + counts[Status.UNAVAILABLE] + len(reply.rejected)
@@ -223,15 +224,16 @@ async def merge_outcomes(chunk: Chunk, reply: meta_pb.MergeOffsetDataReply) -> O
     return Outcomes(chunk, found)
 
 
-def _outcome(row: meta_pb.MergeOffsetDataReply.Standing) -> SaveOutcome:
+def _outcome(chunk: Chunk, row: meta_pb.MergeOffsetDataReply.Standing) -> SaveOutcome:
     if row.status == meta_pb.SaveOffsetResult.UNAVAILABLE:
         return SaveOutcome(Status.UNAVAILABLE, None, row.message)
     try:
         status, standing = _STATUSES[row.status], decode_record(row.record)
     except (KeyError, struct.error, ValueError) as error:
         raise MetaUnavailableError(f"entry {row.index} was answered with no status or no record: {error}") from error
-    if not standing.epoch or encode_record(standing) != row.record:
+    if not standing.epoch or encode_record(standing) != row.record or row.index >= len(chunk):
         raise MetaUnavailableError(f"entry {row.index} was answered with an invalid stored record")
+    check_record(chunk[row.index].key, standing)
     return SaveOutcome(status, standing)
 
 

@@ -6,9 +6,12 @@ Older RobustMQ uses the field `namespace`, newer `tenant`: both are written, eit
 from collections.abc import Iterable, Sequence
 
 from adapter.errors import MetaUnavailableError
-from adapter.model.records import DEFAULT_NAMESPACE, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, as_seen
+from adapter.model.names import METADATA_MAX_BYTES, NAME_MAX_BYTES, name_problem
+from adapter.model.records import DEFAULT_NAMESPACE, EPOCH_MAX, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, as_seen
 from adapter.rpc import meta_pb
 from adapter.runtime.slices import in_slices
+
+PLAIN_MAX = NAME_MAX_BYTES // 4  # characters that fit whatever they are
 
 
 def namespace_of(namespace: str, tenant: str) -> str:
@@ -79,13 +82,18 @@ def add_result(reply: meta_pb.SaveOffsetDataReply, entry: SaveEntry, outcome: Sa
 
 
 def save_outcome(entry: SaveEntry, row: meta_pb.SaveOffsetResult) -> SaveOutcome:
-    """The outcome in one row of a reply. Raises ValueError for an unknown status."""
+    """The outcome in one row of a reply. Raises ValueError for an unknown status, MetaUnavailableError as `check_record`."""
     if row.status == meta_pb.SaveOffsetResult.APPLIED:
         # Only the epoch can differ from the entry sent: epoch 0 became the stored one.
         record, epoch = entry.record, row.epoch
-        return SaveOutcome(Status.APPLIED, record if record.epoch == epoch else record._replace(epoch=epoch))
+        if record.epoch == epoch:
+            return SaveOutcome(Status.APPLIED, record)
+        standing = record._replace(epoch=epoch)
+        check_record(entry.key, standing)
+        return SaveOutcome(Status.APPLIED, standing)
     status = Status(row.status)
     standing = OffsetRecord(row.epoch, row.offset, not row.tombstone, row.committed_at_ms, row.metadata, row.topic, row.partition)
+    check_record(entry.key, standing)
     return SaveOutcome(status, standing if row.epoch else None, row.message)
 
 
@@ -133,14 +141,39 @@ def reply_offset(key: OffsetKey, record: OffsetRecord) -> meta_pb.GetOffsetDataR
     )
 
 
-def record_of(item: meta_pb.GetOffsetDataReplyOffset) -> OffsetRecord:
-    """The record in a get or list reply. A server without epochs sends epoch 0; see `as_seen`."""
-    return OffsetRecord(
+def row_of(key: OffsetKey, item: meta_pb.GetOffsetDataReplyOffset) -> tuple[OffsetKey, OffsetRecord] | None:
+    """A row of a get or list reply; None under a name that no adapter takes. RobustMQ takes any; such a topic is left out.
+
+    A server without epochs sends epoch 0; see `as_seen`. Raises MetaUnavailableError for a record that cannot be right.
+    """
+    if not all(map(_is_name, key)):
+        return None
+    record = OffsetRecord(
         item.epoch,
         item.offset,
         not item.tombstone,
         item.committed_at_ms,
         item.metadata,
-        "" if item.topic == item.shard_name else item.topic,
+        "" if item.topic == item.shard_name or not _is_name(item.topic) else item.topic,
         item.partition,
     )
+    check_record(key, record)
+    return key, record
+
+
+def check_record(key: OffsetKey, record: OffsetRecord) -> None:
+    """Raise MetaUnavailableError for a record that no Meta Service stores."""
+    problem = ""
+    if record.epoch > EPOCH_MAX:
+        problem = f"the epoch {record.epoch}"
+    elif len(record.metadata) * 4 > METADATA_MAX_BYTES and len(record.metadata.encode()) > METADATA_MAX_BYTES:
+        problem = f"{len(record.metadata.encode())} bytes of metadata"
+    elif record.topic and not _is_name(record.topic):
+        problem = "a topic that is no name"
+    if problem:
+        raise MetaUnavailableError(f"answered for {'/'.join(key)} with {problem}, which no Meta Service stores")
+
+
+def _is_name(text: str) -> bool:
+    """Whether an adapter takes this name. Most are short and printable, which is seen at once."""
+    return (0 < len(text) <= PLAIN_MAX and text.isprintable()) or not name_problem(text)

@@ -141,6 +141,8 @@ class _Values(NamedTuple):
     @classmethod
     def sized(cls, data: bytes, sizes: bytes) -> Self:
         """`sizes` are 16-bit integers, little endian."""
+        if len(sizes) % _SIZE.itemsize:
+            raise StoreDamagedError(f"{len(sizes)} bytes of sizes, which have {_SIZE.itemsize} each")
         ends = _ends_of(np.frombuffer(sizes, _SIZE))
         if ends[-1] != len(data):
             raise StoreDamagedError(f"{len(data)} bytes, though {ends[-1]} should have come")
@@ -179,8 +181,12 @@ def _parts(records: _Values) -> tuple[npt.NDArray[np.void], pa.Array, pa.Array]:
     if not good.all():
         _damaged("record", records, good)
     if len(data) == _HEAD.itemsize * records.size:  # no record has topic or metadata
+        heads = np.frombuffer(data, _HEAD)
+        good = (heads["topic_size"] == 0) & (heads["metadata_size"] == 0)
+        if not good.all():
+            _damaged("record", records, good)
         empty = pa.repeat(pa.scalar(""), records.size)
-        return np.frombuffer(data, _HEAD), empty, empty
+        return heads, empty, empty
     cuts = np.empty((records.size, 3), np.int64)
     cuts[:, 0] = ends[:-1]
     cuts[:, 1] = ends[:-1] + _HEAD.itemsize

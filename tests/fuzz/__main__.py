@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz TARGET`: fuzz one parser, or the HTTP/2 server, with atheris; see README.md."""
+"""`python -m tests.fuzz TARGET`: run one target with atheris; see README.md."""
 
 import sys
 import tempfile
@@ -11,11 +11,16 @@ import structlog
 WORDS = ("offsetTable", "lmqOffsetTable", "dataVersion", "brokerName", "queueId", "topic", "@broadcast", "%RETRY%", "shard")
 WATCHED = [
     "adapter.formats",
-    "adapter.model.queues",
     "adapter.client.offset_store.local_file",
     "adapter.runtime.http2",
     "adapter.sidecar.api",
-    "adapter.metaservice.bulk_checks",
+    "adapter.sidecar.engine",
+    "adapter.sidecar.lag",
+    "adapter.fleet.scaling",
+    "adapter.metaservice",
+    "adapter.meta",
+    "adapter.model",
+    "adapter.client.broker_log",
     "adapter.console",
     "adapter.runtime.config",
     "adapter.pipeline.journal.segment",

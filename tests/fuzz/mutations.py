@@ -8,19 +8,26 @@ import json
 import random
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
 import structlog
 
 from tests.fuzz.__main__ import WORDS, drop
+from tests.fuzz.replies import REPLIES, changed_reply
+from tests.fuzz.rpcs import RPCS, changed_call
 from tests.fuzz.seeds import seeds
 from tests.fuzz.targets import TARGETS
 
 INPUT_MAX = 8_192
 CHANGES_MAX = 6
 PIECE_MAX = 16
+FIELDS = 0.7  # of the messages are changed in their fields, the others in their bytes
+BY_FIELD: Mapping[str, Callable[[str, bytes, random.Random], bytes]] = {
+    **dict.fromkeys(RPCS, changed_call),
+    **dict.fromkeys(REPLIES, changed_reply),
+}
 NUMBERS = (b"\x00", b"\xff", b"\x7f", b"\x80", b"-1", b"9223372036854775807", b"9223372036854775808", b"18446744073709551616")
 
 
@@ -29,7 +36,12 @@ def inputs(target: str, count: int, seed: int) -> Iterator[bytes]:
     rng = random.Random(f"{target} {seed}")
     known = list(seeds(target))
     for _ in range(count):
-        yield changed(rng.choice(known), known, rng)
+        data = rng.choice(known)
+        by_field = BY_FIELD.get(target)
+        if by_field and rng.random() < FIELDS:
+            yield by_field(target, data, rng)
+        else:
+            yield changed(data, known, rng)
 
 
 def changed(data: bytes, known: Sequence[bytes], rng: random.Random) -> bytes:

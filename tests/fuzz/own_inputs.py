@@ -4,13 +4,10 @@ The promises: a bad request, form or setting is refused by the error for it, nev
 and what may be parsed in two ways comes out the same.
 """
 
-import asyncio
 import contextlib
-import tempfile
 import tomllib
 import warnings
-from collections.abc import Callable, Coroutine, Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +34,16 @@ from adapter.sidecar.api.commit_requests import ParsedCommit, parse_commit, pars
 from adapter.sidecar.api.requests import parse_reset, parse_wanted
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.journal import frames
+from tests.fuzz.running import NOW_MS, directory, wait
 from tests.unit.helpers import packed_rows
 
 FITS = 2**16 - 2  # bytes of a key or record in columns, with the cluster in front
-NOW_MS = 1_795_442_400_000
 BOUNDARY = b"fuzz"
 CONFIGS = (AdapterConfig, MetaConfig, ConsoleConfig, JobConfig)
 
 
 def requests(data: bytes) -> None:
-    """A message of an RPC: its first byte chooses the kind."""
+    """A request that is parsed in two ways, or entry by entry: its first byte chooses the kind. All calls are in rpcs.py."""
     kind, parsed = KINDS[data[0] % len(KINDS)] if data else KINDS[0]
     request = kind()
     try:
@@ -63,7 +60,7 @@ def _commit(request: offsets_pb.CommitOffsetsRequest) -> None:
         return await parse_in_slices(request.groups, request.mode, NOW_MS)
 
     found, error = _refused(lambda: parse_commit(request, NOW_MS))
-    assert (found, error) == _refused(lambda: _wait(in_slices()))
+    assert (found, error) == _refused(lambda: wait(in_slices()))
     size = size_of(request.groups)
     if found:
         offered = dict(found.commit.offered())
@@ -74,13 +71,13 @@ def _commit(request: offsets_pb.CommitOffsetsRequest) -> None:
 
 
 def _read_wanted(request: offsets_pb.ReadOffsetsRequest) -> None:
-    found, _ = _refused(lambda: _wait(parse_wanted(request.groups)))
+    found, _ = _refused(lambda: wait(parse_wanted(request.groups)))
     if found:
         assert len({wanted.group for wanted in found}) == len(found)
 
 
 def _reset(request: offsets_pb.ResetOffsetsRequest) -> None:
-    _refused(lambda: _wait(parse_reset(request)))
+    _refused(lambda: wait(parse_reset(request)))
 
 
 def _save(request: meta_pb.SaveOffsetDataRequest) -> None:
@@ -91,15 +88,15 @@ def _save(request: meta_pb.SaveOffsetDataRequest) -> None:
 
 def _merge(request: meta_pb.MergeOffsetDataRequest) -> None:
     """Checked together, as columns, and each alone: the same entries are good."""
-    _refused(lambda: _wait(check_packed(request.packed, "c", NOW_MS)))
+    _refused(lambda: wait(check_packed(request.packed, "c", NOW_MS)))
     keys, records = list(request.keys), list(request.records)
-    together, _ = _refused(lambda: _wait(check(keys, records, NOW_MS)))
+    together, _ = _refused(lambda: wait(check(keys, records, NOW_MS)))
     if together:
         if keys and max(map(len, [*keys, *records])) < FITS:
-            assert _wait(check_packed(packed_rows("c", keys, records), "c", NOW_MS)) == together
+            assert wait(check_packed(packed_rows("c", keys, records), "c", NOW_MS)) == together
         alone = Checked()
         for at, (key, record) in enumerate(zip(keys, records, strict=True)):
-            found = _wait(check([key], [record], NOW_MS))
+            found = wait(check([key], [record], NOW_MS))
             alone.add(found.keys, found.records, found.newest_ms)
             alone.rejected += [one._replace(at=at) for one in found.rejected]
         assert together == alone
@@ -131,7 +128,7 @@ def _form(data: bytes) -> None:
 
     scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"content-type", kind)], "app": None}
     try:
-        form = _wait(_read(Request(scope, receive)))
+        form = wait(_read(Request(scope, receive)))
     except HTTPException as error:
         status = error.status_code
     else:
@@ -161,7 +158,7 @@ def settings(data: bytes) -> None:
 
 def segment(data: bytes) -> None:
     """A segment of a journal: rows, and behind them at most one that says why the rest cannot be read."""
-    of = Segment(_directory(), "2026-11-24", "b", 1_795_442_400_000, 1, len(data))
+    of = Segment(str(directory()), "2026-11-24", "b", 1_795_442_400_000, 1, len(data))
     path = Path(of.root, of.relative)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
@@ -194,25 +191,6 @@ def _refused(parsed: Callable[[], Any]) -> tuple[Any, str]:
         return parsed(), ""
     except InvalidInputError as error:
         return None, str(error)
-
-
-def _wait(work: Coroutine[Any, Any, Any]) -> Any:
-    return _runner().run(work)
-
-
-@cache
-def _runner() -> asyncio.Runner:
-    return asyncio.Runner()
-
-
-@cache
-def _directory() -> str:
-    return _kept().name
-
-
-@cache
-def _kept() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="fuzz-", dir="/dev/shm")
 
 
 def batch_bytes(batch: pa.RecordBatch) -> bytes:

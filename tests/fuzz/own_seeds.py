@@ -8,49 +8,25 @@ from urllib.parse import urlencode
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from adapter.model.codec import encode_key, encode_record
-from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.model.schemas import BROKER, JOURNAL, JOURNAL_VERSION, VERSION_OF_JOURNAL
 from adapter.rpc import meta_pb, offsets_pb
-from tests.fuzz.own_inputs import BOUNDARY, NOW_MS, batch_bytes
+from tests.fuzz.own_inputs import BOUNDARY, batch_bytes
+from tests.fuzz.rpc_seeds import EXAMPLES, OFFSET_ADMIN, commit_groups, packed_entries, save_request, wanted_groups
+from tests.fuzz.running import NOW_MS
 from tests.unit.helpers import packed_rows
 
 CONFIG = Path(__file__).parents[2] / "config"
-NAMES = ("s", "topic/3", "\u8bdd", "x" * 255)
 
 
 def _requests() -> Iterator[bytes]:
     """See the target for the first byte."""
-    shards = [offsets_pb.ShardCommit(shard=name, offset=at, epoch=at) for at, name in enumerate(NAMES)]
-    shards[0].metadata, shards[0].topic, shards[0].committed_at_ms, shards[0].partition = "m", "t", NOW_MS, 7
-    shards[1].low_watermark, shards[1].high_watermark = 1, 2**63
-    group = offsets_pb.GroupCommits(group="g", shards=shards, generation=3, member_id="m")
-    columns = offsets_pb.GroupCommits(
-        namespace="n", group="h", shard_names=NAMES, offsets=[0, 1, 2, 2**64 - 1], epochs=[0, 1, 1, 2]
-    )
-    yield b"\0" + offsets_pb.CommitOffsetsRequest(groups=[group, columns]).SerializeToString()
-    yield b"\0" + offsets_pb.CommitOffsetsRequest(groups=[columns], mode=offsets_pb.OVERWRITE).SerializeToString()
-    wanted = [
-        offsets_pb.GroupShards(group="g", shards=NAMES),
-        offsets_pb.GroupShards(group="g"),
-        offsets_pb.GroupShards(group="h"),
-    ]
-    yield b"\1" + offsets_pb.ReadOffsetsRequest(groups=wanted).SerializeToString()
-    targets = [offsets_pb.ResetOffsetsRequest.Target(shard=name, offset=5) for name in NAMES]
-    yield (
-        b"\2"
-        + offsets_pb.ResetOffsetsRequest(
-            group="g", to_targets=offsets_pb.ResetOffsetsRequest.Targets(targets=targets)
-        ).SerializeToString()
-    )
-    yield b"\2" + offsets_pb.ResetOffsetsRequest(group="g", shards=NAMES, to_offset=7, create=True).SerializeToString()
-    save = meta_pb.SaveOffsetDataRequest(cluster_name="c")
-    group_of_save = save.offsets.add(group="g", tenant="n")
-    for at, name in enumerate(NAMES):
-        group_of_save.offsets.add(shard_name=name, offset=at, epoch=at, topic="t", metadata="m", tombstone=at == 2)
-    yield b"\3" + save.SerializeToString()
-    keys = [encode_key(OffsetKey("n", "g", name)) for name in NAMES]
-    records = [encode_record(OffsetRecord(1 + at, at, at != 2, NOW_MS, "m" * at, "t" * at)) for at in range(len(NAMES))]
+    both = commit_groups()
+    yield b"\0" + offsets_pb.CommitOffsetsRequest(groups=both).SerializeToString()
+    yield b"\0" + offsets_pb.CommitOffsetsRequest(groups=both[1:], mode=offsets_pb.OVERWRITE).SerializeToString()
+    yield b"\1" + offsets_pb.ReadOffsetsRequest(groups=wanted_groups()).SerializeToString()
+    yield from (b"\2" + request.SerializeToString() for request in EXAMPLES[OFFSET_ADMIN]["ResetOffsets"][:2])
+    yield b"\3" + save_request().SerializeToString()
+    keys, records = packed_entries()
     yield b"\4" + meta_pb.MergeOffsetDataRequest(keys=keys, records=records, now_ms=NOW_MS).SerializeToString()
     yield b"\4" + meta_pb.MergeOffsetDataRequest(packed=packed_rows("c", keys, records)).SerializeToString()
 

@@ -7,6 +7,8 @@ from adapter.formats import rocksdb_layouts
 from adapter.formats.rocksdb_layouts import Entry
 from tests import http2_client
 from tests.fuzz.own_seeds import OWN_SEEDS
+from tests.fuzz.replies import REPLIES, reply_seeds
+from tests.fuzz.rpcs import RPCS, rpc_seeds
 
 DATA = Path(__file__).parents[1] / "data" / "rocketmq"
 SESSIONS = DATA.parent / "http2"  # what grpcio and grpc-go sent
@@ -88,6 +90,10 @@ def seeds(target: str) -> Iterator[bytes]:
         yield from (path.read_bytes() for path in sorted(DATA.glob("*.json")))
     if target == "http2":
         yield from _sessions()
+    if target in RPCS:
+        yield from rpc_seeds(target)
+    if target in REPLIES:
+        yield from reply_seeds(target)
     if target in OWN_SEEDS:
         yield from OWN_SEEDS[target]()
     yield from SEEDS.get(target, [])

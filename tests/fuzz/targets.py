@@ -1,8 +1,8 @@
 """One target for each parser: bytes in, AssertionError or any other error but NotReadableError out when a promise is broken.
 
 The promises: only NotReadableError, every entry a row or a reject as the reference says, the same wherever chunks are cut, and a
-file that is torn is never taken for a whole one. The target `http2` is in http2.py; messages of RPCs, forms,
-settings and segments are in own_inputs.py.
+file that is torn is never taken for a whole one. The target `http2` is in http2.py; requests, forms,
+settings and segments are in own_inputs.py; calls and replies are in rpcs.py and replies.py.
 """
 
 import json
@@ -24,6 +24,8 @@ from tests.fuzz import reference
 from tests.fuzz.http2 import http2
 from tests.fuzz.own_inputs import OWN_INPUTS
 from tests.fuzz.reference import Expected, Members, Number
+from tests.fuzz.replies import REPLIES
+from tests.fuzz.rpcs import RPCS
 
 GROUP = "g"
 WHOLE = 2**20  # bytes of a chunk: more than any input has
@@ -140,6 +142,8 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "local": local,
     "http2": http2,
     **OWN_INPUTS,
+    **RPCS,
+    **REPLIES,
 }
 
 

@@ -96,6 +96,20 @@ async def test_a_restart_takes_the_larger_offset_on_both_sides(tmp_path: Path, r
     assert robust.offsets == {key("more"): 7, key("less"): 9, key("same"): 3, key("gone"): 4}
 
 
+@pytest.mark.parametrize("bad", ["x" * 256, "a\nb"])
+async def test_offsets_under_names_that_no_adapter_takes_are_left_alone(tmp_path: Path, robust: RobustMeta, bad: str) -> None:
+    """RobustMQ takes any name. Commits and reads of the group go on, and the others' offset stays as it is (10)."""
+    robust.offsets |= {key(bad): 7, key("b"): 6}
+    robust.topics[key("b")] = "t" * 256
+    async with adapter(tmp_path, robust) as (_, client):
+        await client.commit("g", {"a": 5})
+        found = await client.read("g", mode=ReadMode.STORE)
+        assert {shard: row.offset for shard, row in found.items()} == {"a": 5, "b": 6}
+        await client.flush()
+        assert (await client.status()).state == offsets_pb.StatusReply.SERVING
+    assert robust.offsets == {key(bad): 7, key("b"): 6, key("a"): 5}
+
+
 async def test_what_another_broker_saves_during_a_recovery_is_adopted(tmp_path: Path, robust: RobustMeta) -> None:
     """Between the read and the push: compare-and-set refuses it, the second look finds it (2)."""
     await _left_dirty(tmp_path, robust, {"a": 150, "b": 7})

@@ -10,7 +10,7 @@ from adapter.model.records import DEFAULT_NAMESPACE, GroupKey, ReadMode
 from adapter.rpc import offsets_pb
 from adapter.runtime.large_calls import MAX_CHANGES, MAX_NAMED
 from adapter.runtime.slices import others
-from adapter.sidecar.engine.broadcast import OF_CLIENT, OF_LOWEST, BroadcastQuery, group_of_client
+from adapter.sidecar.engine.broadcast import OF_CLIENT, OF_LOWEST, BroadcastQuery, group_of_client, group_of_lowest
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
 
@@ -132,7 +132,13 @@ def _checked_group(namespace: str, group: str) -> GroupKey:
     check_name(group, "group")
     if OF_CLIENT in group or group.endswith(OF_LOWEST):
         raise InvalidInputError(f"group: {group} is what a broadcasting group's offsets are kept as; name the group itself")
-    return GroupKey(namespace or DEFAULT_NAMESPACE, group)
+    found = GroupKey(namespace or DEFAULT_NAMESPACE, group)
+    size = len(group_of_lowest(found).group.encode())
+    if size > NAME_MAX_BYTES:
+        raise InvalidInputError(
+            f"group: is too long for a broadcasting group: GROUP{OF_LOWEST} is {size} bytes; at most {NAME_MAX_BYTES} are allowed"
+        )
+    return found
 
 
 def _checked_client(group: GroupKey, client_id: str) -> GroupKey:

@@ -10,7 +10,7 @@ from adapter.errors import InvalidInputError, StoreDamagedError
 from adapter.model.codec import group_prefix, pack_names, unpack_names
 from adapter.model.names import NAME_MAX_BYTES
 from adapter.model.paging import parse_page_token
-from adapter.model.records import GroupKey, OffsetKey
+from adapter.model.records import LONG_MAX, GroupKey, OffsetKey
 from adapter.runtime.large_calls import SLICE_ROWS, LargeCalls
 from adapter.runtime.slices import others
 from adapter.sidecar.engine.dirty import DirtyKeys
@@ -21,6 +21,7 @@ PAGE_KEYS = 2_000
 MAX_VISITED = 50_000  # records that are read for one page of a list
 _HALF = b"\0"  # before a token that ends within a group: names begin with their length, which is not 0
 _COUNTS = struct.Struct(">cQQQQ")
+_NEVER_GIVEN = "page_token: is not the next_page_token of a page of this list"
 # Keys are length-prefixed, so a name sorts by its length first: this one is above every other.
 LAST_NAME = "\U0010ffff" * (NAME_MAX_BYTES // 4) + "\uffff"
 
@@ -57,8 +58,11 @@ class PartialGroup(NamedTuple):
             _, *counts = _COUNTS.unpack_from(token)
             namespace, group, shard = unpack_names(token[_COUNTS.size :])
         except (struct.error, ValueError, StoreDamagedError):
-            raise InvalidInputError("page_token: is not the next_page_token of a page of this list") from None
-        return cls(GroupRow(GroupKey(namespace, group), *counts), shard)
+            raise InvalidInputError(_NEVER_GIVEN) from None
+        row = GroupRow(GroupKey(namespace, group), *counts)
+        if max(row.shards, row.dirty, row.tombstones) > LONG_MAX:
+            raise InvalidInputError(_NEVER_GIVEN)  # with what is counted further, it would not fit into a reply
+        return cls(row, shard)
 
     @property
     def token(self) -> bytes:

@@ -75,6 +75,7 @@ def test_a_value_from_the_environment_comes_under_a_name_with_a_suffix() -> None
         ({"lagSecondsThreshold": "nan"}, "lagSecondsThreshold"),
         ({"lagSecondsThreshold": "inf"}, "lagSecondsThreshold"),
         ({"lagSecondsThreshold": "x"}, "lagSecondsThreshold"),
+        ({"activationLagThreshold": "0" * 5_000}, "activationLagThreshold is '000"),
         ({"activationLagThreshold": "-1"}, "activationLagThreshold is '-1': it is a whole number from 0"),
         ({"excludeStalled": "maybe"}, "excludeStalled is 'maybe': it is one of true, false"),
         ({"limitToShards": "true"}, "limitToShards is 'true': it is one of all, lagging, none"),

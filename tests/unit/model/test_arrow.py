@@ -154,10 +154,12 @@ def test_a_damaged_key_is_named(bad: bytes) -> None:
         encode_record(record(1))[:-1],
         encode_record(record(1)) + b"x",
         encode_record(record(1, metadata="abc"))[:-1],
+        encode_record(record(1, metadata="abc"))[:-3],
+        encode_record(record(1, topic="abc"))[:-3],
         encode_record(record(1, metadata="abc"))[:-3] + b"\xff\xff\xff",
         encode_record(record(1, topic="abc"))[:-3] + b"\xff\xff\xff",
     ],
-    ids=["empty", "cut head", "too long", "cut text", "metadata not UTF-8", "topic not UTF-8"],
+    ids=["empty", "cut head", "too long", "cut text", "no metadata", "no topic", "metadata not UTF-8", "topic not UTF-8"],
 )
 def test_a_damaged_record_is_named(bad: bytes) -> None:
     """The error names it even if the lengths of the other records make up for the damage."""
@@ -228,6 +230,8 @@ def test_damaged_packed_rows_are_an_error() -> None:
     joined, key_sizes, data, record_sizes = columns(keys, records)
     with pytest.raises(StoreDamagedError, match=f"^{len(data) - 1} bytes, though {len(data)} should have come"):
         decode_packed(joined, key_sizes, data[:-1], record_sizes)
+    with pytest.raises(StoreDamagedError, match="3 bytes of sizes, which have 2 each"):
+        decode_packed(joined, key_sizes, data, record_sizes[:-1])
     with pytest.raises(StoreDamagedError, match=f"^key {keys[0].hex()} is damaged"):
         decode_packed(b"".join(keys), struct.pack("<2H", *map(len, keys)), data, record_sizes)
     with pytest.raises(InvalidInputError, match="2 keys but 1 record"):

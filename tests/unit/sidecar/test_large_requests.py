@@ -214,9 +214,18 @@ async def test_a_page_of_groups_ends_within_a_group_and_the_next_one_counts_on(
             ]
 
 
-@pytest.mark.parametrize("token", [b"\0", b"\0" + bytes(40), b"\0" * 34 + b"\1n\1g\1s\1x", b"\0" * 33 + b"\1n\1g\1s"])
+NEVER_GIVEN = [
+    b"\0",
+    b"\0" + bytes(40),
+    b"\0" * 34 + b"\1n\1g\1s\1x",
+    b"\0" * 33 + b"\1n\1g\1s",
+    *(b"\0" + bytes(8 * at) + b"\x80" + bytes(31 - 8 * at) + b"\7default\1g\1s" for at in (0, 1, 3)),
+]
+
+
+@pytest.mark.parametrize("token", NEVER_GIVEN)
 async def test_a_token_of_a_half_group_that_was_never_given_out_is_refused(tmp_path: Path, token: bytes) -> None:
-    """As any other; here a token of a list of another namespace."""
+    """As any other; also one of a list of another namespace, and one whose counts no reply could hold."""
     async with core_over(tmp_path, FakeMeta()) as core:
         with pytest.raises(InvalidInputError, match="page_token: is not the next_page_token of a page of this list"):
             await core.groups.page(b"\7default", token, 10)

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from adapter.errors import InvalidInputError, MetaUnavailableError
 from adapter.model.records import GroupKey, OffsetRecord
 from adapter.rpc import offsets_pb
-from adapter.sidecar.api.requests import parse_commit_broadcast
+from adapter.sidecar.api.requests import parse_commit_broadcast, parse_read_broadcast
 from adapter.sidecar.engine.broadcast import Client, Lowest, group_of_client, group_of_lowest, is_of_client, lowest_of
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.broadcasting import world
@@ -89,6 +89,15 @@ def test_a_bad_name_is_refused_by_its_field(group: str, client_id: str, problem:
     shards = [offsets_pb.ShardCommit(shard="s", offset=1)]
     with pytest.raises(InvalidInputError, match=problem.replace("+", r"\+")):
         parse_commit_broadcast(offsets_pb.CommitBroadcastRequest(group=group, client_id=client_id, shards=shards))
+
+
+async def test_a_read_refuses_a_group_whose_lowest_offsets_have_no_name() -> None:
+    """They are kept in GROUP@broadcast, also of a read that names no client."""
+    longest = "g" * 245
+    query = await parse_read_broadcast(offsets_pb.ReadBroadcastRequest(group=longest))
+    assert len(group_of_lowest(query.group).group) == 255
+    with pytest.raises(InvalidInputError, match="group: is too long for a broadcasting group: GROUP@broadcast is 256 bytes"):
+        await parse_read_broadcast(offsets_pb.ReadBroadcastRequest(group=longest + "g"))
 
 
 async def test_commits_only_increase_and_the_answer_names_the_callers_group(tmp_path: Path) -> None:

@@ -1,0 +1,32 @@
+"""What targets share: an event loop that goes on between inputs, a directory in memory, and the time."""
+
+import asyncio
+import tempfile
+from collections.abc import Coroutine
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+R = TypeVar("R")
+
+NOW_MS = 1_795_442_400_000  # Unix time at which all happens
+
+
+def wait(work: Coroutine[Any, Any, R]) -> R:
+    """The result of some work. What it has left running goes on with the next one."""
+    return _runner().run(work)
+
+
+def directory() -> Path:
+    """A directory of this process, which is removed at its end."""
+    return Path(_kept().name)
+
+
+@cache
+def _runner() -> asyncio.Runner:
+    return asyncio.Runner()
+
+
+@cache
+def _kept() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="fuzz-", dir="/dev/shm")
