@@ -257,6 +257,13 @@ REFUSED = (
 )
 HELD_UP = (
     Bug(
+        "An offset that another writer had stored at RobustMQ's Meta Service under a name of over 255 bytes ended the adapter at the "
+        "first commit or read of its group, and again after each start",
+        "99419a35",
+        "tests/integration/test_epochless.py::test_offsets_under_names_that_no_adapter_takes_are_left_alone",
+        found_by="fuzzing of replies",
+    ),
+    Bug(
         "The Meta Service died with SIGSEGV when its sync failed: the store was closed under a read",
         "3fdb9f7",
         f"{INTEGRATION}/test_ends.py::test_a_meta_store_that_fails_is_closed_whole",
@@ -418,6 +425,35 @@ WRONG = (
         f"{UNIT}/metaservice/etcd/test_rebalancing.py::"
         "test_a_rebalance_that_is_overtaken_takes_the_others_copies_for_no_foreign_offsets",
         found_by="exploration",
+    ),
+    Bug(
+        "One broker whose clock was 5 to 60 minutes ahead made the groups of all others look stopped to the lag job",
+        "e18ef58f",
+        f"{UNIT}/pipeline/test_lag_tables.py::test_a_broker_whose_clock_is_ahead_makes_no_other_group_look_stopped",
+    ),
+    Bug(
+        "A packed record that was cut off before its topic or metadata was read as one without them",
+        "5586676b",
+        f"{UNIT}/model/test_arrow.py",
+        found_by="fuzzing of replies",
+    ),
+    Bug(
+        "ReadBroadcast of a group with a long name was answered as an error of the server",
+        "9584205c",
+        f"{UNIT}/sidecar/engine/test_broadcast.py::test_a_read_refuses_a_group_whose_lowest_offsets_have_no_name",
+        found_by="fuzzing of all calls",
+    ),
+    Bug(
+        "A page token of ListGroups that was never given out was answered as an error of the server",
+        "769e67a9",
+        f"{UNIT}/sidecar/test_large_requests.py::test_a_token_of_a_half_group_that_was_never_given_out_is_refused",
+        found_by="fuzzing of all calls",
+    ),
+    Bug(
+        "A trigger of KEDA with a number of thousands of digits was answered as an error of the server",
+        "10ad9404",
+        f"{UNIT}/fleet/test_scaling.py",
+        found_by="fuzzing of all calls",
     ),
     Bug(
         "Of several errors a large commit was told another one than a small commit",
