@@ -414,7 +414,7 @@ def first_saves_of_known_epochs_commute(a: OffsetRecord, b: OffsetRecord) -> boo
 
 @law(Records(NOT_RAISED), Records(NOT_RAISED))
 def first_saves_of_no_raised_epoch_commute(a: OffsetRecord, b: OffsetRecord) -> bool:
-    """Of an unknown or the first epoch, one as the other, at whatever times: the larger offset stands."""
+    """Whether each names the first epoch or none, at whatever times: the larger offset stands."""
     assume(a.live and b.live)
     return commute(a, b, None)
 
@@ -429,7 +429,7 @@ def a_first_save_that_comes_again_behind_another_changes_nothing(a: OffsetRecord
 
 @law(Records(ACCEPTED), Records(ACCEPTED))
 def two_first_saves_end_at_the_offset_of_one_of_them(a: OffsetRecord, b: OffsetRecord) -> bool:
-    """Not below either, by (epoch, offset), whatever they know and are."""
+    """Not below either, by (epoch, offset); of any epochs, live or not."""
     found = stands(saved(b, stands(saved(a, None))))
     return found.offset in (a.offset, b.offset) and found >= as_first(a) and found >= as_first(b)
 
@@ -558,21 +558,21 @@ def saves_over_an_expiry_commute(a: OffsetRecord, b: OffsetRecord, standing: Off
 
 @no_law(Records(KNOWN_ACCEPTED), Records(KNOWN_ACCEPTED), example=(tombstone_at(1, 2, 1), at(1, 1, 2)))
 def first_saves_commute_where_one_is_a_tombstone(a: OffsetRecord, b: OffsetRecord) -> bool:
-    """A tombstone of an expiry that comes second hides a lower commit that was made after it, until the next one: see below."""
+    """A tombstone of an expiry that comes second hides a lower commit made after it, until the next commit: see below."""
     assume(not a.live and b.live)
     return commute(a, b, None)
 
 
 @no_law(Records(NOTHING), Records(KNOWN_ACCEPTED), example=(at(0, 2, 2), at(2, 1, 1)))
 def first_saves_commute_where_only_one_knows_its_epoch(a: OffsetRecord, b: OffsetRecord) -> bool:
-    """By one order the other's rewind or reset came later, by the other earlier: one of both stands, and nothing is skipped."""
+    """Coming first, it counts as older than the other's rewind or reset; coming second, its time decides. One of both stands."""
     assume(a.live and b.live)
     return commute(a, b, None)
 
 
 @no_law(STORED, STORED, example=(at(EPOCH_LIMIT, 1, 1), at(EPOCH_LIMIT + 1, 1, 1)))
 def first_saves_over_the_limit_commute(a: OffsetRecord, b: OffsetRecord) -> bool:
-    """The one over the limit is refused if it comes first, and its adapter is told. A key gets there by 2**30 resets."""
+    """The one over the limit is refused if it comes first, and its adapter is told. It takes 2**30 resets to get there."""
     assume(a.live and b.live)
     return commute(a, b, None)
 
