@@ -188,8 +188,8 @@ release-check: $(STAMP) $(RELEASE_STAMP) proto-check ## All of a release but the
 model: $(STAMP) ## Run the model test with random seeds: RUNS=5000 runs, on all cores
 	$(BIN)/python -m tests.model --runs $(or $(RUNS),5000)
 
-model-coverage: $(STAMP) ## Which decisions on the way of a commit RUNS=1000 runs of the model take, and which none takes
-	$(BIN)/python -m tests.model.decisions --runs $(or $(RUNS),1000) --lines
+model-coverage: $(STAMP) ## Which decisions on the way of a commit RUNS=1000 runs of the model take, and which none takes (REPLACED=1: also by tests, what it replaces)
+	$(BIN)/python -m tests.model.decisions --runs $(or $(RUNS),1000) --lines $(if $(REPLACED),--replaced)
 
 .PHONY: exploration
 exploration: $(STAMP) ## Explore every interleaving of the fences and the rebalance in small scopes; takes an hour (SCOPE="small two")

@@ -17,10 +17,12 @@ COMMIT_SHOWN = 10  # characters
 
 HEAD = """# The evidence
 
-What the checks with random seeds have done so far, over all commits. `make evidence MINUTES=n` spends n minutes on them, always
-on the one that had the least time so far, and appends a line to `evidence/runs.jsonl` after each slice of some seconds: the
-commit, the seeds, the command, what was counted, what was violated. A run may be interrupted at any time and counts for the
-slices that ended. This page is drawn from that file (`make evidence-page`); a test holds it to it.
+What the checks with random seeds have done so far, over all commits. `make evidence MINUTES=n` spends n minutes on them, and
+appends a line to `evidence/runs.jsonl` after each slice of some seconds: the commit, the seeds, the command, what was counted,
+what was violated. The next slice is of the machine that had the least time in this run, and among those that had none yet, of the
+one that had the least in all runs before: so short runs reach all of them, and in a long one each has its share. A run may be
+interrupted at any time and counts for the slices that ended. This page is drawn from that file (`make evidence-page`); a test
+holds it to it.
 
     make evidence MINUTES=60
     python -m tests.evidence --minutes 5 --only model --only soak

@@ -1,4 +1,8 @@
-"""Spends time on the machines: always the one that had the least so far, a slice at a time, each appended to the file."""
+"""Spends time on the machines, a slice at a time, each appended to the file: always on the one that had the least in this run.
+
+Those that had the least in all runs before come first, so that short runs reach every machine in turn. A machine that is new
+does not take a long run for itself.
+"""
 
 import os
 import random
@@ -8,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -15,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from tests.evidence.machines import Command, Machine
-from tests.evidence.records import OUTPUT_MAX, Slice, Violation, append
+from tests.evidence.records import OUTPUT_MAX, Slice, Violation, append, read
 
 LIMIT_S = 1_200.0  # of a slice: none takes a tenth of it on an idle machine
 END_S = 30.0  # for a slice to end after SIGINT, with its processes
@@ -39,12 +44,15 @@ def spend(
     The slice that a signal ends counts for what its command had counted until then.
     """
     done: list[Slice] = []
+    before: defaultdict[str, float] = defaultdict(float)
+    for each in read(path).slices:
+        before[each.machine] += max(each.seconds, _TICK_S)
     spent = dict.fromkeys((machine.name for machine in machines), 0.0)
     end = time.monotonic() + seconds
     try:
         with _signals():
             while time.monotonic() < end:
-                machine = min(machines, key=lambda each: spent[each.name])
+                machine = min(machines, key=lambda each: (spent[each.name], before[each.name]))
                 told(machine, None)
                 record = run(machine, rng.randrange(SEED_MAX))
                 append(path, record)

@@ -14,7 +14,7 @@ import anyio
 from adapter.testing.waiting import eventually
 from tests.evidence.machines import Machine
 from tests.evidence.pretended import pretended
-from tests.evidence.records import Slice, read
+from tests.evidence.records import Slice, append, read
 from tests.evidence.spend import run, spend
 
 LONG_S = 3_600
@@ -45,19 +45,47 @@ def test_a_command_that_fails_is_a_violation_with_the_end_of_its_words(tmp_path:
     assert record.counts == {"runs": 7}
 
 
+def _spent(machines: list[Machine], path: Path, slices: int) -> list[Slice]:
+    """A run that a signal ends after so many slices."""
+    ended = 0
+
+    def told(machine: Machine, record: Slice | None) -> None:
+        nonlocal ended
+        _silent(machine, record)
+        ended += record is not None
+        if record and ended == slices:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return spend(machines, LONG_S, random.Random(1), path, told)
+
+
 def test_each_machine_gets_a_share_of_the_time(tmp_path: Path) -> None:
     """The next one is the one that had the least."""
     path = tmp_path / "runs.jsonl"
-    machines = [pretended(tmp_path, name) for name in ("a", "b", "c")]
-
-    def told(machine: Machine, record: Slice | None) -> None:
-        _silent(machine, record)
-        if record and len(read(path).slices) == len(machines):
-            os.kill(os.getpid(), signal.SIGINT)
-
-    done = spend(machines, LONG_S, random.Random(1), path, told)
+    done = _spent([pretended(tmp_path, name) for name in ("a", "b", "c")], path, 3)
     assert sorted(each.machine for each in done) == ["a", "b", "c"]
     assert read(path).slices == tuple(done)
+
+
+def test_runs_of_one_slice_reach_every_machine(tmp_path: Path) -> None:
+    """Each begins with the machine that had the least in all runs before."""
+    path = tmp_path / "runs.jsonl"
+    machines = [pretended(tmp_path, name) for name in ("a", "b", "c")]
+    done = [_spent(machines, path, 1)[0].machine for _ in machines]
+    assert done == ["a", "b", "c"]
+
+
+def test_a_new_machine_comes_first_and_then_shares(tmp_path: Path) -> None:
+    """However much the others had before: in a run each has its turn."""
+    path = tmp_path / "runs.jsonl"
+    machines = [pretended(tmp_path, name) for name in ("a", "b", "new")]
+    for name, seconds in (("a", 9_000.0), ("b", 8_000.0), ("b", 2_000.0)):
+        append(
+            path,
+            Slice("then", "commit", dirty=False, machine=name, seeds=(1, 1), seconds=seconds, cpu_seconds=seconds, command=name),
+        )
+    done = _spent(machines, path, 3)
+    assert [each.machine for each in done] == ["new", "a", "b"]
 
 
 def test_a_signal_ends_the_slice_that_runs_which_counts_for_what_it_did(tmp_path: Path) -> None:

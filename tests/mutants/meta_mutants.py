@@ -339,4 +339,28 @@ META_MUTANTS = (
         "groups of an adapter whose clock is behind expire while they commit",
         ("model/test_clocks.py::test_beyond_the_bound_the_meta_service_stores_its_own_time",),
     ),
+    Mutant(
+        "an-absent-key-is-wherever-it-is-expected",
+        "metaservice/engine.py",
+        "        found = standing.offset if standing and standing.live else 0\n",
+        "        found = standing.offset if standing and standing.live else entry.expected_offset\n",
+        "a writer that lost its key to a deletion is told that it stands where it was",
+        ("proof/test_laws.py::test_a_law_holds_for_all_values[an_absent_key_is_expected_to_be_at_offset_0]",),
+    ),
+    Mutant(
+        "a-first-save-keeps-the-unknown-epoch",
+        "metaservice/engine.py",
+        "    offered = as_first(offered)\n",
+        "    offered = as_first(offered) if standing else offered\n",
+        "a key whose first save did not know its epoch never gets one",
+        ("proof/test_laws.py::test_a_law_holds_for_all_values[a_first_save_is_stored_as_it_was_sent]",),
+    ),
+    Mutant(
+        "etcd-takes-any-epoch",
+        "metaservice/etcd/txn_batcher.py",
+        "        self._reads_first = self.once or epoch > EPOCH_LIMIT\n",
+        "        self._reads_first = self.once\n",
+        "one save leaves no epoch for a reset, in etcd alone",
+        ("proof/test_short_ways.py::test_what_etcd_compares_is_decided_as_a_save",),
+    ),
 )

@@ -19,6 +19,7 @@ from adapter.model.records import (
     SaveEntry,
     SaveOutcome,
     Status,
+    as_first,
     as_seen,
     decide,
     deleted,
@@ -33,12 +34,14 @@ from adapter.model.records import (
     resolve,
     taken_up,
 )
+from adapter.sidecar.engine.commit_rules import LoadedGroups, decide_commit
 from tests.proof.symbolic import EPOCHS, KNOWN_EPOCHS, NOTHING, U64, Range, Records, assume, search
 from tests.unit.helpers import key
 
 # With labels (topic, partition, metadata), which are compared last, a law over three records takes a minute instead of a second.
 OFFERED, STORED, LABELLED = Records(), Records(KNOWN_EPOCHS), Records(labels=True)
 ACCEPTED = Range(0, EPOCH_LIMIT)
+KNOWN_ACCEPTED, NOT_RAISED = Range(1, EPOCH_LIMIT), Range(0, FIRST_EPOCH)
 INCREASE, OVERWRITE = CommitMode.INCREASE_ONLY, CommitMode.OVERWRITE
 
 Law = Callable[..., bool]
@@ -64,6 +67,11 @@ def stands(outcome: SaveOutcome) -> OffsetRecord:
     """The stored record after a save that leaves one."""
     assert outcome.standing is not None
     return outcome.standing
+
+
+def commute(a: OffsetRecord, b: OffsetRecord, standing: OffsetRecord | None) -> bool:
+    """Whether two saves end in the same record in either order; `standing` is None for an absent key."""
+    return saved(a, saved(b, standing).standing).standing == saved(b, saved(a, standing).standing).standing
 
 
 def below_the_last_rewind(record: OffsetRecord) -> None:
@@ -319,14 +327,14 @@ def an_expected_offset_that_is_not_stored_conflicts(offered: OffsetRecord, stand
     return decide_save(SaveEntry(key(), offered, expected), standing).status is Status.CONFLICT
 
 
-@law(Records(Range(1, EPOCH_LIMIT)), Records(Range(1, EPOCH_LIMIT)), STORED)
+@law(Records(KNOWN_ACCEPTED), Records(KNOWN_ACCEPTED), STORED)
 def saves_of_known_epochs_commute(a: OffsetRecord, b: OffsetRecord, standing: OffsetRecord) -> bool:
     """Flushes of several adapters end in the same record in any order, where no tombstone stands or comes."""
     assume(a.live and b.live and standing.live)
-    return stands(saved(a, stands(saved(b, standing)))) == stands(saved(b, stands(saved(a, standing))))
+    return commute(a, b, standing)
 
 
-@law(Records(Range(1, EPOCH_LIMIT)), STORED)
+@law(Records(KNOWN_ACCEPTED), STORED)
 def the_short_way_of_a_bulk_merge_is_the_rule(offered: OffsetRecord, standing: OffsetRecord) -> bool:
     """A live record of a known epoch over a live one: the larger one stands (`metaservice/bulk.py` compares bytes)."""
     assume(offered.live and standing.live)
@@ -338,6 +346,130 @@ def the_short_way_of_an_unknown_epoch_is_the_rule(offered: OffsetRecord, standin
     """Over a live record in the first epoch it is that epoch, at whatever time."""
     assume(standing.live)
     return stands(saved(offered, standing)) == stands(saved(offered._replace(epoch=FIRST_EPOCH), standing))
+
+
+# ---- decide_save: a key that is not there
+
+
+@law(Records(ACCEPTED, labels=True))
+def a_first_save_is_stored_as_it_was_sent(offered: OffsetRecord) -> bool:
+    """A tombstone, too. An unknown epoch becomes the first one."""
+    return saved(offered, None) == SaveOutcome(Status.APPLIED, as_first(offered))
+
+
+@law(Records(Range(EPOCH_LIMIT + 1, U64_MAX)))
+def a_first_save_over_the_limit_is_refused(offered: OffsetRecord) -> bool:
+    """INVALID, and the key stays absent."""
+    return saved(offered, None)[:2] == (Status.INVALID, None)
+
+
+@law(OFFERED, U64)
+def a_first_save_that_is_refused_leaves_the_key_absent(offered: OffsetRecord, expected: int) -> bool:
+    """CONFLICT and INVALID store nothing."""
+    outcome = decide_save(SaveEntry(key(), offered, expected), None)
+    return outcome.status.acknowledged or outcome.standing is None
+
+
+@law(OFFERED, U64)
+def an_absent_key_is_expected_to_be_at_offset_0(offered: OffsetRecord, expected: int) -> bool:
+    """Any other expected offset conflicts; with 0 a save is as one without."""
+    outcome = decide_save(SaveEntry(key(), offered, expected), None)
+    return outcome[:2] == ((Status.CONFLICT, None) if expected else saved(offered, None)[:2])
+
+
+@law(Records(ACCEPTED), OFFERED)
+def of_two_that_expect_an_absent_key_only_one_wins(a: OffsetRecord, b: OffsetRecord) -> bool:
+    """Unless it saved that very offset, 0, or a tombstone."""
+    assume(a.live and a.offset > 0)
+    once = stands(decide_save(SaveEntry(key(), a, 0), None))
+    return decide_save(SaveEntry(key(), b, 0), once) == SaveOutcome(Status.CONFLICT, once)
+
+
+@law(Records(ACCEPTED), STORED)
+def an_absent_key_is_below_every_record(offered: OffsetRecord, standing: OffsetRecord) -> bool:
+    """The same save ends at least as high where a record stood."""
+    return stands(saved(offered, standing)) >= stands(saved(offered, None))
+
+
+@law(Records(ACCEPTED), Records(ACCEPTED))
+def a_larger_first_save_never_ends_below_a_smaller_one(a: OffsetRecord, b: OffsetRecord) -> bool:
+    """The unknown epoch compares as the first one."""
+    assume(as_first(a) <= as_first(b))
+    return stands(saved(a, None)) <= stands(saved(b, None))
+
+
+@law(Records(ACCEPTED, labels=True))
+def a_first_save_may_be_repeated(offered: OffsetRecord) -> bool:
+    """The second one is answered as the first, in the last epoch of an era as well."""
+    once = saved(offered, None)
+    return saved(offered, once.standing) == once
+
+
+@law(Records(KNOWN_ACCEPTED), Records(KNOWN_ACCEPTED))
+def first_saves_of_known_epochs_commute(a: OffsetRecord, b: OffsetRecord) -> bool:
+    """Two adapters that both have a key first end in the same record in any order, where neither sends a tombstone."""
+    assume(a.live and b.live)
+    return commute(a, b, None)
+
+
+@law(Records(NOT_RAISED), Records(NOT_RAISED))
+def first_saves_of_no_raised_epoch_commute(a: OffsetRecord, b: OffsetRecord) -> bool:
+    """Whether each names the first epoch or none, at whatever times: the larger offset stands."""
+    assume(a.live and b.live)
+    return commute(a, b, None)
+
+
+@law(Records(KNOWN_ACCEPTED), Records(KNOWN_ACCEPTED))
+def a_first_save_that_comes_again_behind_another_changes_nothing(a: OffsetRecord, b: OffsetRecord) -> bool:
+    """A late repeat of a known epoch, where neither is a tombstone."""
+    assume(a.live and b.live)
+    both = stands(saved(b, stands(saved(a, None))))
+    return stands(saved(a, both)) == both
+
+
+@law(Records(ACCEPTED), Records(ACCEPTED))
+def two_first_saves_end_at_the_offset_of_one_of_them(a: OffsetRecord, b: OffsetRecord) -> bool:
+    """Not below either, by (epoch, offset); of any epochs, live or not."""
+    found = stands(saved(b, stands(saved(a, None))))
+    return found.offset in (a.offset, b.offset) and found >= as_first(a) and found >= as_first(b)
+
+
+@law(STORED, Records(ACCEPTED), U64)
+def a_delete_of_an_absent_key_wins_over_everything_of_its_era(seen: OffsetRecord, late: OffsetRecord, now_ms: int) -> bool:
+    """The tombstone that an adapter sends comes before or after a save of a known epoch that was under way."""
+    tombstone = deleted(seen, now_ms)
+    assume(tombstone.epoch <= EPOCH_LIMIT)
+    assume(late.epoch > 0 and (late.epoch >> ERA_BITS) <= (seen.epoch >> ERA_BITS))
+    return commute(late, tombstone, None) and stands(saved(late, stands(saved(tombstone, None)))) == tombstone
+
+
+@law(STORED, STORED, U64)
+def an_expiry_of_an_absent_key_gives_way_to_a_larger_commit(seen: OffsetRecord, late: OffsetRecord, now_ms: int) -> bool:
+    """Of the same epoch, acknowledged before it or after, in any order."""
+    tombstone = expired(seen, now_ms)
+    assume(tombstone.epoch <= EPOCH_LIMIT)
+    assume(late.live and late.epoch == tombstone.epoch and late.offset >= tombstone.offset)
+    return commute(late, tombstone, None) and stands(saved(late, stands(saved(tombstone, None)))) == late
+
+
+@law(Records(KNOWN_ACCEPTED), STORED, U64)
+def a_delete_of_an_absent_key_and_a_save_commute(late: OffsetRecord, seen: OffsetRecord, now_ms: int) -> bool:
+    """Whichever of them is of the higher era, if the save knows its epoch."""
+    tombstone = deleted(seen, now_ms)
+    assume(tombstone.epoch <= EPOCH_LIMIT)
+    return commute(late, tombstone, None)
+
+
+@law(Records(NOT_RAISED), NOT_RAISED)
+def a_first_commit_may_be_retried(offered: OffsetRecord, known: int) -> bool:
+    """On its adapter, in either mode, whether it knows that the Meta Service has nothing there, or does not know its epoch."""
+    assume(offered.epoch <= known)
+    loaded = LoadedGroups()
+    if known:
+        loaded.note_loaded([key().group_key])
+    once = decide_commit(key(), offered, None, INCREASE, loaded)
+    again = [decide_commit(key(), offered, once, mode, loaded) for mode in CommitMode]
+    return once.position == (known, offered.offset) and all(each.position == once.position for each in again)
 
 
 # ---- epochs from outside
@@ -375,43 +507,99 @@ def a_reset_above_the_limit_is_taken(standing: int) -> bool:
 # ---- what does not hold, and why it is harmless: docs/design/laws.md
 
 BROKEN: dict[str, tuple[Law, tuple[Records | Range, ...]]] = {}
+EXAMPLES: dict[str, tuple[OffsetRecord | int, ...]] = {}
 
 
-def no_law(*inputs: Records | Range) -> Callable[[Law], Law]:
-    """A sentence that is not true of all such inputs; its docstring says why that is harmless."""
+def no_law(*inputs: Records | Range, example: tuple[OffsetRecord | int, ...]) -> Callable[[Law], Law]:
+    """A sentence that is not true of all such inputs, as the example shows; its docstring says why that is harmless."""
 
     def add(function: Law) -> Law:
         BROKEN[function.__name__] = function, inputs
+        EXAMPLES[function.__name__] = example
         return function
 
     return add
 
 
-@no_law(OFFERED, OFFERED, STORED)
+def at(epoch: int, offset: int, time: int) -> OffsetRecord:
+    """A live record of an example."""
+    return OffsetRecord(epoch, offset, committed_at_ms=time)
+
+
+def tombstone_at(epoch: int, offset: int, time: int) -> OffsetRecord:
+    """A tombstone of one."""
+    return at(epoch, offset, time)._replace(live=False)
+
+
+@no_law(OFFERED, OFFERED, STORED, example=(at(0, 1, 2), at(2, 1, 1), at(1, 1, 1)))
 def meet_is_associative(a: OffsetRecord, b: OffsetRecord, c: OffsetRecord) -> bool:
     """What an unknown epoch means depends on what it meets first. An adapter asks for the epoch before it keeps one."""
     return meet(a, meet(b, c)) == meet(b, meet(a, c))
 
 
-@no_law(Records(NOTHING), Records(NOTHING), STORED)
+@no_law(Records(NOTHING), Records(NOTHING), Records(KNOWN_ACCEPTED), example=(at(0, 1, 2), at(0, 2, 1), tombstone_at(1, 2, 1)))
 def saves_without_epochs_commute(a: OffsetRecord, b: OffsetRecord, standing: OffsetRecord) -> bool:
     """Over a tombstone the first one begins an epoch, and what comes second is older or is in it: one of both stands."""
-    return stands(saved(a, stands(saved(b, standing)))) == stands(saved(b, stands(saved(a, standing))))
+    assume(a.live and b.live and not standing.live)
+    return commute(a, b, standing)
 
 
-@no_law(STORED, STORED, STORED)
+@no_law(
+    Records(KNOWN_ACCEPTED),
+    Records(KNOWN_ACCEPTED),
+    Records(KNOWN_ACCEPTED),
+    example=(at(1, 1, 2), at(1, 2, 1), tombstone_at(1, 2, 1)),
+)
 def saves_over_an_expiry_commute(a: OffsetRecord, b: OffsetRecord, standing: OffsetRecord) -> bool:
     """Only the lower of two offsets begins an epoch, if it was committed after the expiry and comes first: nothing is skipped."""
-    return stands(saved(a, stands(saved(b, standing)))) == stands(saved(b, stands(saved(a, standing))))
+    assume(a.live and b.live and not standing.live)
+    return commute(a, b, standing)
 
 
-@no_law(OFFERED, STORED)
+@no_law(Records(KNOWN_ACCEPTED), Records(KNOWN_ACCEPTED), example=(tombstone_at(1, 2, 1), at(1, 1, 2)))
+def first_saves_commute_where_one_is_a_tombstone(a: OffsetRecord, b: OffsetRecord) -> bool:
+    """A tombstone of an expiry that comes second hides a lower commit made after it, until the next commit: see below."""
+    assume(not a.live and b.live)
+    return commute(a, b, None)
+
+
+@no_law(Records(NOTHING), Records(KNOWN_ACCEPTED), example=(at(0, 2, 2), at(2, 1, 1)))
+def first_saves_commute_where_only_one_knows_its_epoch(a: OffsetRecord, b: OffsetRecord) -> bool:
+    """Coming first, it counts as older than the other's rewind or reset; coming second, its time decides. One of both stands."""
+    assume(a.live and b.live)
+    return commute(a, b, None)
+
+
+@no_law(STORED, STORED, example=(at(EPOCH_LIMIT, 1, 1), at(EPOCH_LIMIT + 1, 1, 1)))
+def first_saves_over_the_limit_commute(a: OffsetRecord, b: OffsetRecord) -> bool:
+    """The one over the limit is refused if it comes first, and its adapter is told. It takes 2**30 resets to get there."""
+    assume(a.live and b.live)
+    return commute(a, b, None)
+
+
+@no_law(Records(NOTHING), Records(KNOWN_ACCEPTED), example=(at(0, 2, 2), at(2, 1, 1)))
+def a_save_without_an_epoch_may_come_again_behind_another(a: OffsetRecord, b: OffsetRecord) -> bool:
+    """It is taken up if it was committed after what raised the epoch: its consumer had that offset then."""
+    assume(a.live and b.live)
+    both = stands(saved(b, stands(saved(a, None))))
+    return stands(saved(a, both)) == both
+
+
+@no_law(Records(ACCEPTED), example=(at(0, 1, 1),))
+def a_save_that_expects_an_absent_key_may_be_repeated(offered: OffsetRecord) -> bool:
+    """The second one conflicts with what the first one stored, and changes nothing. Who is told so reads what stands."""
+    entry = SaveEntry(key(), offered, 0)
+    once = decide_save(entry, None)
+    return decide_save(entry, once.standing) == once
+
+
+@no_law(OFFERED, STORED, example=(at(0, 1, 0), tombstone_at(LOWER_HALF, 2, 1)))
 def a_save_may_be_repeated_in_the_last_epoch_of_an_era(offered: OffsetRecord, standing: OffsetRecord) -> bool:
     """The next one looks like a reset, which the second save takes up. It takes 4,294,967,295 rewinds; no offset is lost."""
     return stands(saved(offered, stands(saved(offered, standing)))) == stands(saved(offered, standing))
 
 
-@no_law(STORED, U64)
+@no_law(STORED, U64, example=(at(LOWER_HALF + 1, 0, 1), 5))
 def no_expiry_is_a_delete(standing: OffsetRecord, now_ms: int) -> bool:
     """That of a reset to offset 0 that nobody has passed looks like one. The next commit begins at offset 0 in both."""
     return not is_deleted(expired(standing, now_ms))
@@ -428,16 +616,34 @@ def test_a_law_holds_for_all_values(name: str) -> None:
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_said_to_be_no_law_has_a_counterexample(name: str) -> None:
-    """Else the documents would excuse something that is gone."""
+    """Found by the solver, and that of the documents. Else they would excuse something that is gone."""
     function, inputs = BROKEN[name]
     found = search(function, *inputs)
     assert found.counterexample is not None
     assert not function(*found.counterexample)
+    assert not function(*EXAMPLES[name])
 
 
 def test_every_law_is_in_the_documents() -> None:
-    """With its text, in the order of this file."""
+    """With its text, in the order of this file; what is no law with its example."""
     page = Path("docs/design/laws.md").read_text(encoding="utf-8")
-    for name, (function, _) in {**LAWS, **BROKEN}.items():
-        text = " ".join((function.__doc__ or "").split())
-        assert f"| {name.replace('_', ' ')} | {text} |" in page, f"add: | {name.replace('_', ' ')} | {text} |"
+    rows = [_row(name, function) for name, (function, _) in LAWS.items()]
+    rows += [f"{_row(name, function)} {_shown(name, function)} |" for name, (function, _) in BROKEN.items()]
+    assert [row for row in rows if f"{row}\n" not in page] == [], "add or correct these"
+    places = [page.index(row) for row in rows]
+    assert places == sorted(places)
+
+
+def _row(name: str, function: Law) -> str:
+    return f"| {name.replace('_', ' ')} | {' '.join((function.__doc__ or '').split())} |"
+
+
+def _shown(name: str, function: Law) -> str:
+    names = function.__code__.co_varnames
+    return "; ".join(f"{each}: {_told(value)}" for each, value in zip(names, EXAMPLES[name], strict=False))
+
+
+def _told(value: OffsetRecord | int) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{'' if value.live else 'tombstone '}({value.epoch:,}, {value.offset:,}) of {value.committed_at_ms:,}"

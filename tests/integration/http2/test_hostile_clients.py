@@ -1,6 +1,7 @@
 """Hostile peers of the built-in server, over sockets: each is ended with its reason, costs little, and disturbs nobody else.
 
-`HOSTILE=<times>` in the environment makes floods so many times as long.
+`HOSTILE=<times>` in the environment makes floods so many times as long. `PEERS=<number>` is how many random peers there are;
+`CRASH_SEED` draws the same ones again.
 """
 
 import os
@@ -16,12 +17,16 @@ from hyperframe.frame import DataFrame, HeadersFrame, PingFrame, WindowUpdateFra
 from adapter.rpc import offsets_pb
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 from tests import http2_attacks as attacks
+from tests.durability.load import random_instants
 from tests.http2_attacks import END_STREAM, FLOODS, HEADERS, Attacker, Calls, attack, frame
 from tests.http2_client import PREFACE, message
 from tests.integration.helpers import PATIENCE_S, commits, rpc
 from tests.integration.honest import MIB, cpu_s, undisturbed
+from tests.integration.http2.random_peer import drawn
 
 TIMES = int(os.environ.get("HOSTILE") or 1)
+PEERS = int(os.environ.get("PEERS") or 40)
+AT_ONCE = 20  # of the random peers, before all is looked at
 STREAMS_MAX = 1_000  # that the built-in server allows on a connection
 MESSAGE_MAX = 4 * MIB
 EXTRA_CREDIT_MAX = 32 * MIB  # of large messages that come in on a connection
@@ -244,6 +249,15 @@ def test_a_storm_of_resets_by_new_connections_holds_up_no_new_client(adapter: Se
         with rpc(adapter.tcp_address) as stubs:
             stubs.store.CommitOffsets(commits({"new": 1}), timeout=PATIENCE_S)
         assert cpu_s(adapter) - before < 0.005 * 200 * TIMES
+
+
+def test_peers_that_do_anything_disturb_nobody(adapter: ServiceProcess) -> None:
+    """Drawn: right, broken, too many frames; cut anywhere; gone or silent. Whole frames are answered, or end in a hang-up."""
+    rng = random_instants()
+    for _ in range(-(-PEERS // AT_ONCE)):
+        with undisturbed(adapter, grows=120 * MIB):
+            for _ in range(AT_ONCE):
+                drawn(rng).play(rng.choice((adapter.tcp_address, adapter.address)))
 
 
 def test_peers_that_ignore_the_stop_do_not_hold_it_up(adapter: ServiceProcess) -> None:
