@@ -339,4 +339,12 @@ META_MUTANTS = (
         "groups of an adapter whose clock is behind expire while they commit",
         ("model/test_clocks.py::test_beyond_the_bound_the_meta_service_stores_its_own_time",),
     ),
+    Mutant(
+        "any-clock-expires",
+        "metaservice/clock_skew.py",
+        "    if abs(ahead_ms) > CLOCK_LIMIT_MS:\n",
+        "    if abs(ahead_ms) > 10**12:\n",
+        "an adapter whose clock was set wrong just now takes away what is in use",
+        ("model/test_clocks.py::test_what_a_clock_proposes_that_was_set_wrong_just_now_is_refused",),
+    ),
 )
