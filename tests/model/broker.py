@@ -136,13 +136,14 @@ class Broker:
     """A machine with a disk and a network."""
 
     meta_type: ClassVar[type[SimMeta]] = SimMeta
+    platter_type: ClassVar[type[Platter]] = Platter
 
     def __init__(self, machine: Machine, name: str, setup: Setup) -> None:
         self.machine = machine
         self.name = name
         self.setup = setup
         self.config = config_of(setup).model_copy(update={"broker": name})
-        self.platter = Platter(f"{machine.seed} {name}", self.disturb)
+        self.platter = self.platter_type(f"{machine.seed} {name}", self.disturb)
         self.link = Link(machine.service)
         self.clocks = machine.clocks
         self.running: Running | None = None

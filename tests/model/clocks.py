@@ -21,7 +21,7 @@ from tests.model.choices import rule
 from tests.model.invariants import BrokenError, Watch
 from tests.model.model import Model
 from tests.model.network import CLUSTER, Service, SimMeta
-from tests.model.runs import BROKERS, SETUPS, WAITS, Everything
+from tests.model.runs import BROKERS, SELDOM, SETUPS, WAITS, Everything
 from tests.model.world import World
 
 R = TypeVar("R")
@@ -232,9 +232,11 @@ class Skewed(Everything):
         self.world = SkewedWorld(seed, setups, skews_ms)
         self.watch = self.watch_type(self.world)
 
-    @rule(at=BROKERS, skew_ms=SKEWS, wait=WAITS)
-    def clock_steps(self, at: int, skew_ms: int, wait: float) -> None:
-        """A clock is set, right or wrong."""
+    @rule(at=BROKERS, skew_ms=SKEWS, later=SELDOM, wait=WAITS)
+    def clock_steps(self, at: int, skew_ms: int, later: bool, wait: float) -> None:
+        """A clock is set, right or wrong; or it is so when a day has passed, and its adapter has heard nothing since."""
+        if later:
+            self.world.a_day_passes()
         self.world.clock_steps(at, skew_ms)
         self._pass(wait)
 
