@@ -1,7 +1,8 @@
-"""Corrects the commit times in saves of adapters whose clock is wrong, before anything is decided by them.
+"""Adapters whose clock is wrong: the commit times in their saves are corrected, and what they propose to expire is refused.
 
-With wrong times, groups that commit regularly would expire, and records of unknown epoch would be compared wrongly. A time is
-shifted each time it is sent, also one that the adapter once read from here; therefore no time is shifted beyond now.
+Times are corrected before anything is decided by them. With wrong times, groups that commit regularly would expire, and records
+of unknown epoch would be compared wrongly. A time is shifted each time it is sent, also one that the adapter once read from here;
+therefore no time is shifted beyond now.
 """
 
 import time
@@ -9,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import structlog
 
+from adapter.errors import InvalidInputError
 from adapter.metaservice.bulk import TIME
 from adapter.metaservice.metrics import MetaMetrics
 from adapter.model.records import SaveEntry
@@ -27,6 +29,11 @@ class SkewedClocks:
         self._metrics = metrics
         self._quiet_until = 0.0
 
+    def correction_ms(self, newest_ms: int, their_ms: int, now_ms: int, who: str) -> int | None:
+        """How to shift the times of a save, the newest of which is `newest_ms`; None if they are stored as they are."""
+        shift_ms = self.shift_ms(their_ms, now_ms, who)
+        return shift_ms if shift_ms or has_future_time(newest_ms, their_ms, now_ms) else None
+
     def shift_ms(self, their_ms: int, now_ms: int, who: str) -> int:
         """The milliseconds to add to the times of a clock that said `their_ms` (0: unknown); 0 within the limit."""
         shift_ms = now_ms - their_ms if their_ms else 0
@@ -42,6 +49,16 @@ class SkewedClocks:
                 help="the adapter's clock or this server's is wrong; the times of its commits are moved to this server's clock",
             )
         return shift_ms
+
+
+def check_proposal(before_ms: int, their_ms: int, now_ms: int) -> None:
+    """Refuse to expire what is older than `before_ms`, as a clock that said `their_ms` proposes. Raises InvalidInputError."""
+    if not 0 < before_ms <= their_ms:
+        raise InvalidInputError(f"before_ms: {before_ms} is not between 1 and now_ms, {their_ms}")
+    ahead_ms = their_ms - now_ms
+    if abs(ahead_ms) > CLOCK_LIMIT_MS:
+        where = "ahead of" if ahead_ms > 0 else "behind"
+        raise InvalidInputError(f"now_ms: is {abs(ahead_ms)} ms {where} this server's clock; one of both is wrong")
 
 
 def has_future_time(newest_ms: int, their_ms: int, now_ms: int) -> bool:

@@ -16,7 +16,7 @@ from adapter.meta.requests import parse_names
 from adapter.meta.wire import add_result, namespace_of, reply_offset, save_entries
 from adapter.metaservice import group_reads, scan_replies
 from adapter.metaservice.bulk_checks import check, check_packed
-from adapter.metaservice.clock_skew import SkewedClocks, has_future_time, shifted_entries, shifted_records
+from adapter.metaservice.clock_skew import SkewedClocks, check_proposal, shifted_entries, shifted_records
 from adapter.metaservice.config import DEFAULT_CLUSTER
 from adapter.metaservice.engine import SIZE, Differing, Engine, count_results
 from adapter.metaservice.limits import Limits
@@ -34,7 +34,7 @@ from adapter.model.paging import (
 )
 from adapter.model.records import EPOCH_MAX, STORE_ID_BYTES, GroupKey, OffsetKey, SaveEntry, SaveOutcome, Status, StoreReport
 from adapter.rpc import meta_grpc, meta_pb
-from adapter.runtime.clocks import CLOCK_LIMIT_MS, wall_ms
+from adapter.runtime.clocks import wall_ms
 from adapter.runtime.large_calls import MAX_BYTES, MAX_NAMED
 from adapter.runtime.slices import SLICE, in_slices, others
 from adapter.runtime.statuses import Context, answering
@@ -80,8 +80,8 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
             entries += some
             newest_ms = max(newest_ms, *(entry.record.committed_at_ms for entry in some))
             await others()
-        shift_ms = self._clocks.shift_ms(request.now_ms, now_ms, request.store.broker)
-        if shift_ms or has_future_time(newest_ms, request.now_ms, now_ms):
+        shift_ms = self._clocks.correction_ms(newest_ms, request.now_ms, now_ms, request.store.broker)
+        if shift_ms is not None:
             entries = shifted_entries(entries, shift_ms, now_ms)
         with self._metrics.save_seconds.time():
             outcomes = await self._save(cluster, entries, reported)
@@ -128,12 +128,7 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         self._metrics.calls.labels("ExpireOffsetData").inc()
         cluster = _cluster(request.cluster_name)
         namespace, group = _group(request.namespace, "", request.group)
-        if not 0 < request.before_ms <= request.now_ms:
-            raise InvalidInputError(f"before_ms: {request.before_ms} is not between 1 and now_ms, {request.now_ms}")
-        ahead_ms = request.now_ms - wall_ms()
-        if abs(ahead_ms) > CLOCK_LIMIT_MS:
-            where = "ahead of" if ahead_ms > 0 else "behind"
-            raise InvalidInputError(f"now_ms: is {abs(ahead_ms)} ms {where} this server's clock; one of both is wrong")
+        check_proposal(request.before_ms, request.now_ms, wall_ms())
         expiry = await self._engine.expire(cluster, namespace, group, request.before_ms, request.now_ms)
         return meta_pb.ExpireOffsetDataReply(expired=expiry.expired, newest_ms=expiry.newest_ms)
 
@@ -211,9 +206,9 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
                 checked = await check_packed(request.packed, cluster, now_ms)
             else:
                 checked = await check(request.keys, request.records, now_ms)
-            shift_ms = self._clocks.shift_ms(request.now_ms, now_ms, request.store.broker)
+            shift_ms = self._clocks.correction_ms(checked.newest_ms, request.now_ms, now_ms, request.store.broker)
             records = checked.records
-            if shift_ms or has_future_time(checked.newest_ms, request.now_ms, now_ms):
+            if shift_ms is not None:
                 records = await shifted_records(records, shift_ms, now_ms)
             with self._metrics.save_seconds.time():
                 if request.tell_standing:

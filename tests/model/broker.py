@@ -30,6 +30,7 @@ from adapter.testing.sidecars import adapter_config
 from tests.model.disk import Platter, SimDisk
 from tests.model.http2_client import COMMIT, Client
 from tests.model.loop import Process, VirtualLoop
+from tests.model.model import HOUR_MS
 from tests.model.network import Link, SaveCall, Service, SimMeta
 
 INTERVAL_S = 0.1
@@ -120,7 +121,8 @@ class _Sidecar(Sidecar):
 class Machine:
     """What a broker's process needs of the world."""
 
-    def __init__(self, loop: VirtualLoop, clocks: Clocks, service: Service, keys: list[OffsetKey]) -> None:
+    def __init__(self, seed: int, loop: VirtualLoop, clocks: Clocks, service: Service, keys: list[OffsetKey]) -> None:
+        self.seed = seed
         self.loop = loop
         self.clocks = clocks
         self.service = service
@@ -134,13 +136,14 @@ class Broker:
     """A machine with a disk and a network."""
 
     meta_type: ClassVar[type[SimMeta]] = SimMeta
+    platter_type: ClassVar[type[Platter]] = Platter
 
     def __init__(self, machine: Machine, name: str, setup: Setup) -> None:
         self.machine = machine
         self.name = name
         self.setup = setup
         self.config = config_of(setup).model_copy(update={"broker": name})
-        self.platter = Platter()
+        self.platter = self.platter_type(f"{machine.seed} {name}", self.disturb)
         self.link = Link(machine.service)
         self.clocks = machine.clocks
         self.running: Running | None = None
@@ -336,12 +339,23 @@ class Running(Process):
 
     def _watching(self, submit: Submit) -> Submit:
         async def watched(change: Change) -> list[Standing]:
-            if isinstance(change, Forget):
-                self.forgets += 1
-                self.machine.on_forget(self.broker, change.members)
-            return await submit(change)
+            if not isinstance(change, Forget):
+                return await submit(change)
+            self.forgets += 1
+            self.machine.on_forget(self.broker, change.members)
+            removed = await submit(change)
+            if change.members and not change.gone:
+                self._expect_expired(removed)
+            return removed
 
         return watched
+
+    def _expect_expired(self, removed: Sequence[Standing]) -> None:
+        """An expiry forgets nothing that was committed lately, whenever it had looked at it, nor the generation with it."""
+        since_ms = self.broker.clocks.now_ms() - HOUR_MS
+        for key, record, _ in removed:
+            if record and record.live and record.committed_at_ms > since_ms:
+                self.machine.violations.append(f"expiry: {self.broker.name} forgot {record} of {key} and its generation")
 
     def _compared(self, run: Comparing) -> Comparing:
         async def compared() -> RecoveryReport:

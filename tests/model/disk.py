@@ -5,6 +5,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from random import Random
 from typing import TypeVar
 
 from adapter.errors import DiskFullError, StorageFailedError
@@ -14,6 +15,8 @@ from adapter.sidecar.storage.disk import Batch
 R = TypeVar("R")
 
 SYNC_S = 0.002
+# For how long what a thread has read is on its way to the event loop; most often for no time.
+LATE_S = (*[0.0] * 5, 0.0015, 0.02, 0.15)
 
 Change = tuple[bytes, bytes | None]
 
@@ -21,7 +24,9 @@ Change = tuple[bytes, bytes | None]
 class Platter:
     """The contents, and what is broken about it."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: str = "", on_failed_sync: Callable[[], None] = lambda: None) -> None:
+        self._chance = Random(seed)
+        self._on_failed_sync = on_failed_sync
         self.contents: dict[bytes, bytes] = {}
         self._synced: dict[bytes, bytes] = {}
         self._unsynced: list[list[Change]] = []
@@ -44,6 +49,10 @@ class Platter:
     def fails(self) -> bool:
         """True from a failed sync until it is opened again."""
         return self._dropped > 0
+
+    def late_s(self) -> float:
+        """How late the next answer of a thread is."""
+        return self._chance.choice(LATE_S)
 
     def write(self, changes: list[Change]) -> None:
         """To the kernel."""
@@ -71,6 +80,7 @@ class Platter:
 
     def drop(self, batches: int) -> None:
         """A sync of these failed: the kernel will drop them, and with them what was written behind."""
+        self._on_failed_sync()
         self._dropped = max(self._dropped, batches)
 
     def power_cut(self, keep: int, *, keep_watermark: bool) -> None:
@@ -175,9 +185,13 @@ class SimDisk:
             self._platter.synced(batches)
 
     async def apart(self, work: Callable[[], R]) -> R:
-        """At once, but not in this moment."""
+        """Not in this moment, as in a thread; and what it has read may be out of date when it comes."""
         await asyncio.sleep(0)
-        return work()
+        found = work()
+        late_s = self._platter.late_s()
+        if late_s:
+            await asyncio.sleep(late_s)
+        return found
 
     def advance_watermark(self, value: int) -> None:
         self._burn()

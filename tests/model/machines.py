@@ -49,7 +49,7 @@ class Machines:
         self.model = self.model_type()
         self._shift_ms = 0
         self.service = self.service_type(self.now_ms)
-        self.machine = Machine(self.loop, Clocks(self.loop.time, self.now_ms), self.service, KEYS)
+        self.machine = Machine(seed, self.loop, Clocks(self.loop.time, self.now_ms), self.service, KEYS)
         self.machine.on_loss = self._lost
         self.machine.on_forget = self._forgot
         self.brokers = Ring(self.broker_type(self.machine, f"b{at}", setup) for at, setup in enumerate(setups))

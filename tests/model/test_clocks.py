@@ -105,6 +105,17 @@ def test_whose_clock_is_beyond_the_bound_expires_nothing() -> None:
         assert not world.stands.live
 
 
+@pytest.mark.parametrize("skew_ms", [60_000, -60_000])
+def test_what_a_clock_proposes_that_was_set_wrong_just_now_is_refused(skew_ms: int) -> None:
+    """The adapter has heard nothing of the Meta Service since, and does not know."""
+    with skewed(0) as world:
+        world.does(15)
+        world.a_day_passes()
+        world.clock_steps(0, skew_ms)
+        world.does()
+        assert world.stands.live
+
+
 @pytest.mark.parametrize("skew_ms", [29_000, 60_000, -60_000])
 def test_times_that_were_moved_leave_nothing_dirty(skew_ms: int) -> None:
     """Two adapters commit the same offset, of which each has its own time."""

@@ -9,7 +9,7 @@ from tests.mutants.mutants import MUTANTS
 ROOT = Path(__file__).parents[2]
 # Found by `python -m tests.model` with this bug, and made small by it.
 MUTANT = "time-rule-dropped"
-STEPS = '[["begin",0,[[0,0],[0,0]]],["commit_late",0,[[2,0]],0,0],["apart",1,2,0,[[0,0]],0,0,0,0]]'
+STEPS = '[["begin",1,[[0,0],[0,0]]],["commit_late",0,[[2,0]],0,0],["apart",1,2,0,[[0,0]],0,0,0,0]]'
 STORY = """\
    0.020 s  A consumer commits 0 of h/a at b0 which it did 1 ms ago.
    0.020 s  FAULT: b1 is cut off from the Meta Service.

@@ -363,4 +363,12 @@ META_MUTANTS = (
         "one save leaves no epoch for a reset, in etcd alone",
         ("proof/test_short_ways.py::test_what_etcd_compares_is_decided_as_a_save",),
     ),
+    Mutant(
+        "any-clock-expires",
+        "metaservice/clock_skew.py",
+        "    if abs(ahead_ms) > CLOCK_LIMIT_MS:\n",
+        "    if abs(ahead_ms) > 10**12:\n",
+        "an adapter whose clock was set wrong just now takes away what is in use",
+        ("model/test_clocks.py::test_what_a_clock_proposes_that_was_set_wrong_just_now_is_refused",),
+    ),
 )

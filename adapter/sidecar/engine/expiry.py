@@ -160,7 +160,7 @@ class Expiry:
                     # A page is read in a thread. What is committed meanwhile stays dirty, and so the page is not removed.
                     async with self._flusher.paused():
                         page, last = await anext(pages)
-                        _check_old(page, before_ms)
+                        self._check_old(page, before_ms)
                         await self._committer.submit(Forget([stored.key for stored in page], [row.group] if last else []))
                     now_ms = self._now_ms()
                     moved = [Moved(key, held, expired(held, now_ms)) for key, held, _ in page if held.live]
@@ -197,14 +197,16 @@ class Expiry:
                 return
             after = page[-1].key
 
+    def _check_old(self, page: Sequence[Stored], before_ms: int) -> None:
+        """Raise ContendedError for what was committed since: written through, it is stored clean."""
+        for key, _, _ in page:
+            record = self._store.get(key)
+            if record and record.live and record.committed_at_ms >= before_ms:
+                raise ContendedError("the group was committed to meanwhile")
+
     def _warn_once(self, event: str, **fields: str) -> None:
         """Log a warning, but not the same one repeatedly."""
         text = str(fields)
         if text != self._last_logged:
             log.warning(event, **fields)
         self._last_logged = text
-
-
-def _check_old(page: Sequence[Stored], before_ms: int) -> None:
-    if any(stored.record.live and stored.record.committed_at_ms >= before_ms for stored in page):
-        raise ContendedError("the group was committed to meanwhile")

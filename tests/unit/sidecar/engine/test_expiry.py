@@ -154,6 +154,34 @@ async def test_a_commit_that_is_flushed_while_a_page_is_read_stays(tmp_path: Pat
         assert core.store.member(GROUP) == Member(7)
 
 
+async def test_a_written_through_commit_while_a_page_is_read_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is clean as soon as it is stored, and no flush: the page is older all the same."""
+    meta = ExpiringMeta()
+    async with core_over(tmp_path, meta) as core:
+        await flushed(core, {A: 5}, member=Member(7))
+        read, expiry = core.store.page, expiry_of(core)
+        forget, removing = expiry._forget, False
+
+        async def begun(row: GroupRow, before_ms: int) -> None:
+            nonlocal removing
+            removing = True
+            await forget(row, before_ms)
+
+        async def slow(*args: Any, **named: Any) -> Any:
+            nonlocal removing
+            found = await read(*args, **named)
+            if removing:
+                removing = False
+                core.store.write({A: OffsetRecord(1, 9, committed_at_ms=NOW_MS)})
+            return found
+
+        monkeypatch.setattr(core.store, "page", slow)
+        monkeypatch.setattr(expiry, "_forget", begun)
+        await expiry.sweep_once()
+        assert {found: stood.offset for found, stood in local(core).items()} == {A: 9}
+        assert core.store.member(GROUP) == Member(7)
+
+
 async def test_groups_that_are_named_by_uuid_do_not_pile_up(tmp_path: Path) -> None:
     """Each leaves both stores, with its generation (redpanda #23054)."""
     meta = ExpiringMeta()
