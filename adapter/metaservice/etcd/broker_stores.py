@@ -46,7 +46,9 @@ class EtcdStores:
             values = dict(zip(self._groups, found, strict=True))
             known = max((_decode(reported, value) for value in found if value), key=lambda one: one.reported_at_ms, default=None)
             kept = decide_report(reported, known, replaces, now_ms)
-            if kept is None or _is_known(kept, known) or await self._put(home, where, values[home], kept):
+            # It has to be at home, too: the Raft group where it was before a change of the layout may not answer later.
+            at_home = _decode(reported, values[home]) if values[home] else None
+            if kept is None or _is_known(kept, at_home) or await self._put(home, where, values[home], kept):
                 return known
         raise MetaUnavailableError(f"{home}: the store of {reported.broker} is reported by several adapters at once")
 
