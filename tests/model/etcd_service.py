@@ -267,8 +267,8 @@ class EtcdService(Service):
 
     async def report_store(self, store: StoreReport, replaces: bytes) -> KnownStore | None:
         """As the production service; notes who may be told too little."""
-        home = self.engine.fences.layout.home(pack_names(CLUSTER, store.broker))
         known = await self.engine.report_store(CLUSTER, store, replaces, self.now_ms())
+        home = self.engine.fences.layout.home(pack_names(CLUSTER, store.broker))
         if self._reported_at.get(store.broker, home) != home and any(group.silent for group in self.groups):
             self.misled.add(store.broker)
         self._reported_at[store.broker] = home

@@ -6,6 +6,7 @@ import pytest
 
 from adapter.model.codec import pack_names
 from adapter.model.records import OffsetKey, ReadMode
+from adapter.sidecar.engine.meta_watch import REPORT_S
 from tests.model.broker import Setup
 from tests.model.etcd import BESIDE_S, EtcdWatch, EtcdWorld, quickly
 from tests.model.etcd_service import METADATA, OFFSETS
@@ -114,6 +115,21 @@ def test_a_process_that_was_paused_meanwhile_does_not_write_where_nobody_reads(w
     assert core
     assert not len(core.dirty)
     assert offsets(world) == [6] * len(KEYS)
+    settle(world, watch)
+
+
+def test_a_raft_group_that_was_taken_away_may_be_switched_off(world: EtcdWorld) -> None:
+    """It had the last reports of the adapters' stores; nobody takes it for a loss that they are gone."""
+    watch = EtcdWatch(world)
+    removed = "north"
+    world.pass_time(2 * REPORT_S)
+    world.rebalance(removed)
+    _until(world, lambda: world.service.layout.settled and removed not in world.service.layout.groups)
+    world.pass_time(2 * REPORT_S)
+    world.fall_silent(removed, [Fate.REFUSED])
+    world.pass_time(2 * REPORT_S)
+    watch.check()
+    assert not world.service.misled
     settle(world, watch)
 
 
