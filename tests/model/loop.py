@@ -112,6 +112,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 self.now = max(self.now, when)  # what finds its time not come yet would set its timer again, for ever
                 ready.append(call)
             for _ in range(len(ready)):
+                if not ready:  # one of them has paused a process
+                    break
                 run(ready.popleft())
 
     def _run(self, call: Call) -> None:

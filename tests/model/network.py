@@ -6,11 +6,12 @@ What arrived is served by tasks of the service: the death of the caller does not
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from contextvars import Context
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from adapter.errors import MetaUnavailableError
+from adapter.errors import MetaUnavailableError, TransientError
 from adapter.meta.client import GroupsPage, Page
 from adapter.meta.packed import SaveLimits
 from adapter.meta.store_marks import ServerReports
@@ -196,10 +197,10 @@ class SimMeta:
         try:
             async with asyncio.timeout(timeout_s):
                 found = await answer
-        except TimeoutError:
+        except (TimeoutError, MetaUnavailableError) as error:
             self.available = False
             self._unanswered += 1
-            raise MetaUnavailableError("no answer in time") from None
+            raise MetaUnavailableError(str(error) or "no answer in time") from None
         self.available = True
         return found
 
@@ -208,16 +209,27 @@ class SimMeta:
         await asyncio.sleep({Fault.SLOW: SLOW_S, Fault.LATE: LATE_S}.get(fault, WAY_S))
         if not self._reachable() or fault is Fault.LOST:
             return
-        found = await work()
+        failure: TransientError | None = None
+        try:
+            found = await work()
+        except TransientError as error:
+            failure = error
+            self._link.troubled_at = asyncio.get_running_loop().time()
         if fault is Fault.TWICE:
             self._service.serve(self._again(work))
         await asyncio.sleep(WAY_S)
-        if self._reachable() and fault is not Fault.UNANSWERED and not answer.done():
+        if not self._reachable() or fault is Fault.UNANSWERED or answer.done():
+            return
+        if failure:
+            answer.set_exception(MetaUnavailableError(str(failure)))
+            answer.exception()  # its caller may be killed before it looks
+        else:
             answer.set_result(found)
 
     async def _again(self, work: Callable[[], Awaitable[R]]) -> None:
         await asyncio.sleep(AGAIN_S)
-        await work()
+        with suppress(TransientError):
+            await work()
 
     def _reachable(self) -> bool:
         if self._link.cut or not self._service.up:

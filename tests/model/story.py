@@ -5,6 +5,7 @@ The run is played once more for it. The story only looks, so it ends as the run 
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,10 @@ def _sentence(name: str, method: Callable[..., Any], args: Sequence[Any], kwargs
 def _plain(value: object) -> str:
     if isinstance(value, OffsetKey):
         return _keys([value])
+    if isinstance(value, list):
+        return " / ".join(map(_plain, value))
+    if isinstance(value, Enum):
+        return str(value.value)
     return value.group if isinstance(value, GroupKey) else str(value)
 
 

@@ -5,6 +5,7 @@ from tests.model.broker import Setup
 from tests.model.choices import rule
 from tests.model.clocks import Skewed
 from tests.model.epochless import Epochless
+from tests.model.etcd import Etcd
 from tests.model.forgotten import Forgetful
 from tests.model.formats import Exchanged
 from tests.model.lost_parts import Lossy
@@ -32,4 +33,5 @@ WORLDS: dict[str, type[Everything]] = {
     "observed": Observed,
     "slow": Slow,
     "exchanged": Exchanged,
+    "etcd": Etcd,
 }

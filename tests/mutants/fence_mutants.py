@@ -4,6 +4,8 @@ from tests.mutants.mutant import Mutant
 
 _TEST = "exploration/test_exploration.py::test_every_interleaving_of_a_small_scope_keeps_all_properties"
 _UNIT = "unit/metaservice/etcd/test_rebalancing.py"
+_STORES = "unit/metaservice/etcd/test_broker_stores.py"
+_MODEL = "model/test_etcd.py"
 _SAVE = (f"{_TEST}[save]",)
 
 FENCE_MUTANTS = (
@@ -77,5 +79,37 @@ FENCE_MUTANTS = (
         "                if layout is None:\n",
         "a second rebalance ends, and advises to delete what the first one has moved",
         (f"{_UNIT}::test_a_rebalance_that_is_overtaken_takes_the_others_copies_for_no_foreign_offsets",),
+    ),
+    Mutant(
+        "move-repeats-a-change-that-comes-too-late",
+        "metaservice/etcd/rebalancing.py",
+        "            raise LayoutChangedError(str(error)) from error\n",
+        "            raise ContendedError(str(error)) from error\n",
+        "of two rebalances at once, one does nothing for a minute",
+        (f"{_UNIT}::test_a_rebalance_whose_change_comes_too_late_goes_on_at_once",),
+    ),
+    Mutant(
+        "move-leaves-the-reports-of-stores",
+        "metaservice/etcd/broker_stores.py",
+        "_is_known(kept, at_home)",
+        "_is_known(kept, known)",
+        "when a Raft group is taken away, adapters take the reports that it had for lost",
+        (_STORES, f"{_MODEL}::test_a_raft_group_that_was_taken_away_may_be_switched_off"),
+    ),
+    Mutant(
+        "silent-group-fails-all-saves",
+        "metaservice/etcd/engine.py",
+        "        if errors and len(errors) == len(items):\n",
+        "        if errors:\n",
+        "one Raft group that does not answer keeps all offsets dirty",
+        (f"{_MODEL}::test_what_belongs_into_a_raft_group_that_answers_is_flushed_beside_a_silent_one",),
+    ),
+    Mutant(
+        "marks-of-groups-that-were-not-asked",
+        "metaservice/etcd/engine.py",
+        "            return list(marks.values())\n",
+        "            pass\n",
+        "beside a silent Raft group, an adapter takes the older answer of another process for a loss",
+        (f"{_MODEL}::test_what_belongs_into_a_raft_group_that_answers_is_flushed_beside_a_silent_one",),
     ),
 )

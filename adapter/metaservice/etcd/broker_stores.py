@@ -1,7 +1,7 @@
 """The reported local stores of brokers, in etcd, and how far each Raft group is.
 
 A report reads from every Raft group, so that also an adapter without commits learns of one that lost data; the report itself is
-written to one of them. It is not fenced: after a layout change, an old place only holds an older report.
+written to one of them, under the fence of the layout. So a process without other calls learns of a layout change, too.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from adapter.errors import AdapterError, MetaUnavailableError
 from adapter.metaservice.engine import decide_report
 from adapter.metaservice.etcd.client import EtcdCluster
+from adapter.metaservice.etcd.fences import LayoutChangedError
 from adapter.metaservice.etcd.keys import Keys
 from adapter.model.codec import prefix_end
 from adapter.model.records import STORE_ID_BYTES, KnownStore, StoreReport
@@ -33,20 +34,31 @@ class EtcdStores:
         self._keys = keys
 
     async def report(
-        self, home: str, cluster: str, reported: StoreReport, replaces: bytes, now_ms: int, answered: set[str]
+        self,
+        home: str,
+        guard: etcd_pb.Compare,
+        cluster: str,
+        reported: StoreReport,
+        replaces: bytes,
+        now_ms: int,
+        answered: set[str],
     ) -> KnownStore | None:
-        """Implements `Engine.report_store`. The report is stored in the Raft group `home`.
+        """Implements `Engine.report_store`. The report is stored in the Raft group `home`, under the fence `guard`.
 
         Adds the names of the Raft groups that answered to `answered`. Raises the client's errors if `home` does not take the
-        report.
+        report, and LayoutChangedError.
         """
         where = self._keys.store(cluster, reported.broker, reported.path)
         for _ in range(ROUNDS):
-            found = await asyncio.gather(*(self._read(name, where, answered, required=name == home) for name in self._groups))
+            found = await asyncio.gather(
+                *(self._read(name, where, answered, guard if name == home else None) for name in self._groups)
+            )
             values = dict(zip(self._groups, found, strict=True))
             known = max((_decode(reported, value) for value in found if value), key=lambda one: one.reported_at_ms, default=None)
             kept = decide_report(reported, known, replaces, now_ms)
-            if kept is None or _is_known(kept, known) or await self._put(home, where, values[home], kept):
+            # It has to be at home, too: the Raft group where it was before a change of the layout may not answer later.
+            at_home = _decode(reported, values[home]) if values[home] else None
+            if kept is None or _is_known(kept, at_home) or await self._put(home, guard, where, values[home], kept):
                 return known
         raise MetaUnavailableError(f"{home}: the store of {reported.broker} is reported by several adapters at once")
 
@@ -54,21 +66,24 @@ class EtcdStores:
         """Remove reports from before `before_ms`. Raft groups that do not answer are skipped until the next call."""
         return sum(await asyncio.gather(*(self._forget(group, before_ms) for group in self._groups.values())))
 
-    async def _read(self, name: str, where: bytes, answered: set[str], *, required: bool) -> bytes:
-        request = etcd_pb.TxnRequest()
+    async def _read(self, name: str, where: bytes, answered: set[str], guard: etcd_pb.Compare | None) -> bytes:
+        """Read a report; without a guard the Raft group need not answer."""
+        request = etcd_pb.TxnRequest(compare=[guard] if guard else [])
         request.success.add().request_range.key = where
         try:
             reply = await self._groups[name].txn(request)
         except AdapterError:
-            if required:
+            if guard:
                 raise
             return b""
+        if not reply.succeeded:
+            raise LayoutChangedError(f"{name}: the layout of the offsets has changed")
         answered.add(name)
         kvs = reply.responses[0].response_range.kvs
         return kvs[0].value if kvs else b""
 
-    async def _put(self, name: str, where: bytes, standing: bytes, kept: KnownStore) -> bool:
-        request = etcd_pb.TxnRequest()
+    async def _put(self, name: str, guard: etcd_pb.Compare, where: bytes, standing: bytes, kept: KnownStore) -> bool:
+        request = etcd_pb.TxnRequest(compare=[guard])
         if standing:
             request.compare.add(result=_EQUAL, target=_TARGET_VALUE, key=where, value=standing)
         else:

@@ -251,11 +251,16 @@ class EtcdEngine:
 
     async def report_store(self, cluster: str, store: StoreReport, replaces: bytes, now_ms: int) -> KnownStore | None:
         """Store the report in one Raft group; read from all of them, for their marks."""
-        home = self.fences.layout.home(pack_names(cluster, store.broker))
-        answered: set[str] = set()
-        known = await self._stores.report(home, cluster, store, replaces, now_ms, answered)
-        self._note_marks(answered)
-        return known
+
+        async def report(layout: Layout) -> KnownStore | None:
+            home = layout.home(pack_names(cluster, store.broker))
+            answered: set[str] = set()
+            guard = self.fences.guard(layout, home)
+            known = await self._stores.report(home, guard, cluster, store, replaces, now_ms, answered)
+            self._note_marks(answered)
+            return known
+
+        return await self._with_layout(report)
 
     async def forget_stores(self, before_ms: int) -> int:
         """Remove old reports by reading all of them."""

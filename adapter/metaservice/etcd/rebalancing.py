@@ -108,24 +108,31 @@ class Rebalancer:
             layout = self._fences.layout
             try:
                 await self._step(layout, following, watcher)
-            except (LayoutChangedError, ContendedError):  # another rebalance changed it
+            except LayoutChangedError:  # by another rebalance
                 await _retrying(self._fences.reload, layout)
 
     async def _step(self, layout: Layout, following: Layout, watcher: Watcher) -> None:
         """Go from one layout to the next."""
         if layout.settled:
             await self._check_empty({*following.groups} - {*layout.groups}, layout)
-            await _retrying(self._fences.change, layout, following)
+            await _retrying(self._change, layout, following)
         elif layout.moving_from:
             watcher.step("copying", (await self._count(layout, layout))[0])
             for name in layout.losing:
                 await self._copy_from(name, layout, watcher)
-            await _retrying(self._fences.change, layout, layout.moved())
+            await _retrying(self._change, layout, layout.moved())
         else:
             watcher.step("deleting old copies", (await self._count(layout, layout))[0])
             for name in layout.leftovers_in:
                 await self._clean(name, layout, watcher)
-            await _retrying(self._fences.change, layout, layout.cleaned())
+            await _retrying(self._change, layout, layout.cleaned())
+
+    async def _change(self, before: Layout, after: Layout) -> None:
+        """Change the layout. Raises LayoutChangedError if another rebalance has done so: trying again would never help."""
+        try:
+            await self._fences.change(before, after)
+        except ContendedError as error:
+            raise LayoutChangedError(str(error)) from error
 
     async def _copy_from(self, name: str, layout: Layout, watcher: Watcher) -> None:
         position = await self._position(name, layout)

@@ -1,5 +1,8 @@
 """Rebalances over fake Raft groups."""
 
+from collections.abc import Callable
+
+import anyio
 import pytest
 
 from adapter.errors import ConfigError
@@ -30,19 +33,39 @@ class Silent:
         pass
 
 
-class Overtaken:
-    """A client of a Raft group. Before it looks whether there are offsets, another rebalance does all of its work."""
+Request = etcd_pb.RangeRequest | etcd_pb.TxnRequest
 
-    def __init__(self, cluster: FakeCluster, other: Rebalancer) -> None:
+
+class Overtaken:
+    """A client of a Raft group. Before a call of its own, another rebalance does all of its work."""
+
+    def __init__(self, cluster: FakeCluster, other: Rebalancer, before: Callable[[Request], bool]) -> None:
         self.name = cluster.name
-        self.txn = cluster.txn
         self._cluster = cluster
         self._other = other
+        self._before = before
 
     async def range(self, request: etcd_pb.RangeRequest) -> etcd_pb.RangeResponse:
-        if request.key == KEYS.offsets:
-            await self._other.run(["a", "b"], Silent())
+        await self._overtake(request)
         return await self._cluster.range(request)
+
+    async def txn(self, request: etcd_pb.TxnRequest) -> etcd_pb.TxnResponse:
+        await self._overtake(request)
+        return await self._cluster.txn(request)
+
+    async def _overtake(self, request: Request) -> None:
+        if self._before(request):
+            await self._other.run(["a", "b"], Silent())
+
+
+def looks_for_offsets(request: Request) -> bool:
+    """Whether a rebalance looks for offsets in a new Raft group."""
+    return isinstance(request, etcd_pb.RangeRequest) and request.key == KEYS.offsets
+
+
+def changes_layout(request: Request) -> bool:
+    """Whether a rebalance changes the layout."""
+    return isinstance(request, etcd_pb.TxnRequest) and any(op.request_put.key == KEYS.layout for op in request.success)
 
 
 def clusters() -> tuple[FakeCluster, FakeCluster, FakeCluster]:
@@ -58,10 +81,22 @@ async def test_a_rebalance_that_is_overtaken_takes_the_others_copies_for_no_fore
     metadata, a, b = clusters()
     async with (
         running(metadata, [a, b], SECTION) as first,  # type: ignore[arg-type, list-item]  # as much of them as it uses
-        running(metadata, [a, Overtaken(b, first)], SECTION) as second,  # type: ignore[arg-type, list-item]
+        running(metadata, [a, Overtaken(b, first, looks_for_offsets)], SECTION) as second,  # type: ignore[arg-type, list-item]
     ):
         await second.run(["a", "b"], Silent())
     assert a.value(WHERE) is None
+    assert b.value(WHERE) == VALUE
+
+
+async def test_a_rebalance_whose_change_comes_too_late_goes_on_at_once() -> None:
+    """It does not repeat for a minute what can never succeed."""
+    metadata, a, b = clusters()
+    async with (
+        running(metadata, [a, b], SECTION) as first,  # type: ignore[arg-type, list-item]  # as much of them as it uses
+        running(Overtaken(metadata, first, changes_layout), [a, b], SECTION) as second,  # type: ignore[arg-type, list-item]
+    ):
+        with anyio.fail_after(20):
+            await second.run(["a", "b"], Silent())
     assert b.value(WHERE) == VALUE
 
 
