@@ -60,7 +60,10 @@ class What(Enum):
 
 
 class Event(NamedTuple):
-    """Something that happens so long after the one before."""
+    """Something that happens so long after the one before.
+
+    A rebalance adds `offsets` or takes it away; the Raft group `silent` gives calls these fates; or it is the process `meta`.
+    """
 
     after_s: float
     what: What
