@@ -24,6 +24,7 @@ from adapter.model.records import (
     Status,
     StoreReport,
 )
+from adapter.sidecar.engine.changes import Forget
 from adapter.sidecar.storage.write_batch import Stored
 from tests.model import choices as st
 from tests.model.broker import Broker, Running, Setup
@@ -210,6 +211,12 @@ class EpochlessWorld(World):
 
     def _expect_there(self, promised: dict[OffsetKey, OffsetRecord], why: str) -> None:
         super()._expect_there({key: record for key, record in promised.items() if key not in self.unsure}, why)
+
+    def _forgot(self, broker: Broker, change: Forget) -> None:
+        """A deleted key leaves nothing behind here either: what is committed from then on begins anew, however low."""
+        super()._forgot(broker, change)
+        for key in change.keys if change.gone else ():
+            self.model.here.pop((broker.name, key), None)
 
     async def _move(self, running: Running, to: int, group: GroupKey) -> None:
         if group == GROUPS[0]:  # what is acknowledged there is owed by this disk alone

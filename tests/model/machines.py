@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import ClassVar, NamedTuple, SupportsIndex
 
 from adapter.model.records import GroupKey, OffsetKey
+from adapter.sidecar.engine.changes import Forget
 from adapter.runtime import backoff
 from adapter.runtime.clocks import Clocks
 from adapter.sidecar.storage.store import LocalStore
@@ -175,9 +176,9 @@ class Machines:
     def _violation(self, text: str) -> None:
         self.machine.violations.append(text)
 
-    def _forgot(self, broker: Broker, groups: Sequence[GroupKey]) -> None:
+    def _forgot(self, broker: Broker, change: Forget) -> None:
         """A broker forgets the generations of groups that were deleted or expired, whether the answer comes or not."""
-        for group in groups:
+        for group in change.members:
             self.model.generations.pop((broker.name, group), None)
 
     def _lost(self, broker: Broker) -> None:

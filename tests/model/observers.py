@@ -32,6 +32,7 @@ from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, ReadMode
 from adapter.rpc import lag_pb, offsets_pb
 from adapter.sidecar.api.offset_admin import OffsetAdmin
 from adapter.sidecar.config import LagSection
+from adapter.sidecar.engine.changes import Forget
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.lag.live import LiveLag
@@ -372,9 +373,9 @@ class ObservedWorld(World):
         self._begin_anew(broker)
         self._lost(broker)
 
-    def _forgot_more(self, broker: Broker, groups: Sequence[GroupKey]) -> None:
+    def _forgot_more(self, broker: Broker, change: Forget) -> None:
         self._begin_anew(broker)
-        self._forgot(broker, groups)
+        self._forgot(broker, change)
 
 
 def _admin(running: Running) -> OffsetAdmin:
