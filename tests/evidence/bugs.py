@@ -189,6 +189,12 @@ LOSS = (
         "::test_the_flushed_watermark_does_not_pass_a_stored_key_that_became_dirty_during_the_flush",
         found_by="an audit",
     ),
+    Bug(
+        "A commit that was written through while the sweep read a page of its expired group was forgotten here, with the generation",
+        "747ea832",
+        f"{UNIT}/sidecar/engine/test_expiry.py::test_a_written_through_commit_while_a_page_is_read_stays",
+        found_by="the model",
+    ),
 )
 
 REFUSED = (
@@ -257,8 +263,20 @@ REFUSED = (
 )
 HELD_UP = (
     Bug(
-        "An offset that another writer had stored at RobustMQ's Meta Service under a name of over 255 bytes ended the adapter at the "
-        "first commit or read of its group, and again after each start",
+        "A Meta Service process without saves and reads did not learn of a rebalance, and answered no save while the Raft group that "
+        "had the offsets before was silent",
+        "d912cb86",
+        f"{UNIT}/metaservice/etcd/test_broker_stores.py",
+        found_by="the model",
+        planted=Planted(
+            "adapter/metaservice/etcd/broker_stores.py",
+            "request = etcd_pb.TxnRequest(compare=[guard] if guard else [])",
+            "request = etcd_pb.TxnRequest()",
+        ),
+    ),
+    Bug(
+        "An offset that another writer had stored at RobustMQ's Meta Service under a name of over 255 bytes ended the adapter at "
+        "the first commit or read of its group, and again after each start",
         "99419a35",
         "tests/integration/test_epochless.py::test_offsets_under_names_that_no_adapter_takes_are_left_alone",
         found_by="fuzzing of replies",
@@ -454,6 +472,18 @@ WRONG = (
         "10ad9404",
         f"{UNIT}/fleet/test_scaling.py",
         found_by="fuzzing of all calls",
+    ),
+    Bug(
+        "After a rebalance, the silence of a Raft group that had been left was told as a loss of the Meta Service",
+        "fa4a3537",
+        f"{UNIT}/metaservice/etcd/test_broker_stores.py",
+        found_by="the model",
+    ),
+    Bug(
+        "A rebalance that was overtaken by another one repeated its change for a minute",
+        "d85c3db4",
+        f"{UNIT}/metaservice/etcd/test_rebalancing.py::test_a_rebalance_whose_change_comes_too_late_goes_on_at_once",
+        found_by="the model",
     ),
     Bug(
         "Of several errors a large commit was told another one than a small commit",

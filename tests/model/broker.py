@@ -14,7 +14,7 @@ import grpc
 
 from adapter.client.broker_log import NoBrokerLog
 from adapter.errors import AdapterError, DiskFullError, NotReadyError, StorageFailedError
-from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
+from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.runtime.clocks import Clocks
 from adapter.runtime.http2.server import Http2Server

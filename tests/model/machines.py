@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import ClassVar, NamedTuple, SupportsIndex
 
 from adapter.model.records import GroupKey, OffsetKey
-from adapter.sidecar.engine.changes import Forget
 from adapter.runtime import backoff
 from adapter.runtime.clocks import Clocks
+from adapter.sidecar.engine.changes import Forget
 from adapter.sidecar.storage.store import LocalStore
 from adapter.sidecar.storage.write_batch import Stored
 from tests.model.broker import WRITE_THROUGH, Broker, Machine, Running, Setup
