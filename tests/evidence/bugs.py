@@ -190,7 +190,8 @@ LOSS = (
         found_by="an audit",
     ),
     Bug(
-        "A commit that was written through while the sweep read a page of its expired group was forgotten here, with the generation",
+        "A commit that was written through while the sweep read a page of its expired group was forgotten here, with the "
+        "generation",
         "747ea832",
         f"{UNIT}/sidecar/engine/test_expiry.py::test_a_written_through_commit_while_a_page_is_read_stays",
         found_by="the model",
@@ -263,8 +264,8 @@ REFUSED = (
 )
 HELD_UP = (
     Bug(
-        "A Meta Service process without saves and reads did not learn of a rebalance, and answered no save while the Raft group that "
-        "had the offsets before was silent",
+        "A Meta Service process without saves and reads did not learn of a rebalance, and answered no save while the Raft group "
+        "that had the offsets before was silent",
         "d912cb86",
         f"{UNIT}/metaservice/etcd/test_broker_stores.py",
         found_by="the model",
