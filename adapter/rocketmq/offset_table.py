@@ -63,7 +63,8 @@ class OffsetTable:
         for key, queues in members.items():
             done += 1
             if before.get(key) != queues:
-                self._compare(key, before.get(key, b""), queues, changes)
+                if not self._compare(key, before.get(key, b""), queues, changes) and key in before:
+                    members[key] = before[key]  # what cannot be read changes nothing
                 done += _SLICE // _SLOW_SLICE
             if done >= _SLICE:
                 await others()
@@ -76,19 +77,20 @@ class OffsetTable:
         self._members, self._body = members, body
         return changes
 
-    def _compare(self, key: bytes, before: bytes, now: bytes, changes: TableChanges) -> None:
-        """Add what differs between two texts of the queues of a topic and group."""
+    def _compare(self, key: bytes, before: bytes, now: bytes, changes: TableChanges) -> bool:
+        """Add what differs between two texts of the queues of a topic and group. False if the newer one cannot be read."""
         if _is_internal(key):
-            return
+            return True
         old, new = _pairs(before), _pairs(now)
         if new is None:
             self._reject(key, now, "has a queue or an offset that is no whole number in its range", changes)
-            return
+            return False
         old = old or {}
         moved = [(queue, offset) for queue, offset in new.items() if old.get(queue) != offset]
         gone = [(queue, offset) for queue, offset in old.items() if queue not in new]
         changes.changed.extend(self._rows(key, moved, changes))
         changes.gone.extend(self._rows(key, gone, changes))
+        return True
 
     def _rows(self, key: bytes, offsets: list[tuple[int, int]], changes: TableChanges) -> Iterator[OffsetRow]:
         if not offsets:

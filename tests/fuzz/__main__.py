@@ -11,6 +11,7 @@ import structlog
 WORDS = ("offsetTable", "lmqOffsetTable", "dataVersion", "brokerName", "queueId", "topic", "@broadcast", "%RETRY%", "shard")
 WATCHED = [
     "adapter.formats",
+    "adapter.rocketmq",
     "adapter.client.offset_store.local_file",
     "adapter.runtime.http2",
     "adapter.sidecar.api",

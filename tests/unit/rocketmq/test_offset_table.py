@@ -97,6 +97,15 @@ async def test_a_number_that_cannot_be_right_is_no_offset(queues: str) -> None:
         assert ("g", "broker-a/T/0") not in places(changes.changed)
 
 
+async def test_what_stood_before_a_number_that_cannot_be_right_stands_until_it_is_gone() -> None:
+    """What cannot be read says nothing about it."""
+    table = OffsetTable(NAMING)
+    await table.take(body({"T@g": {0: 5}, "U@g": {0: 1}}))
+    changes = await table.take(body({"T@g": {0: 2**63}, "U@g": {0: 1}}))
+    assert (changes.changed, changes.gone, len(changes.rejects)) == ([], [], 1)
+    assert places((await table.take(body({"U@g": {0: 1}}))).gone) == {("g", "broker-a/T/0"): 5}
+
+
 @pytest.mark.parametrize(
     "text", [b"", b"{", b"[]", b"{}", b'{"offsetTable":{"T@g":{0:1', b"\xff\xff", b'{"offsetTable":{"T@g":{0:1}}}x']
 )
