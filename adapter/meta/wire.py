@@ -4,6 +4,7 @@ Older RobustMQ uses the field `namespace`, newer `tenant`: both are written, eit
 """
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from adapter.errors import MetaUnavailableError
 from adapter.model.names import METADATA_MAX_BYTES, NAME_MAX_BYTES, name_problem
@@ -11,7 +12,7 @@ from adapter.model.records import DEFAULT_NAMESPACE, EPOCH_MAX, OffsetKey, Offse
 from adapter.rpc import meta_pb
 from adapter.runtime.slices import in_slices
 
-PLAIN_MAX = NAME_MAX_BYTES // 4  # characters that fit whatever they are
+_PLAIN_NAME, _PLAIN_METADATA = NAME_MAX_BYTES // 4, METADATA_MAX_BYTES // 4  # characters that fit whatever they are
 
 
 def namespace_of(namespace: str, tenant: str) -> str:
@@ -146,34 +147,40 @@ def row_of(key: OffsetKey, item: meta_pb.GetOffsetDataReplyOffset) -> tuple[Offs
 
     A server without epochs sends epoch 0; see `as_seen`. Raises MetaUnavailableError for a record that cannot be right.
     """
-    if not all(map(_is_name, key)):
+    namespace, group, shard = key
+    if not (_is_name(shard) and _are_names(namespace, group)):
         return None
-    record = OffsetRecord(
-        item.epoch,
-        item.offset,
-        not item.tombstone,
-        item.committed_at_ms,
-        item.metadata,
-        "" if item.topic == item.shard_name or not _is_name(item.topic) else item.topic,
-        item.partition,
-    )
-    check_record(key, record)
-    return key, record
+    epoch, metadata, topic = item.epoch, item.metadata, item.topic
+    if topic == item.shard_name or not _is_name(topic):
+        topic = ""
+    if epoch > EPOCH_MAX or len(metadata) > _PLAIN_METADATA:
+        _check(key, epoch, metadata)
+    return key, OffsetRecord(epoch, item.offset, not item.tombstone, item.committed_at_ms, metadata, topic, item.partition)
 
 
 def check_record(key: OffsetKey, record: OffsetRecord) -> None:
     """Raise MetaUnavailableError for a record that no Meta Service stores."""
-    problem = ""
-    if record.epoch > EPOCH_MAX:
-        problem = f"the epoch {record.epoch}"
-    elif len(record.metadata) * 4 > METADATA_MAX_BYTES and len(record.metadata.encode()) > METADATA_MAX_BYTES:
-        problem = f"{len(record.metadata.encode())} bytes of metadata"
-    elif record.topic and not _is_name(record.topic):
-        problem = "a topic that is no name"
-    if problem:
-        raise MetaUnavailableError(f"answered for {'/'.join(key)} with {problem}, which no Meta Service stores")
+    _check(key, record.epoch, record.metadata)
+    if record.topic and not _is_name(record.topic):
+        raise _impossible(key, "a topic that is no name")
+
+
+def _check(key: OffsetKey, epoch: int, metadata: str) -> None:
+    if epoch > EPOCH_MAX:
+        raise _impossible(key, f"the epoch {epoch}")
+    if len(metadata) > _PLAIN_METADATA and len(metadata.encode()) > METADATA_MAX_BYTES:
+        raise _impossible(key, f"{len(metadata.encode())} bytes of metadata")
+
+
+def _impossible(key: OffsetKey, what: str) -> MetaUnavailableError:
+    return MetaUnavailableError(f"answered for {'/'.join(key)} with {what}, which no Meta Service stores")
+
+
+@lru_cache(maxsize=1_024)  # a reply has many rows of a group
+def _are_names(namespace: str, group: str) -> bool:
+    return _is_name(namespace) and _is_name(group)
 
 
 def _is_name(text: str) -> bool:
     """Whether an adapter takes this name. Most are short and printable, which is seen at once."""
-    return (0 < len(text) <= PLAIN_MAX and text.isprintable()) or not name_problem(text)
+    return (0 < len(text) <= _PLAIN_NAME and text.isprintable()) or not name_problem(text)
