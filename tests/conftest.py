@@ -5,6 +5,7 @@ A test that fails, or that passes only when it is run again, is named at once: a
 Adapters and Meta Services are forks of a process that has imported them, since importing is most of what a start costs.
 """
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -43,6 +44,14 @@ def logs_as_before() -> Iterator[None]:
     """A command that runs in the process of the tests sets up the logs of that process."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_thread_of_fuzzing_is_left() -> Iterator[None]:
+    """Its event loop goes on from test to test; a process waits for its threads at the end."""
+    yield
+    if running := sys.modules.get("tests.fuzz.running"):
+        running.close()
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 import structlog
 
+from tests.fuzz import running
 from tests.fuzz.__main__ import WORDS, drop
 from tests.fuzz.replies import REPLIES, changed_reply
 from tests.fuzz.rpcs import RPCS, changed_call
@@ -77,17 +78,26 @@ def _piece(old: bytes, known: Sequence[bytes], rng: random.Random) -> bytes:
 def main(count: int, seed: int, only: tuple[str, ...], counts: Path | None) -> None:
     """All targets, one after the other."""
     structlog.configure(processors=[drop])
+    try:
+        sys.exit(_play(only or tuple(TARGETS), count, seed, counts))
+    finally:
+        running.close()
+
+
+def _play(targets: Sequence[str], count: int, seed: int, counts: Path | None) -> int:
+    """The exit code."""
     done = 0
-    for target in only or TARGETS:
+    for target in targets:
         for data in inputs(target, count, seed):
             try:
                 TARGETS[target](data)
             except Exception:  # noqa: BLE001 - whatever it is, it breaks the promise
                 sys.stderr.write(f"{traceback.format_exc()}\nTARGETS[{target!r}]({data!r})\n")
-                sys.exit(1)
+                return 1
             done += 1
         if counts:
             counts.write_text(json.dumps({"inputs": done}))
+    return 0
 
 
 if __name__ == "__main__":

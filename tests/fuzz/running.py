@@ -17,6 +17,12 @@ def wait(work: Coroutine[Any, Any, R]) -> R:
     return _runner().run(work)
 
 
+def close() -> None:
+    """End what goes on, once nothing is fuzzed any more: its threads would hold up the end of the process."""
+    if _runner.cache_info().currsize:
+        _runner().close()
+
+
 def directory() -> Path:
     """A directory of this process, which is removed at its end."""
     return Path(_kept().name)
