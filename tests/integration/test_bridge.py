@@ -378,8 +378,8 @@ async def test_a_larger_offset_of_another_client_goes_to_the_broker(
     monkeypatch.setattr(store_changes, "WHOLE_S", 0.05)
     async with broker.serving(), bridged(tmp_path, broker) as here:
         await here.until(100)
-        await here.client.store.CommitOffsets(commits({"broker-a/T/0": 150, "broker-a/T/2": 4}))
         broker.logs["T", 2] = (0, 10)
+        await here.client.store.CommitOffsets(commits({"broker-a/T/0": 150, "broker-a/T/2": 4}))
         await eventually(lambda: (broker.offset("g", "T", 0), broker.offset("g", "T", 2)) == (150, 4))
         assert here.at() == (1, 150, True)
 
