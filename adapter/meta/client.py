@@ -450,9 +450,10 @@ class GrpcMetaClient:
             raise MetaUnavailableError(f"{self.endpoint}: {error}") from error
         if len(found) < len(items) and not self._told_names:
             self._told_names = True
+            taken = {key for key, _ in found}
             log.warning(
                 "meta.names_left_out",
-                group=harmless("/".join(keys[0][:2])),
+                group=harmless("/".join(next(key for key in keys if key not in taken)[:2])),
                 help="others have stored offsets under names that no adapter takes: over 255 bytes, or with control characters",
             )
         return found

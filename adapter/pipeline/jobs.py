@@ -16,7 +16,6 @@ import structlog
 from rich.console import Console
 
 from adapter.errors import AdapterError, ConfigError
-from adapter.pipeline import lineage
 from adapter.pipeline.config import JobConfig
 from adapter.pipeline.places import Place
 
@@ -123,7 +122,10 @@ def run_job(name: str, config: JobConfig, switches: Switches, master: str | None
 
 def _told(name: str, config: JobConfig, switches: Switches) -> AbstractContextManager[None]:
     """Tell OpenLineage of the run, unless it is a dry one."""
-    return nullcontext() if switches.dry_run else lineage.told(name, config, apply=switches.apply)
+    if switches.dry_run:
+        return nullcontext()
+    told: AbstractContextManager[None] = spark_part("adapter.pipeline.lineage").told(name, config, apply=switches.apply)
+    return told
 
 
 def _places(name: str, config: JobConfig) -> tuple[dict[str, Place], dict[str, Place]]:

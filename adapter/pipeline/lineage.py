@@ -7,7 +7,7 @@ Spark's own listener sees none of this: the jobs read and write in Python.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import import_module
@@ -19,22 +19,20 @@ import structlog
 from adapter import __version__
 from adapter.errors import AdapterError
 from adapter.pipeline.config import JobConfig
+from adapter.pipeline.lag import history, schemas
+from adapter.pipeline.lag.files import TABLES
 from adapter.pipeline.places import Place
 
 log = structlog.get_logger(__name__)
 
 _CONFIGURED_BY = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG", "OPENLINEAGE__TRANSPORT")
 _PRODUCER = f"offset-adapter/{__version__}"
-_S3 = {"s3": "s3", "s3a": "s3", "s3n": "s3"}
-# What is in the output of each job.
-_LAG = ("shards", "groups", "rewinds", "rejects")
-_HISTORY = ("groups", "rewinds", "rejects")
-_TABLES = {
-    "lag": _LAG,
+# What is in the output of each job; of `report`, one page.
+_WRITTEN = {
+    "lag": TABLES,
     "reconcile": ("differences", "plan", "applied"),
     "import": ("preview", "rejects", "applied"),
     "export": ("files", "rejects"),
-    "report": (),
 }
 
 # A namespace and a name, as OpenLineage's naming has them: those of the same thing are the same in all tools.
@@ -44,7 +42,12 @@ Dataset = tuple[str, str]
 @contextmanager
 def told(job: str, config: JobConfig, *, apply: bool = False) -> Iterator[None]:
     """Tell of a run of a job: its begin, and its end or failure. `apply`: it changes the Meta Service."""
-    run = _Run.begun(job, config, apply=apply)
+    client = _client()
+    if client is None:
+        yield
+        return
+    run = _Run(client, job, reads(job, config), writes(job, config, apply=apply))
+    run.tell("START")
     try:
         yield
     except BaseException as error:
@@ -65,27 +68,26 @@ def reads(job: str, config: JobConfig) -> list[Dataset]:
         case "export":
             return [_meta(config)]
         case _:
-            return [dataset(config.report.tables / name) for name in _LAG]
+            return [dataset(config.report.tables / name) for name in TABLES]
 
 
 def writes(job: str, config: JobConfig, *, apply: bool = False) -> list[Dataset]:
     """What a job writes."""
     output: Place = getattr(config, "import_" if job == "import" else job).output
-    written = [dataset(output / name) for name in _TABLES[job]] or [dataset(output)]
+    written = [dataset(output / name) for name in _WRITTEN[job]] if job in _WRITTEN else [dataset(output)]
     if job == "lag" and config.lag.history.delta:
-        written += [dataset(config.lag.history.delta / name) for name in _HISTORY]
+        written += [dataset(config.lag.history.delta / name) for name in history.TABLES]
     return [*written, _meta(config)] if apply else written
 
 
 def dataset(place: Place) -> Dataset:
     """A place by OpenLineage's naming. It has no credentials."""
     if not place.is_remote:
-        return "file", place.url
+        return place.scheme, place.url
     parts = urlsplit(str(place))  # without them
-    host, path = parts.netloc, unquote(parts.path)
-    if parts.scheme in _S3 or parts.scheme == "gs":
-        return f"{_S3.get(parts.scheme, parts.scheme)}://{host}", path.lstrip("/") or "/"
-    return f"{parts.scheme}://{host}", path or "/"
+    path = unquote(parts.path)
+    buckets = place.scheme in {"s3", "gs"}  # whose keys begin with no slash
+    return f"{place.scheme}://{parts.netloc}", (path.lstrip("/") if buckets else path) or "/"
 
 
 def _meta(config: JobConfig) -> Dataset:
@@ -94,18 +96,11 @@ def _meta(config: JobConfig) -> Dataset:
 
 
 class _Run:
-    """One run of a job; without a client nobody hears of it."""
+    """One run of a job."""
 
     def __init__(self, client: Any, job: str, inputs: Sequence[Dataset], outputs: Sequence[Dataset]) -> None:  # noqa: ANN401
         self._client, self._job, self._inputs, self._outputs = client, job, inputs, outputs
-        self._id = str(import_module("openlineage.client.uuid").generate_new_uuid()) if client else ""
-
-    @classmethod
-    def begun(cls, job: str, config: JobConfig, *, apply: bool) -> "_Run":
-        """Its begin is told."""
-        run = cls(_client(), job, reads(job, config), writes(job, config, apply=apply))
-        run.tell("START")
-        return run
+        self._id = str(import_module("openlineage.client.uuid").generate_new_uuid())
 
     def tell(self, what: str, problem: str = "") -> None:
         """Send an event. `problem`: why it failed."""
@@ -141,19 +136,14 @@ class _Run:
     def _facets(self, name: str) -> dict[str, Any]:
         """The columns of a table of `lag`, with what they mean."""
         table = name.rpartition("/")[2]
-        if self._job != "lag" or table not in _LAG:
+        if self._job != "lag" or table not in TABLES:
             return {}
         library = import_module("openlineage.client.generated.schema_dataset")
-        schema = getattr(import_module("adapter.pipeline.lag.schemas"), table.upper())  # needs the extra `spark`
+        schema = getattr(schemas, table.upper())
         fields = [
             library.SchemaDatasetFacetFields(field.name, _type(field), field.metadata[b"comment"].decode()) for field in schema
         ]
         return {"schema": library.SchemaDatasetFacet(fields)}
-
-
-def is_configured(environment: Mapping[str, str]) -> bool:
-    """Whether OpenLineage's settings in the environment say where its events go."""
-    return any(name.startswith(_CONFIGURED_BY) for name, value in environment.items() if value)
 
 
 def _type(field: Any) -> str:  # noqa: ANN401 - pyarrow has no types
@@ -162,7 +152,7 @@ def _type(field: Any) -> str:  # noqa: ANN401 - pyarrow has no types
 
 
 def _client() -> Any:  # noqa: ANN401 - the library may not be installed
-    if not is_configured(os.environ):
+    if not any(name.startswith(_CONFIGURED_BY) for name, value in os.environ.items() if value):
         return None
     try:
         return import_module("openlineage.client").OpenLineageClient()

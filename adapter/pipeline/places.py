@@ -73,6 +73,14 @@ class Place:
         return "://" in self.url
 
     @property
+    def scheme(self) -> str:
+        """The scheme of its URL as pyarrow knows it (`s3` for Hadoop's `s3a`); `file` for a path."""
+        if not self.is_remote:
+            return "file"
+        scheme = urlsplit(self.url).scheme
+        return _SCHEMES.get(scheme, scheme)
+
+    @property
     def for_spark(self) -> str:
         """The URL for Spark, which would look for a path without a scheme in the cluster's default file system."""
         return self.url if self.is_remote else f"file://{self.url}"
@@ -102,7 +110,7 @@ class Place:
         if not self.is_remote:
             return _fs().LocalFileSystem(), self.url
         parts = urlsplit(self.url)
-        root = urlunsplit(parts._replace(scheme=_SCHEMES.get(parts.scheme, parts.scheme), path="/"))
+        root = urlunsplit(parts._replace(scheme=self.scheme, path="/"))
         try:
             system, base = _opened(root)
         except (OSError, ValueError, NotImplementedError) as error:  # Arrow's own errors are ValueErrors
@@ -139,7 +147,7 @@ class Place:
             files.write(self.url, content)
             return
         system, path = self.opened()
-        if urlsplit(self.url).scheme == _HDFS:  # shows a file while it is written
+        if self.scheme == _HDFS:  # shows a file while it is written
             directory, _, name = path.rpartition("/")
             fresh = f"{directory}/.{name}.{secrets.token_hex(8)}"
             with system.open_output_stream(fresh) as stream:

@@ -114,7 +114,7 @@ def storage(place: Place) -> tuple[str, dict[str, str]]:
     if not place.is_remote:
         return place.url, {}
     parts = urlsplit(place.url)
-    if parts.scheme not in {"s3", "s3a"}:
+    if place.scheme != "s3":
         if str(place) != place.url:
             raise ConfigError(f"{FIELD} = '{place}': has credentials in the URL: give them by the environment")
         return place.url, {}

@@ -83,12 +83,14 @@ class FirstEpochs(NamedTuple):
 class Forget(NamedTuple):
     """Keys to remove from the store, and groups of which no member shall be remembered.
 
-    Refused with ContendedError while one of the keys is dirty, unless they are `gone` from the Meta Service on purpose.
+    Refused with ContendedError while one of the keys is dirty, unless they are `gone` from the Meta Service on purpose; and if
+    one is not what `stood` there any more, the records of the keys as they were read (empty: whatever stands).
     """
 
     keys: Sequence[OffsetKey]
     members: Sequence[GroupKey] = ()
     gone: bool = False
+    stood: Sequence[OffsetRecord] = ()
 
 
 class TakeUp(NamedTuple):

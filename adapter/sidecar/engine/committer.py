@@ -75,7 +75,7 @@ class Committer:
 
         Of a commit's columns, and of FirstEpochs, only what did not plainly go forward is in the answer. Raises DiskFullError or
         StorageFailedError: nothing of it counts as committed. NotReadyError for a rewind of a key whose epoch is unknown,
-        FencedError, ContendedError for a Forget of a dirty key; then nothing of this change was stored.
+        FencedError, ContendedError for a Forget that is refused; then nothing of this change was stored.
         """
         standing = self.apply(change)
         # Also when it changed nothing: what stands may be a write that is not synced yet.
@@ -321,8 +321,10 @@ class _Deciding:
             raise ContendedError(f"{'/'.join(busy)}: is still being committed")
         if not change.gone and any(self._has_come_back(group, change.keys) for group in change.members):
             raise ContendedError("the group has come back")
-        self._loaded.forget({key.group_key for key in change.keys})
         removed = [Standing(key, self._store.get(key)) for key in change.keys]
+        if change.stood and [record for _, record, _ in removed] != list(change.stood):
+            raise ContendedError("the group was committed to meanwhile")
+        self._loaded.forget({key.group_key for key in change.keys})
         for key, record, _ in removed:
             self._dirty.discard(key)
             if record is not None:

@@ -157,11 +157,10 @@ class Expiry:
             async with aclosing(self._pages(row.group)) as pages:
                 last = False
                 while not last:
-                    # A page is read in a thread. What is committed meanwhile stays dirty, and so the page is not removed.
-                    async with self._flusher.paused():
-                        page, last = await anext(pages)
-                        self._check_old(page, before_ms)
-                        await self._committer.submit(Forget([stored.key for stored in page], [row.group] if last else []))
+                    page, last = await anext(pages)  # read in a thread: what is committed meanwhile is not in it
+                    _check_old(page, before_ms)
+                    keys, stood = [stored.key for stored in page], [stored.record for stored in page]
+                    await self._committer.submit(Forget(keys, [row.group] if last else [], stood=stood))
                     now_ms = self._now_ms()
                     moved = [Moved(key, held, expired(held, now_ms)) for key, held, _ in page if held.live]
                     self._journal.moved("expire", moved)
@@ -197,16 +196,14 @@ class Expiry:
                 return
             after = page[-1].key
 
-    def _check_old(self, page: Sequence[Stored], before_ms: int) -> None:
-        """Raise ContendedError for what was committed since: written through, it is stored clean."""
-        for key, _, _ in page:
-            record = self._store.get(key)
-            if record and record.live and record.committed_at_ms >= before_ms:
-                raise ContendedError("the group was committed to meanwhile")
-
     def _warn_once(self, event: str, **fields: str) -> None:
         """Log a warning, but not the same one repeatedly."""
         text = str(fields)
         if text != self._last_logged:
             log.warning(event, **fields)
         self._last_logged = text
+
+
+def _check_old(page: Sequence[Stored], before_ms: int) -> None:
+    if any(stored.record.live and stored.record.committed_at_ms >= before_ms for stored in page):
+        raise ContendedError("the group was committed to meanwhile")

@@ -3,8 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from structlog.testing import capture_logs
@@ -151,7 +150,7 @@ def test_a_job_does_not_fail_when_nobody_can_be_told(
 def test_without_settings_the_library_is_not_needed_and_with_them_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on most machines."""
 
-    def missing(name: str) -> SimpleNamespace:
+    def missing(name: str) -> NoReturn:
         raise ModuleNotFoundError(name=name)
 
     monkeypatch.setattr(lineage, "import_module", missing)

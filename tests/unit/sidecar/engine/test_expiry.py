@@ -1,6 +1,7 @@
 """The sweep of old groups: what is removed, what stays, and which calls it makes to the Meta Service."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from structlog.testing import capture_logs
 from adapter.errors import MetaUnavailableError, RefusedError
 from adapter.model.records import GroupKey, Member, OffsetRecord, Status, expired
 from adapter.sidecar.engine.changes import Reconcile
+from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.expiry import HOUR_MS, LOOKED_AT, PAUSE_S
 from adapter.sidecar.engine.groups import PAGE_KEYS, GroupRow
 from adapter.sidecar.engine.tombstones import TOMBSTONE_MS
@@ -122,40 +124,23 @@ async def test_a_group_larger_than_a_page_goes_whole(tmp_path: Path) -> None:
         assert core.store.member(GROUP) is None
 
 
-async def test_a_commit_that_is_flushed_while_a_page_is_read_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page is older than the commit, which would be clean: neither it nor the generation may go."""
-    meta = ExpiringMeta()
-    async with core_over(tmp_path, meta) as core:
-        await flushed(core, {A: 5}, member=Member(7))
-        read = core.store.page
-        tasks: list[asyncio.Task[int]] = []
-        expiry = expiry_of(core)
-        forget, removing = expiry._forget, False
-
-        async def begun(row: GroupRow, before_ms: int) -> None:
-            nonlocal removing
-            removing = True
-            await forget(row, before_ms)
-
-        async def slow(*args: Any, **named: Any) -> Any:
-            found = await read(*args, **named)
-            if removing and not tasks:
-                await committed(core, {A: 9}, NOW_MS)
-                tasks.append(asyncio.create_task(core.flusher.flush_once()))
-                for _ in range(1_000):
-                    await asyncio.sleep(0)
-            return found
-
-        monkeypatch.setattr(core.store, "page", slow)
-        monkeypatch.setattr(expiry, "_forget", begun)
-        await expiry.sweep_once()
-        await asyncio.gather(*tasks)
-        assert {found: stood.offset for found, stood in local(core).items()} == {A: 9}
-        assert core.store.member(GROUP) == Member(7)
+Meanwhile = Callable[[Core], Awaitable[None]]
 
 
-async def test_a_written_through_commit_while_a_page_is_read_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is clean as soon as it is stored, and no flush: the page is older all the same."""
+async def _is_flushed(core: Core) -> None:
+    """Clean again, and of a time as old as the group's: an import."""
+    await committed(core, {A: 9}, OLD_MS)
+    await core.flusher.flush_once()
+
+
+async def _is_written_through(core: Core) -> None:
+    """It is clean as soon as it is stored, and no flush."""
+    core.store.write({A: OffsetRecord(1, 9, committed_at_ms=OLD_MS)})
+
+
+@pytest.mark.parametrize("commit", [_is_flushed, _is_written_through])
+async def test_a_commit_while_a_page_is_read_stays(commit: Meanwhile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page is older than the commit: neither it nor the generation may go."""
     meta = ExpiringMeta()
     async with core_over(tmp_path, meta) as core:
         await flushed(core, {A: 5}, member=Member(7))
@@ -172,7 +157,7 @@ async def test_a_written_through_commit_while_a_page_is_read_stays(tmp_path: Pat
             found = await read(*args, **named)
             if removing:
                 removing = False
-                core.store.write({A: OffsetRecord(1, 9, committed_at_ms=NOW_MS)})
+                await commit(core)
             return found
 
         monkeypatch.setattr(core.store, "page", slow)
