@@ -5,7 +5,6 @@ can be read again; a page token that is answered is taken back, and pages end. U
 """
 
 import asyncio
-import atexit
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -22,7 +21,7 @@ from adapter.rpc import meta_pb, offsets_pb
 from tests.fuzz.messages import changed
 from tests.fuzz.rpc_seeds import META, METADATA, OFFSET_ADMIN, OFFSET_LAG, OFFSET_STORE, SCALER, examples
 from tests.fuzz.rpc_servers import Adapters, MetaServices, Served, call
-from tests.fuzz.running import wait
+from tests.fuzz.running import at_end, wait
 from tests.unit.calls import AbortedError
 
 Code = grpc.StatusCode
@@ -145,7 +144,8 @@ class _Running:
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
         self._begin()
-        atexit.register(self.end)
+        at_end(_kept.cache_clear)
+        at_end(self.end)
 
     def check(self) -> None:
         """Raise what has ended it."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,10 +17,21 @@ def wait(work: Coroutine[Any, Any, R]) -> R:
     return _runner().run(work)
 
 
+_at_end: list[Callable[[], None]] = []
+
+
+def at_end(work: Callable[[], None]) -> None:
+    """Call this when what goes on is ended."""
+    _at_end.append(work)
+
+
 def close() -> None:
-    """End what goes on, once nothing is fuzzed any more: its threads would hold up the end of the process."""
+    """End what goes on: its threads would hold up the end of the process. The next input begins anew."""
+    while _at_end:
+        _at_end.pop()()
     if _runner.cache_info().currsize:
         _runner().close()
+        _runner.cache_clear()
 
 
 def directory() -> Path:

@@ -11,7 +11,7 @@ from adapter.meta import client
 from adapter.model.records import OffsetRecord
 from adapter.rpc import meta_pb, offsets_pb
 from adapter.sidecar.api.offset_service import OffsetService
-from tests.fuzz import mutations
+from tests.fuzz import mutations, running
 from tests.fuzz.replies import META_REPLIES, OTHER_REPLIES, REPLIES
 from tests.fuzz.rpc_seeds import EXAMPLES, META, OFFSET_STORE
 from tests.fuzz.rpcs import RPCS, SERVICES, UNCALLED, methods_of, rpc_seeds
@@ -104,3 +104,11 @@ def test_a_reply_that_ends_the_adapter_is_found(monkeypatch: pytest.MonkeyPatch)
     place = META_REPLIES.index(("BatchGetOffsetData", True))
     with pytest.raises(BaseExceptionGroup):
         TARGETS["meta_replies"](bytes([place, 0, 0]) + meta_pb.BatchGetOffsetDataReply(groups=[group]).SerializeToString())
+
+
+def test_after_the_end_an_input_begins_anew() -> None:
+    """Others of the same process may fuzz on."""
+    data = next(iter(rpc_seeds("offset_store")))
+    for _ in range(2):
+        RPCS["offset_store"](data)
+        running.close()
