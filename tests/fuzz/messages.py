@@ -15,7 +15,9 @@ COPIES_MAX = 4
 KNOWN = ("s", "g", "h", "n", "default", "topic/3", "topic", "t", "a/b", "\u8bdd", "all", "all@broadcast", "all@broadcast@c", "m")
 TEXTS = (
     *KNOWN,
-    *("", "x" * 255, "x" * 256, "x" * 245, "\u8bdd" * 85, "\u8bdd" * 86, "x" * 1_024, "x" * 4_097),
+    # At and beyond the limits of names, prefixes and metadata.
+    *("", "x" * 245, "x" * 255, "x" * 256, "\u8bdd" * 85, "\u8bdd" * 86, "x" * 1_024, "x" * 4_097),
+    # What is refused in names, or means something in a pattern or a path.
     *(
         "\0",
         "a\nb",
@@ -35,6 +37,7 @@ TEXTS = (
         "..",
         "-",
     ),
+    # Numbers, as the metadata of a scaler has them.
     *(
         "0",
         "-1",
