@@ -30,7 +30,7 @@ class Attempts:
         self._limit_s = limit_s
         self._on = on
         self._asked_s = 0.0  # by the server, before the next attempt
-        self._sleepers: set[anyio.Event] = set()
+        self._sleepers: list[anyio.Event] = []
         self._skipped = 0  # pauses that were ended
 
     async def __call__(self, work: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -74,12 +74,12 @@ class Attempts:
             if left <= 0:
                 return
             woken = anyio.Event()
-            self._sleepers.add(woken)
+            self._sleepers.append(woken)
             try:
                 with anyio.move_on_after(left):
                     await woken.wait()
             finally:
-                self._sleepers.discard(woken)
+                self._sleepers.remove(woken)
 
     def _tell(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None

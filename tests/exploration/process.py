@@ -25,6 +25,7 @@ from adapter.rpc import etcd_pb
 from adapter.runtime import backoff
 from adapter.runtime.clocks import Clocks
 from adapter.runtime.retry import retrying
+from tests.model import order
 from tests.model.loop import VirtualLoop
 
 CLUSTER = "c"  # the cluster of brokers whose offsets these are
@@ -178,6 +179,7 @@ class Process:
         self._loop = VirtualLoop()
         self._started = asyncio.Event()
         backoff.jitter.seed(0)
+        order.places.seed(0)
         self._main = self._loop.create_task(self._run())
         self._settle()
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any, ClassVar, NamedTuple, cast
 
 import grpc
@@ -17,6 +18,7 @@ from adapter.errors import AdapterError, DiskFullError, NotReadyError, StorageFa
 from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.runtime.clocks import Clocks
+from adapter.runtime.http2.admission import SHARE_S
 from adapter.runtime.http2.server import Http2Server
 from adapter.runtime.listener import GrpcServer
 from adapter.sidecar.config import AdapterConfig, WalSync
@@ -34,6 +36,7 @@ from tests.model.model import HOUR_MS
 from tests.model.network import Link, SaveCall, Service, SimMeta
 
 INTERVAL_S = 0.1
+ENDS_EARLY = 0.2  # turns of new connections at the server, of all
 WRITE_THROUGH = "w"  # the group that is not cached, where any is written through
 METRICS = AdapterMetrics()  # one for all: nothing here reads them
 
@@ -103,7 +106,7 @@ class _Sidecar(Sidecar):
 
     @asynccontextmanager
     async def _listening(self) -> AsyncIterator[GrpcServer]:
-        server = Http2Server()
+        server = Http2Server(clock=self.process.broker.shares)
         offsets_grpc.add_OffsetStoreServicer_to_server(self.offsets, cast("grpc.Server", server))
         server.take_together({COMMIT: self.offsets.take})
         self.process.grpc_server = server
@@ -132,6 +135,19 @@ class Machine:
         self.on_forget: Callable[[Broker, Forget], None] = lambda _, __: None
 
 
+class Shares:
+    """The clock by which the built-in server ends a turn of new connections, in seconds: some turns end early."""
+
+    def __init__(self, seed: str) -> None:
+        self._chance = Random(seed)
+        self._now = 0.0
+
+    def __call__(self) -> float:
+        if self._chance.random() < ENDS_EARLY:
+            self._now += SHARE_S
+        return self._now
+
+
 class Broker:
     """A machine with a disk and a network."""
 
@@ -144,6 +160,7 @@ class Broker:
         self.setup = setup
         self.config = config_of(setup).model_copy(update={"broker": name})
         self.platter = self.platter_type(f"{machine.seed} {name}", self.disturb)
+        self.shares = Shares(f"{machine.seed} {name}")
         self.link = Link(machine.service)
         self.clocks = machine.clocks
         self.running: Running | None = None

@@ -12,7 +12,8 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, Event, ResponseReceived, StreamEnded, StreamReset, TrailersReceived
 
-from adapter.runtime.http2.server import Http2Peer, Http2Server
+from adapter.runtime.http2.server import Http2Server
+from tests.model.order import PlacedPeer
 
 COMMIT = "/offsets.v1.OffsetStore/CommitOffsets"
 STREAM = "/offsets.v1.OffsetStore/StreamCommits"
@@ -109,7 +110,7 @@ class Client:
         self._http.initiate_connection()
         self.open = True  # for new calls
         self.closed = False
-        self.peer = Http2Peer(server, "unix:")
+        self.peer = PlacedPeer(server, "unix:")
         self.wire = self.wire_type(self)
         self.peer.connection_made(self.wire)
         self.send()

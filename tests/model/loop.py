@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
+from tests.model.order import PlacedTask
+
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
@@ -184,7 +186,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         name: object = None,
         context: contextvars.Context | None = None,
     ) -> asyncio.Task[R]:
-        return asyncio.Task(coro, loop=self, name=None if name is None else str(name), context=context)
+        return PlacedTask(coro, loop=self, name=None if name is None else str(name), context=context)
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)

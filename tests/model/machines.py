@@ -5,7 +5,7 @@ A step starts what it starts and returns; `pass_time` lets it happen. Determinis
 
 import operator
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import ClassVar, NamedTuple, SupportsIndex
 
 from adapter.model.records import GroupKey, OffsetKey
@@ -14,6 +14,7 @@ from adapter.runtime.clocks import Clocks
 from adapter.sidecar.engine.changes import Forget
 from adapter.sidecar.storage.store import LocalStore
 from adapter.sidecar.storage.write_batch import Stored
+from tests.model import order
 from tests.model.broker import WRITE_THROUGH, Broker, Machine, Running, Setup
 from tests.model.disk import SimDisk
 from tests.model.loop import VirtualLoop
@@ -46,6 +47,9 @@ class Machines:
 
     def __init__(self, seed: int, setups: Sequence[Setup]) -> None:
         backoff.jitter.seed(seed)
+        order.places.seed(seed)
+        self._order = ExitStack()
+        self._order.enter_context(order.placed_scopes())
         self.loop = VirtualLoop()
         self.model = self.model_type()
         self._shift_ms = 0
@@ -168,6 +172,7 @@ class Machines:
         self.pass_time(0)
         with suppress(RuntimeError):
             self.loop.close()
+        self._order.close()
 
     def _running(self, at: int) -> Running | None:
         running = self.brokers[at].running

@@ -10,6 +10,7 @@ import asyncio
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 PROVEN_MESSAGES = 16  # messages after which a connection is proven
@@ -43,7 +44,8 @@ class UnprovenConnection(Protocol):
 class AdmissionQueue:
     """The unproven connections whose bytes wait to be handled."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._first: deque[UnprovenConnection] = deque()  # within their first bytes
         self._more: deque[UnprovenConnection] = deque()
         self._scheduled = False
@@ -69,11 +71,11 @@ class AdmissionQueue:
 
     def _handle_slices(self) -> None:
         """Handle slices for this iteration's share of time."""
-        until = time.monotonic() + SHARE_S
+        until = self._clock() + SHARE_S
         while self._first or self._more:
             peer = (self._first or self._more).popleft()
             self._handle_slice(peer)
-            if time.monotonic() >= until:
+            if self._clock() >= until:
                 break
         self._scheduled = bool(self._first or self._more)
         if self._scheduled:

@@ -6,6 +6,7 @@ What was read in one iteration of the event loop is handled, then all its answer
 import asyncio
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -316,13 +317,14 @@ class Http2Peer(asyncio.Protocol):
 class Http2Server:
     """A gRPC server for plaintext TCP and Unix sockets. Servicers are added to it as to grpc.aio's server.
 
-    `refused` is called for each connection that is closed because file descriptors are short.
+    `refused` is called for each connection that is closed because file descriptors are short; `clock`, in seconds, ends the share
+    that unproven connections have of each iteration of the event loop.
     """
 
-    def __init__(self, refused: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, refused: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic) -> None:
         self._refused = refused
         self._last_warning = -TELL_S
-        self.admission = AdmissionQueue()
+        self.admission = AdmissionQueue(clock)
         self.methods: dict[str, Method] = {}
         self.peers: set[Http2Peer] = set()
         self._starting: deque[Http2Peer] = deque()
