@@ -19,7 +19,7 @@ from tests.integration.helpers import PATIENCE_S, commits, each, key, record, se
 
 pytestmark = pytest.mark.usefixtures("grpc_server")
 
-PIPELINED = 5_000
+PIPELINED = 2_000
 
 
 def _request(number: int, offset: int, shard: str = "s", *, overwrite: bool = False) -> offsets_pb.StreamCommitsRequest:
