@@ -16,7 +16,7 @@ from adapter.pipeline.jobs import DONE
 from adapter.pipeline.lag.files import STATE, TABLES, LagFiles
 from adapter.pipeline.places import Place
 from tests.pipeline import faults
-from tests.pipeline.jvm import SHORT_LIVED
+from tests.pipeline.jvm import killed_in
 from tests.pipeline.segments import commits, journal_table, write_segment
 
 pytestmark = pytest.mark.timeout(1_800)  # six drivers, each with a JVM
@@ -53,7 +53,7 @@ class Run:
     def start(self, *wanted: tuple[str, str], master: str = "local[2,4]") -> int:
         """Run the job in its own process group, with its JVM and these faults; returns its exit code."""
         command = [sys.executable, "-m", "tests.pipeline.faulty_driver", "lag", "--config", str(self.config)]
-        environment = {**os.environ, "JDK_JAVA_OPTIONS": SHORT_LIVED, **faults.environment(self.directory, *wanted)}
+        environment = {**os.environ, **killed_in(self.directory), **faults.environment(self.directory, *wanted)}
         with (
             self.config.with_suffix(".log").open("ab") as log,
             subprocess.Popen(

@@ -13,7 +13,7 @@ from adapter.pipeline.java import java_home
 from adapter.testing.sidecars import sidecar_in_thread
 from adapter.testing.waiting import PATIENCE_S
 from tests.acceptance.documents import ROOT
-from tests.pipeline.jvm import SHORT_LIVED
+from tests.pipeline.jvm import killed_in
 from tests.pipeline.number_queries import ROWS, committed
 
 LIMIT_S = 550  # far above what it takes
@@ -47,7 +47,7 @@ def test_a_driver_that_is_killed_has_committed_nothing_that_was_not_done(tmp_pat
     with sidecar_in_thread(tmp_path) as address, BlockingOffsetClient(address, PATIENCE_S) as client:
         killed = subprocess.run(
             [sys.executable, "-c", DRIVER, address, tmp_path],
-            env={**environment, "JDK_JAVA_OPTIONS": SHORT_LIVED},
+            env={**environment, **killed_in(tmp_path)},
             capture_output=True,
             text=True,
             timeout=LIMIT_S,
