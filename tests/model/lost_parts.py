@@ -131,9 +131,14 @@ class LossyWorld(World):
                 broker.running.expect_less(key)
 
     def _lost_more(self, broker: Broker) -> None:
-        """A power cut takes what an adapter had, which counts as synced only where it was."""
+        """A power cut takes what an adapter had and had not synced; what it had before that counts then."""
         stored = held_by(broker).stored
-        self.held = {at: held for at, held in self.held.items() if at[0] != broker.name or stored.get(at[1]) == held}
+        for at in [at for at in self.held if at[0] == broker.name]:
+            left = stored.get(at[1])
+            if left and not _has(self.service.standing(at[1]), left.record):
+                self.held[at] = left
+            else:
+                del self.held[at]
         self._lost(broker)
 
     def settles(self) -> None:
