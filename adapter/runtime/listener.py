@@ -183,11 +183,12 @@ async def listening(
     made = GrpcServer(grpcio, builtin, health, (*services, *parts))
     made.hold(handed.all)
     await made.set_serving(serving=False)
+    own: _File | None = None
     try:
         made.addresses.append(await _open_tcp(section, handed, grpcio if tcp_kind == "grpcio" else None, builtin, certificate))
         if unix_path:
             if not handed.unix:
-                await _open_unix(unix_path, section, grpcio if grpc_server == "grpcio" else None, builtin)
+                own = await _open_unix(unix_path, section, grpcio if grpc_server == "grpcio" else None, builtin)
             made.addresses.append(f"unix:{unix_path}")
         if grpcio:
             await grpcio.start()
@@ -205,7 +206,8 @@ async def listening(
         # would write the next call into the memory of an event loop that has ended.
         with anyio.CancelScope(shield=True):
             await made.stop(None)
-        if unix_path and not handed.unix and f"unix:{unix_path}" in made.addresses:
+        # The next process may have made its own socket there by now.
+        if unix_path and own and own == _file_at(unix_path):
             unix_path.unlink(missing_ok=True)
 
 
@@ -224,13 +226,27 @@ async def _open_tcp(
     return await _serve_tcp(cast("Http2Server", builtin), section)
 
 
-async def _open_unix(path: Path, section: ServerSection, grpcio: grpc.aio.Server | None, builtin: Http2Server | None) -> None:
-    """Open the Unix socket with the one of the two servers that is given."""
+_File = tuple[int, int, int]  # its device, its inode, which the next file may have as well, and when it was made (ns)
+
+
+def _file_at(path: Path) -> _File | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino, found.st_ctime_ns
+
+
+async def _open_unix(
+    path: Path, section: ServerSection, grpcio: grpc.aio.Server | None, builtin: Http2Server | None
+) -> _File | None:
+    """Open the Unix socket with the one of the two servers that is given; returns which file it is."""
     with _made_unix(path, section):
         if grpcio:
             grpcio.add_insecure_port(f"unix:{path}")
         else:
             await _serve_unix(cast("Http2Server", builtin), path)
+    return _file_at(path)
 
 
 def _check_kinds(handed: Inherited, section: ServerSection, tcp_kind: GrpcServerKind, unix_kind: GrpcServerKind) -> None:

@@ -272,7 +272,7 @@ def scan(db: Rdict, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
 
     Raises StoreDamagedError at a block that cannot be read: rocksdict's own iterators stop there without an error.
     """
-    found = db.iter(_up_to(end))
+    found = guarded(db.iter, _up_to(end))
     found.seek(start)
     while found.valid():
         yield found.key(), found.value()
@@ -282,7 +282,7 @@ def scan(db: Rdict, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def scan_slices(db: Rdict, start: bytes, end: bytes, size: int) -> Iterator[list[tuple[bytes, bytes]]]:
     """As `scan`, in lists of `size` rows (the last one may be shorter), at half the cost of a row."""
-    rest = db.iter(_up_to(end))  # shows the same instant as `rows`
+    rest = guarded(db.iter, _up_to(end))  # shows the same instant as `rows`
     rows = cast("Iterator[tuple[bytes, bytes]]", db.items(from_key=start, read_opt=_up_to(end)))
     while found := list(islice(rows, size)):
         start = found[-1][0] + b"\0"
@@ -292,7 +292,7 @@ def scan_slices(db: Rdict, start: bytes, end: bytes, size: int) -> Iterator[list
 
 def key_slices(db: Rdict, start: bytes, end: bytes, size: int) -> Iterator[list[bytes]]:
     """As `scan_slices`, only the keys."""
-    rest = db.iter(_up_to(end))
+    rest = guarded(db.iter, _up_to(end))
     keys = cast("Iterator[bytes]", db.keys(from_key=start, read_opt=_up_to(end)))
     while found := list(islice(keys, size)):
         start = found[-1] + b"\0"
@@ -307,7 +307,7 @@ def rows_between(db: Rdict, keys: Sequence[bytes]) -> dict[bytes, bytes] | None:
     than keys, or many deleted ones. Then get them.
     """
     first, end = keys[0], keys[-1] + b"\0"
-    rest = db.iter(_near(end))  # shows the same instant as `rows`
+    rest = guarded(db.iter, _near(end))  # shows the same instant as `rows`
     rows = cast("Iterator[tuple[bytes, bytes]]", db.items(from_key=first, read_opt=_near(end)))
     row = next(rows, None)
     if row is not None and row[0] != first:

@@ -16,7 +16,15 @@ import structlog
 
 from adapter.client.broker_log import BrokerLog
 from adapter.client.broker_log import opened as opened_broker_log
-from adapter.errors import AdapterError, MetaUnavailableError, NotReadyError, StorageFailedError, TransientError, leaves
+from adapter.errors import (
+    AdapterError,
+    MetaUnavailableError,
+    NotReadyError,
+    StorageFailedError,
+    StoreLockedError,
+    TransientError,
+    leaves,
+)
 from adapter.fleet.scaler import SERVICE as SCALER
 from adapter.fleet.scaler import ExternalScaler
 from adapter.meta.client import GrpcMetaClient, MetaClient
@@ -343,6 +351,9 @@ class Sidecar:
         async def attempt() -> None:
             try:
                 store = await self._opening(self._config, only=failed.store_id)
+            except StoreLockedError as error:  # a read of the failed store may be under way still, in a thread
+                self.state.enter(State.FAILED, f"{failed.failure}; {error}")
+                raise StorageFailedError(str(error)) from error
             except AdapterError as error:
                 self.state.enter(State.FAILED, f"{failed.failure}; {error}")
                 raise

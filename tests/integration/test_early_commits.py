@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from adapter.client.broker_log import NoBrokerLog
 from adapter.client.client import OffsetClient
-from adapter.errors import MetaUnavailableError
+from adapter.errors import MetaUnavailableError, StoreLockedError
 from adapter.model.records import KnownStore, OffsetKey, OffsetRecord, ReadMode, StoreReport, next_era
 from adapter.rpc import lag_pb, offsets_pb
 from adapter.runtime.clocks import wall_ms
@@ -130,6 +130,31 @@ async def test_before_the_store_is_open_and_verified_nothing_is_taken(directory:
                 await sidecar.ready.wait()
             await client.commit("g", {"s": 1})
         sidecar.stop()
+
+
+async def test_a_failed_store_is_opened_again_when_its_last_reads_have_ended(directory: Path) -> None:
+    """A thread that reads it keeps it locked for a moment; the process goes on."""
+    opened: list[LocalStore] = []
+    locked = [StoreLockedError("this process has not yet closed this store")]
+
+    async def opening(config: AdapterConfig, *, only: bytes | None) -> LocalStore:
+        if opened and locked:
+            raise locked.pop()
+        opened.append(await open_store(config, only=only))
+        return opened[-1]
+
+    sidecar = Sidecar(adapter_config(directory), FakeMeta(), NoBrokerLog(), opening=opening)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sidecar.run)
+        with anyio.fail_after(PATIENCE_S):
+            await sidecar.ready.wait()
+        async with OffsetClient.connect(sidecar.addresses[-1], PATIENCE_S) as client:
+            await client.commit("g", {"s": 1})
+            opened[0]._fail("by the test")
+            await eventually(lambda: len(opened) == 2 and sidecar.state.state == STATE.SERVING, PATIENCE_S)
+            assert (await client.read("g"))["s"].offset == 1
+        sidecar.stop()
+    assert not locked
 
 
 async def test_commits_are_taken_and_nothing_else_is_answered(directory: Path) -> None:

@@ -162,6 +162,16 @@ async def test_metrics_can_be_scraped_while_keys_become_dirty(directory: Path) -
     assert outcomes == [None]
 
 
+async def test_the_socket_of_the_next_process_is_left_alone(directory: Path) -> None:
+    """It may serve while this one still ends: its store is closed, its journal is not."""
+    path = directory / "x.sock"
+    async with running_sidecar(adapter_config(directory, server={"unix_socket": str(path)}), FakeMeta()):
+        path.unlink()
+        with socket.socket(socket.AF_UNIX) as next_one:
+            next_one.bind(str(path))
+    assert path.is_socket()
+
+
 @pytest.mark.usefixtures("grpc_server")
 async def test_the_unix_socket_serves_and_is_open_to_its_user_only(directory: Path) -> None:
     """Mode 0600 from the moment it exists; it is removed at the end."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Iterable
+from itertools import islice
 
 from adapter.errors import FencedError, NotReadyError, RefusedError
 from adapter.model.records import (
@@ -20,6 +21,7 @@ from adapter.model.records import (
 )
 
 MAX_ABSENT = 10_000  # keys, and groups with removals, that are remembered one by one
+MAX_LOADED = 200_000  # groups that are remembered as loaded; a reader may name any
 
 
 class LoadedGroups:
@@ -45,7 +47,12 @@ class LoadedGroups:
         return FIRST_EPOCH if self.knows_absent(key) else 0
 
     def note_loaded(self, groups: Collection[GroupKey]) -> None:
-        """Note that all records of these groups in the Meta Service are stored here."""
+        """Note that all records of these groups in the Meta Service are stored here.
+
+        Beyond MAX_LOADED half of the others are forgotten, and loaded again when they are needed.
+        """
+        if len(self.groups) + len(groups) > MAX_LOADED:
+            self.groups = set(islice(self.groups, MAX_LOADED // 2))
         self.groups.update(groups)
 
     def note_present(self, key: OffsetKey) -> None:

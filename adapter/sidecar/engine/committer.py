@@ -7,6 +7,7 @@ gets its records after RocksDB has them. A sync is shared by all that wait for o
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import chain, groupby, repeat
 
 import structlog
@@ -319,7 +320,8 @@ class _Deciding:
         busy = next((key for key in change.keys if key in self._dirty), None)
         if busy and not change.gone:
             raise ContendedError(f"{'/'.join(busy)}: is still being committed")
-        if not change.gone and any(self._has_come_back(group, change.keys) for group in change.members):
+        keys = set(change.keys) if change.members else set()
+        if not change.gone and any(self._has_come_back(group, keys) for group in change.members):
             raise ContendedError("the group has come back")
         removed = [Standing(key, self._store.get(key)) for key in change.keys]
         if change.stood and [record for _, record, _ in removed] != list(change.stood):
@@ -332,6 +334,6 @@ class _Deciding:
         self._members.update(dict.fromkeys(change.members))
         return [entry for entry in removed if entry.record is not None]
 
-    def _has_come_back(self, group: GroupKey, keys: Collection[OffsetKey]) -> bool:
+    def _has_come_back(self, group: GroupKey, keys: AbstractSet[OffsetKey]) -> bool:
         """True if the group has keys besides these."""
         return any(found.key not in keys for found in self._store.scan(group_prefix(group)))

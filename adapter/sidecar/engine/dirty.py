@@ -29,6 +29,18 @@ class _Part:
         else:
             shards.update(held)
 
+    def merge(self, group: GroupKey, older: dict[str, Held] | None, newer: dict[str, Held] | None, *, first: bool) -> None:
+        """Hold both, where the newer record of a shard stands. Moves the smaller one; `first`: the newer, behind the older."""
+        if not older or not newer:
+            self.groups[group] = older or newer or {}
+        elif first or len(newer) <= len(older):
+            older.update(newer)
+            self.groups[group] = older
+        else:
+            for shard, held in older.items():
+                newer.setdefault(shard, held)
+            self.groups[group] = newer
+
     def pop(self, key: OffsetKey) -> Held | None:
         if not self.groups:
             return None
@@ -66,6 +78,7 @@ class DirtyKeys:
         self._pending = _Part()
         self._in_flight = _Part()
         self._refused = _Part()
+        self._lowest_refused = 0  # a write counter that no refused key is below, while there are any
         # Of groups that are set aside: what was there at the last `take`. Newer than what was refused, older than what waits.
         self._set_aside = _Part()
         self._groups_aside: set[GroupKey] = set()
@@ -122,6 +135,8 @@ class DirtyKeys:
         since = self._in_flight.since
         found = self._in_flight.pop(key)
         if found:
+            _, seq, _ = found
+            self._lowest_refused = min(self._lowest_refused, seq) if self._refused else seq
             self._refused.add(key.group_key, {key.shard: found}, since)
 
     def set_aside(self, group: GroupKey) -> None:
@@ -234,8 +249,11 @@ class DirtyKeys:
         return max((now - part.since for part in self._parts() if part.since is not None), default=0.0)
 
     def lowest_refused_seq(self) -> int | None:
-        """The write counter below which no key is refused."""
-        return min((seq for held in self._refused.groups.values() for _, seq, _ in held.values()), default=None)
+        """A write counter below which no key is refused; None if none is.
+
+        It stays where it is while the lowest one is acknowledged: to find the next one would take a look at all.
+        """
+        return self._lowest_refused if self._refused else None
 
     def _parts(self) -> tuple[_Part, ...]:
         return self._pending, self._in_flight, self._refused, self._set_aside
@@ -254,14 +272,13 @@ class DirtyKeys:
         for group in self._groups_aside & part.groups.keys():
             held = part.groups.pop(group)
             self._set_aside.add(group, {**held, **self._set_aside.groups.get(group, {})}, part.since)
-        if len(part.groups) <= len(self._pending.groups) and not first:
-            for group, held in part.groups.items():
-                self._pending.add(group, {**held, **self._pending.groups.get(group, {})}, part.since)
-            return
-        # A flush of many keys that failed: what came in meanwhile is little beside it.
-        newer, self._pending = self._pending, part
-        for group, held in newer.groups.items():
-            part.add(group, held, newer.since)
+        older, newer = part, self._pending
+        since = min((one.since for one in (older, newer) if one and one.since is not None), default=None)
+        kept, moved = (older, newer) if first or len(older.groups) > len(newer.groups) else (newer, older)
+        for group in moved.groups:
+            kept.merge(group, older.groups.get(group), newer.groups.get(group), first=first)
+        kept.since = since
+        self._pending = kept
 
 
 def _any_of(found: Sequence[AbstractSet[str]], shards: Sequence[str]) -> str | None:

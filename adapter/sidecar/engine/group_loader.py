@@ -152,17 +152,23 @@ class GroupLoader:
                 missing.setdefault(key.group_key, {})[key.shard] = None
         for columns in commit.columns:
             missing.setdefault(columns.group, {}).update(dict.fromkeys(self._missing_of(columns)))
-        for group, shards in missing.items() if self._meta.available else ():
-            if not shards:
-                continue
-            try:
-                await self._for_commits.submit(Wanted(group, list(shards)))
-            except AdapterError as error:
-                log.info("load.failed", namespace=group.namespace, group=group.group, error=str(error))
-                break
+        if self._meta.available:
+            await self._load_until_one_fails([Wanted(group, list(shards)) for group, shards in missing.items() if shards])
         # Known for certain only behind a call.
         if rewound and self._meta.available and not self._meta.knows_epochs:
             raise NotReadyError("the adapter is recovering: with this Meta Service, OVERWRITE is taken when that is done")
+
+    async def _load_until_one_fails(self, wanted: Sequence[Wanted]) -> None:
+        """Load keys for a commit, those of many groups in a call; after an error, none further."""
+        async for parts in in_slices(wanted):
+            for part, ended in zip(
+                parts, await asyncio.gather(*map(self._for_commits.submit, parts), return_exceptions=True), strict=True
+            ):
+                if isinstance(ended, AdapterError):
+                    log.info("load.failed", namespace=part.group.namespace, group=part.group.group, error=str(ended))
+                    return
+                if ended is not None:
+                    raise ended
 
     def _rewound(self, commit: Commit) -> dict[GroupKey, list[str]]:
         """The keys of an OVERWRITE during a recovery, which may be rewinds; none otherwise."""

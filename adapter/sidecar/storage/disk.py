@@ -263,7 +263,10 @@ class RocksDisk:
 
     def has_room(self) -> bool:
         """True when the file system has room for a replay, which writes the WAL's contents into a new file."""
-        replay = sum(file.stat().st_size for file in (self._path / "db").glob("*.log"))
+        try:
+            replay = sum(file.stat().st_size for file in (self._path / "db").glob("*.log"))
+        except FileNotFoundError:  # RocksDB has removed one since it was listed
+            return False
         return shutil.disk_usage(self._path).free > replay + REOPEN_SPARE_BYTES
 
     def properties(self) -> dict[str, int]:

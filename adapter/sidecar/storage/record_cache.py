@@ -71,6 +71,9 @@ class RecordCache:
 
     def discard(self, key: OffsetKey) -> None:
         """Remove a record, if it is cached."""
-        known = self._groups.get(key.group_key)
+        group = key.group_key
+        known = self._groups.get(group)
         if known and known.pop(key[2], None):
             self._count -= 1
+            if not known:
+                del self._groups[group]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -99,6 +100,33 @@ def test_what_little_came_in_during_a_flush_of_many_stays_above_what_was_not_sen
         G: {"a": held(9, 4), "b": held(2, 2), "d": held(8, 5)},
         GroupKey("default", "h"): {"c": held(3, 3)},
     }
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_much_came_in_during_a_flush_of_little(first: bool) -> None:
+    """Merging the other way round: the same stands."""
+    dirty = dirty_with("a", "b", since=1.0)
+    dirty.take()
+    came = {"a": held(9, 4), **{f"c{number}": held(number, 5 + number) for number in range(5)}}
+    dirty.add(G, came, 5.0)
+    dirty.add(GroupKey("default", "h"), {"c": held(3, 11)}, 6.0)
+    dirty.settle(first=first)
+    assert (len(dirty), dirty.pending, dirty.oldest_age(6.0)) == (8, 8, 5.0)
+    assert dirty.take() == {G: {"b": held(2, 2), **came}, GroupKey("default", "h"): {"c": held(3, 11)}}
+
+
+def test_no_refused_key_is_below_what_is_told_of_them() -> None:
+    """Also when the lowest was sent again meanwhile; without any there is nothing to tell."""
+    dirty = dirty_with("a", "b", "c")
+    assert dirty.lowest_refused_seq() is None
+    flush(dirty, acknowledged="a", refused="cb")
+    assert dirty.lowest_refused_seq() == 2
+    dirty.discard(key("b"))
+    assert (dirty.lowest_refused_seq() or 0) <= 3
+    dirty.retry_refused()
+    assert dirty.lowest_refused_seq() is None
+    flush(dirty, refused="c")
+    assert dirty.lowest_refused_seq() == 3
 
 
 def test_many_keys_of_a_group_are_acknowledged_together() -> None:

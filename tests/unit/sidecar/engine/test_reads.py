@@ -10,7 +10,7 @@ from adapter.errors import MetaUnavailableError, NotReadyError, TimedOutError
 from adapter.meta.client import GroupsPage
 from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord, ReadMode
 from adapter.runtime.watermark import Watermark
-from adapter.sidecar.engine import group_loader
+from adapter.sidecar.engine import commit_rules, group_loader
 from adapter.sidecar.engine.changes import Columns, Commit, Reconcile
 from adapter.sidecar.engine.commit_rules import MAX_ABSENT, LoadedGroups
 from adapter.sidecar.engine.core import Core
@@ -454,3 +454,35 @@ def test_what_is_remembered_of_absent_keys_and_removals_is_bounded() -> None:
     loaded.forget([GroupKey("default", "g")])
     assert loaded.forgotten_since([GroupKey("default", "g")], newest)
     assert not loaded.forgotten_since([GroupKey("default", "other")], newest)
+
+
+async def test_a_commit_of_many_new_groups_asks_for_them_together(tmp_path: Path) -> None:
+    """A call for each would take longer than its consumer waits."""
+    meta = AskedMeta()
+    async with core_over(tmp_path, meta) as core:
+        many = [OffsetKey("default", f"g{number}", "s") for number in range(LOAD_GROUPS)]
+        await loader_of(core).load_for(commit_of(dict.fromkeys(many, 1)))
+        assert len(meta.asked) <= 3
+        assert all(loader_of(core).is_loaded(one.group_key) for one in many)
+
+
+async def test_after_a_load_that_failed_no_other_is_begun_for_a_commit(tmp_path: Path) -> None:
+    """Its keys go in with an unknown epoch; the consumer does not wait for one failure after the other."""
+    meta = AskedMeta()
+    meta.down = DOWN
+    async with core_over(tmp_path, meta) as core:
+        many = [OffsetKey("default", f"g{number}", "s") for number in range(10 * LOAD_GROUPS)]
+        await loader_of(core).load_for(commit_of(dict.fromkeys(many, 1)))
+        assert len(meta.asked) < 10
+        assert not any(loader_of(core).is_loaded(one.group_key) for one in many)
+
+
+def test_groups_that_readers_name_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last ones are known; of the others half at most."""
+    monkeypatch.setattr(commit_rules, "MAX_LOADED", 10)
+    loaded = LoadedGroups()
+    for number in range(100):
+        last = [GroupKey("default", f"g{number}{which}") for which in "abc"]
+        loaded.note_loaded(last)
+        assert loaded.groups.issuperset(last)
+        assert len(loaded.groups) <= 10

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from adapter.model.codec import encode_key
-from adapter.model.records import GroupKey, Held
+from adapter.model.records import GroupKey, Held, OffsetKey
 from adapter.sidecar.storage.record_cache import RecordCache
 from adapter.sidecar.storage.store import LocalStore
 from tests.unit.helpers import key, record
@@ -104,3 +104,13 @@ def test_what_stands_is_read_also_when_its_group_is_too_large_for_the_memory(tmp
     assert store.hold_all(G, shards[1:4]).keys() >= set(shards[1:4])
     assert len(store._cache) == 4
     store.close()
+
+
+def test_nothing_is_kept_of_a_group_whose_records_are_gone() -> None:
+    """Groups that come and go, such as those of consoles, do not fill the memory."""
+    cache = RecordCache()
+    for number in range(100):
+        group = GroupKey("default", f"console-{number}")
+        cache.update(group, {"s": (record(1), 1, b"key")})
+        cache.discard(OffsetKey(*group, "s"))
+    assert cache.used() == []

@@ -178,6 +178,15 @@ def test_a_second_open_is_told_that_the_store_is_in_use(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_file_that_is_removed_while_the_room_is_counted_is_no_error(tmp_path: Path) -> None:
+    """RocksDB removes logs at any time. Whether there is room is asked again."""
+    store = opened(tmp_path)
+    assert store._disk.has_room()
+    (tmp_path / "db" / "999999.log").symlink_to(tmp_path / "removed")
+    assert not store._disk.has_room()
+    store.close()
+
+
 def test_a_watermark_ahead_of_the_store_is_a_loss(tmp_path: Path) -> None:
     """It is reported at this open and recorded for ever; counters continue above the lost writes (1)."""
     store = opened(tmp_path)
