@@ -11,7 +11,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 
 from adapter.errors import MetaUnavailableError, RefusedError
 from adapter.meta.config import MetaSection
-from adapter.meta.errors import translated
+from adapter.meta.errors import DeniedError, translated
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.runtime.channels import credentials
 from adapter.runtime.config import ClientTls
@@ -115,7 +115,7 @@ class MetaCalls:
 
     def _once(self, method: str, request: Any) -> Any:  # noqa: ANN401 - messages
         """Try the current endpoint, then each other one once. The one that answers becomes current."""
-        problems: list[MetaUnavailableError] = []
+        problems: list[MetaUnavailableError | DeniedError] = []
         first = self._current
         for at in range(first, first + len(self._stubs)):
             index = at % len(self._stubs)
@@ -124,13 +124,16 @@ class MetaCalls:
                 reply = call(request, timeout=self._timeout_s)
             except grpc.RpcError as error:
                 found = translated(self._section.endpoints[index], error, self._timeout_s)
-                if not isinstance(found, MetaUnavailableError):
+                if not isinstance(found, MetaUnavailableError | DeniedError):
                     raise found from error
                 problems.append(found)
             else:
                 self._current = index
                 return reply
-        asked_s = min((problem.retry_after_s for problem in problems if problem.retry_after_s), default=0.0)
+        tried_again = [problem for problem in problems if isinstance(problem, MetaUnavailableError)]
+        if not tried_again:
+            raise problems[0]
+        asked_s = min((problem.retry_after_s for problem in tried_again if problem.retry_after_s), default=0.0)
         raise MetaUnavailableError("; ".join(map(str, problems)), retry_after_s=asked_s)
 
 

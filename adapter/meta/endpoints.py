@@ -16,7 +16,7 @@ import grpc.aio
 import structlog
 
 from adapter.errors import MetaUnavailableError, TimedOutError
-from adapter.meta.errors import NotLeaderError, translated
+from adapter.meta.errors import DeniedError, NotLeaderError, translated
 from adapter.meta.store_marks import ServerReports
 from adapter.model.records import StoreMark, StoreStart
 from adapter.rpc import meta_grpc, meta_pb
@@ -128,9 +128,10 @@ class Endpoints:
         If an endpoint is overloaded, the next one is tried; if all fail, the error carries the shortest time to wait. If one
         names its leader, that is next. `epochs`: the kind of server that the call is meant for; None for both. Raises
         MetaUnavailableError, or its subclasses TimedOutError (one took too long) and OtherKindError (the answering server is of
-        the other kind); RefusedError.
+        the other kind); RefusedError (DeniedError if no endpoint lets the caller in).
         """
         problems = []
+        denied: list[DeniedError] = []
         timed_out = False
         overloaded: dict[str, float] = {}
         left = deque(dict.fromkeys([*([first] if first else []), *self._order()]))
@@ -142,6 +143,10 @@ class Endpoints:
                 answer = await self.call_at(name, call, timeout_s=timeout_s, epochs=epochs)
             except OtherKindError:
                 raise
+            except DeniedError as error:
+                problems.append(str(error))
+                denied.append(error)
+                continue
             except MetaUnavailableError as error:
                 problems.append(str(error))
                 timed_out = timed_out or isinstance(error, TimedOutError)
@@ -154,6 +159,8 @@ class Endpoints:
             if not first or first != name:
                 self.current = name
             return answer
+        if denied and len(denied) == len(problems):
+            raise denied[0]
         self.available = bool(overloaded)
         self.current = next(iter(overloaded), self.current)
         error_type = TimedOutError if timed_out else MetaUnavailableError

@@ -17,6 +17,9 @@ _UNAVAILABLE = {
     grpc.StatusCode.UNKNOWN,
 }
 
+# A server, or a proxy before it, that does not let this caller in.
+_DENIED = {grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED}
+
 # What RobustMQ answers to a write that another node has to take (openraft's ForwardToLeader): the consumer group as
 # `TENANT/GROUP`, and the leader's address where one is known.
 _FORWARD = re.compile(
@@ -41,12 +44,16 @@ class NotLeaderError(MetaUnavailableError):
         self.leader = leader
 
 
+class DeniedError(RefusedError):
+    """The endpoint does not let this caller in, whatever it asks for; another one may."""
+
+
 def translated(endpoint: str, error: Any, timeout_s: float) -> AdapterError:  # noqa: ANN401 - two types: what a failed call has
     """A failed call (a `grpc.RpcError` with its code, or an `AioRpcError`) as one of our errors; its text names the endpoint.
 
     MetaUnavailableError where trying again may help (TimedOutError when the deadline passed; NotLeaderError when another node has
     to be asked; with the pause that an overloaded server asks for), RefusedError where it cannot (UnknownCallError when the
-    server does not have the call).
+    server does not have the call, DeniedError when another endpoint may take it).
     """
     code = error.code()
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -58,4 +65,6 @@ def translated(endpoint: str, error: Any, timeout_s: float) -> AdapterError:  # 
         return MetaUnavailableError(text, retry_after_s=pushback_s(error.trailing_metadata()))
     if code is grpc.StatusCode.INTERNAL and (forward := _FORWARD.search(error.details() or "")):
         return NotLeaderError(text, forward["group"] or "", forward["leader"] or "")
+    if code in _DENIED:
+        return DeniedError(text)
     return MetaUnavailableError(text) if code in _UNAVAILABLE else RefusedError(text)

@@ -1,16 +1,18 @@
 """Faults of a call to the Meta Service that gRPC itself does not tell: a deadline of ours, and bytes that are no reply."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import grpc
 import grpc.aio
 import pytest
 
-from adapter.errors import MetaUnavailableError
+from adapter.errors import MetaUnavailableError, RefusedError
+from adapter.meta.blocking import MetaCalls
 from adapter.meta.client import GrpcMetaClient
 from adapter.model.records import GroupKey, SaveEntry
 from adapter.testing.processes import ServiceProcess, adapter_process, ended
@@ -68,6 +70,52 @@ async def test_another_endpoint_is_tried_after_a_reply_that_is_no_message(meta: 
         await client.save([ENTRY])
         assert (client.endpoint, client.available) == (meta.address, True)
     assert stored_in(meta) == {key(): (1, 7)}
+
+
+@asynccontextmanager
+async def denying_meta() -> AsyncIterator[str]:
+    """The address of a proxy that lets nobody in."""
+
+    class Denying(grpc.GenericRpcHandler):
+        def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:  # noqa: ARG002 - all calls
+            async def deny(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+                await context.abort(grpc.StatusCode.PERMISSION_DENIED, "RBAC: access denied")
+
+            handler: Any = grpc.unary_unary_rpc_method_handler(deny)
+            return handler
+
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((Denying(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+
+
+async def test_another_endpoint_is_tried_where_one_lets_nobody_in(meta: ServiceProcess) -> None:
+    """In the same call, by both clients; the next calls go to the one that answered."""
+    async with denying_meta() as address:
+        section = meta_section(address, meta.address)
+        async with GrpcMetaClient.open(section) as client:
+            await client.save([ENTRY])
+            assert (client.endpoint, client.available) == (meta.address, True)
+        with closing(MetaCalls(section)) as calls:
+            assert (await anyio.to_thread.run_sync(calls.split, "", "", 1)).records == 1
+    assert stored_in(meta) == {key(): (1, 7)}
+
+
+async def test_a_call_that_no_endpoint_lets_in_is_refused(meta: ServiceProcess) -> None:
+    """It is not tried again and again, and the endpoint is named; where one is only away, it is."""
+    async with denying_meta() as address:
+        async with GrpcMetaClient.open(meta_section(address)) as client:
+            with pytest.raises(RefusedError, match=rf"^{address}: PERMISSION_DENIED: RBAC: access denied$"):
+                await client.save([ENTRY])
+        meta.stop()
+        async with GrpcMetaClient.open(meta_section(address, meta.address)) as client:
+            with pytest.raises(MetaUnavailableError, match="PERMISSION_DENIED"):
+                await client.save([ENTRY])
 
 
 async def test_an_adapter_lives_on_beside_a_meta_service_that_talks_nonsense(directory: Path) -> None:
