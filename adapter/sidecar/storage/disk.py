@@ -6,6 +6,8 @@ knows nothing of records.
 
 import contextlib
 import errno
+import fcntl
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -141,18 +143,20 @@ class RocksDisk:
         False a store that is not there raises StorageFailedError as well: its disk may come back.
         """
         database = path / "db"
-        try:
-            refuse_later_version(path)
-            if create:
-                path.mkdir(0o700, parents=True, exist_ok=True)
-            existed = database.exists() and any(database.iterdir())
-            if not existed and not create:
-                raise StorageFailedError(f"{path}: the store is gone; is its disk mounted?")
-            watermark = Watermark.open(path / "watermark")
-        except OSError as error:
-            where = error.filename or path
-            raise StorageFailedError(f"{where}: {error.strerror}: it must be writable by this user") from error
-        with contextlib.ExitStack() as undo:
+        with contextlib.ExitStack() as opening, contextlib.ExitStack() as undo:
+            try:
+                refuse_later_version(path)
+                if create:
+                    path.mkdir(0o700, parents=True, exist_ok=True)
+                if path.exists():
+                    opening.enter_context(_one_at_a_time(path))
+                existed = database.exists() and any(database.iterdir())
+                if not existed and not create:
+                    raise StorageFailedError(f"{path}: the store is gone; is its disk mounted?")
+                watermark = Watermark.open(path / "watermark")
+            except OSError as error:
+                where = error.filename or path
+                raise StorageFailedError(f"{where}: {error.strerror}: it must be writable by this user") from error
             undo.callback(watermark.close)
             if not existed and watermark.value:
                 # Refused before RocksDB could make an empty database here, which the next start would take for the store.
@@ -277,6 +281,21 @@ class RocksDisk:
         """Close the watermark and RocksDB, without a sync."""
         self._watermark.close()
         self._opened.close()
+
+
+@contextlib.contextmanager
+def _one_at_a_time(path: Path) -> Iterator[None]:
+    """Wait until no other process opens the store at `path`: two that make it at once would take each other's files for damage.
+
+    Behind that RocksDB's own lock decides. Where directories cannot be locked, as on NFS, it does so alone.
+    """
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
 
 
 def refuse_later_version(path: Path) -> None:
