@@ -56,7 +56,9 @@ class OffsetsDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Create a reader. Raises ConfigError for invalid options."""
         if schema.names != RECORDS.names:
-            raise ConfigError(f"{FORMAT}: has its own columns; read without .schema(), then select what you need")
+            raise ConfigError(
+                f"{FORMAT}: has its own columns; read without .schema(), CREATE TABLE without columns, then select what you need"
+            )
         stored = _of_table(schema, ReadOptions)
         if any(name in self.options for name in _WHENCE):
             stored = {name: value for name, value in stored.items() if name not in _WHENCE}

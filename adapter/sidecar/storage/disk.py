@@ -155,8 +155,7 @@ class RocksDisk:
                     raise StorageFailedError(f"{path}: the store is gone; is its disk mounted?")
                 watermark = Watermark.open(path / "watermark")
             except OSError as error:
-                where = error.filename or path
-                raise StorageFailedError(f"{where}: {error.strerror}: it must be writable by this user") from error
+                raise rocks.unusable(error, path) from error
             undo.callback(watermark.close)
             if not existed and watermark.value:
                 # Refused before RocksDB could make an empty database here, which the next start would take for the store.
@@ -279,8 +278,10 @@ class RocksDisk:
 
     def close(self) -> None:
         """Close the watermark and RocksDB, without a sync."""
-        self._watermark.close()
-        self._opened.close()
+        try:
+            self._watermark.close()
+        finally:
+            self._opened.close()
 
 
 @contextlib.contextmanager

@@ -396,7 +396,7 @@ class LocalStore:
             log.error("store.close", error=str(error))
         try:
             self._disk.close()
-        except AdapterError as error:
+        except (AdapterError, OSError) as error:
             log.error("store.close", error=str(error))
 
     def _verify(self) -> None:
