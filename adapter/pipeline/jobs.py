@@ -172,7 +172,7 @@ def _stopped_after(spark: "SparkSession") -> Iterator[None]:
 
 @contextmanager
 def _py4j_quiet() -> Iterator[None]:
-    """Leave out py4j's traces of calls that were interrupted or failed: it logs them, mostly by the root logger, and raises too."""
+    """Leave out py4j's traces of interrupted and failed calls: it logs them, mostly by the root logger, and raises as well."""
 
     def is_not_py4j(record: logging.LogRecord) -> bool:
         return f"{os.sep}py4j{os.sep}" not in record.pathname
