@@ -22,7 +22,7 @@ from rich.console import Console
 
 from adapter.errors import AdapterError, ConfigError
 from adapter.pipeline.config import JobConfig
-from adapter.pipeline.places import Place
+from adapter.pipeline.places import Place, unusable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession  # may not be installed
@@ -46,6 +46,9 @@ PLAIN_MODULES: Mapping[str, str] = {"report": "report.job"}
 
 # The work of these is done in Python, and soon over; `lag` runs on, and `reconcile` joins in Java.
 SHORT = {"import", "export"}
+
+# These call the Meta Service.
+CALLING = {"reconcile", "import", "export"}
 
 _LOG_LEVEL = "spark.log.level"
 
@@ -102,6 +105,7 @@ def run_plain_job(name: str, config: JobConfig, switches: Switches) -> int:
 
 
 def _run_plain_job(name: str, config: JobConfig, switches: Switches) -> int:
+    check_files(name, config)
     module = cast("PlainJob", spark_part(f"adapter.pipeline.{PLAIN_MODULES[name]}"))
     with _told(name, config, switches):
         try:
@@ -125,6 +129,7 @@ def run_job(name: str, config: JobConfig, switches: Switches, master: str | None
 
 def _run_job(name: str, config: JobConfig, switches: Switches, master: str | None, conf: Mapping[str, str]) -> int:
     refuse_connect(master or conf.get("spark.remote") or os.environ.get("SPARK_REMOTE", ""))
+    check_files(name, config)
     module = cast("Job", spark_part(f"adapter.pipeline.{MODULES[name]}"))
     session = spark_part("adapter.pipeline.session")
     quiet = {} if switches.console.is_terminal else {"spark.ui.showConsoleProgress": "false"}
@@ -209,6 +214,25 @@ def _places(name: str, config: JobConfig) -> tuple[dict[str, Place], dict[str, P
             where = f"[{name}] {field_name}" + (f"[{number}]" if len(places) > 1 else "")
             (writes if field_name == "output" else reads)[where] = place
     return reads, writes
+
+
+def check_files(name: str, config: JobConfig) -> None:
+    """Check the directory that a job writes, and the TLS files by which it calls. Raises ConfigError with the setting's name."""
+    for field_name, place in _places(name, config)[1].items():
+        try:
+            is_file = not place.is_remote and place.path.is_file()
+        except OSError as error:  # as of a directory above it that this user may not search
+            raise unusable(place, field_name, error) from error
+        if is_file:
+            raise ConfigError(f"{field_name} = {str(place)!r}: is a file; name a directory")
+    if name not in CALLING:
+        return
+    for tls_name, path in config.meta.tls or ():
+        try:
+            if path:
+                path.open("rb").close()
+        except OSError as error:
+            raise ConfigError(f"meta.tls.{tls_name} = {str(path)!r}: {error.strerror}") from error
 
 
 def refuse_connect(master: str) -> None:

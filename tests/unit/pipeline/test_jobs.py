@@ -1,19 +1,22 @@
-"""How a job is run, without Spark: what a Ctrl-C does."""
+"""How a job is run, without Spark: what is checked before, and what a Ctrl-C does."""
 
 import logging
 import signal
 import warnings
 from collections.abc import Callable, Iterator
 from io import StringIO
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from adapter.errors import ConfigError
 from adapter.pipeline import jobs
 from adapter.pipeline.config import JobConfig
 from adapter.pipeline.jobs import INTERRUPTED, Switches, run_job, run_plain_job
+from adapter.runtime.config import parse
 
 
 class Session:
@@ -84,3 +87,31 @@ def test_ctrl_c_ends_a_job_without_spark(monkeypatch: pytest.MonkeyPatch) -> Non
     replaced(monkeypatch, interrupt, interrupt)
     assert run_plain_job("report", JobConfig(), Switches(console=Console(file=said))) == INTERRUPTED
     assert said.getvalue() == "interrupted: run it again\n"
+
+
+@pytest.mark.parametrize("name", ["lag", "reconcile", "import", "export", "report"])
+def test_a_file_as_output_is_told_before_spark_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    """By the name of the setting."""
+    (tmp_path / "x").touch()
+    replaced(monkeypatch, interrupt, interrupt)
+    config = parse({name: {"output": str(tmp_path / "x")}}, JobConfig, source="job.toml")
+    with pytest.raises(ConfigError, match=rf"^\[{name}\] output = '{tmp_path}/x': is a file; name a directory$"):
+        run(name, config)
+
+
+def test_tls_files_are_looked_at_before_spark_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """If the job calls the Meta Service."""
+    (tmp_path / "c").touch()
+    replaced(monkeypatch, interrupt, interrupt)
+    tls = {"ca": str(tmp_path / "c"), "cert": str(tmp_path / "c"), "key": str(tmp_path / "nope")}
+    config = parse({"meta": {"tls": tls}}, JobConfig, source="job.toml")
+    for name in ("reconcile", "import", "export"):
+        with pytest.raises(ConfigError, match=rf"^meta\.tls\.key = '{tmp_path}/nope': No such file or directory$"):
+            run(name, config)
+    assert run("lag", config) == run("report", config) == INTERRUPTED
+
+
+def run(name: str, config: JobConfig) -> int:
+    """Run a job of either kind."""
+    switches = Switches(console=Console(file=StringIO()))
+    return run_plain_job(name, config, switches) if name in jobs.PLAIN_MODULES else run_job(name, config, switches, None, {})
