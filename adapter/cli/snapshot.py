@@ -33,7 +33,7 @@ Reply = offsets_pb.SnapshotOffsetsReply
     "--output",
     required=True,
     metavar="FILE|DIRECTORY",
-    help="The Parquet file to write, or a directory that gets BROKER-TIME.parquet.",
+    help="The Parquet file to write, or a directory that gets BROKER-TIME.parquet; one with a / at its end is made.",
 )
 @options.target
 @options.as_json
@@ -85,8 +85,20 @@ async def _next(replies: AsyncIterator[Reply], target: Target) -> Reply | None:
 
 
 def _path(output: str, head: Reply.Head) -> Path:
+    """The file to write. A trailing slash names a directory, which is made. Raises InvalidInputError if it cannot be made."""
     path = Path(output)
+    if output.endswith("/"):
+        _make(path, output)
     return path / f"{quote(head.broker, safe='')}-{head.taken_at_ms}.parquet" if path.is_dir() else path
+
+
+def _make(path: Path, output: str) -> None:
+    if path.exists() and not path.is_dir():
+        raise InvalidInputError(f"--output {output}: is a file, and the slash at its end means a directory")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInputError(f"--output {output}: cannot be made: {error.strerror}") from error
 
 
 def _tell(path: Path, file: "SnapshotFile", head: Reply.Head, *, as_json: bool) -> None:

@@ -17,6 +17,9 @@ except ModuleNotFoundError as error:  # spark-submit runs `python3` unless it is
     python = next((str(path) for path in here if path.exists()), "the Python in which offset-adapter is installed")
     sys.stderr.write(f"error: {sys.executable} has no module {error.name}: set PYSPARK_PYTHON to {python}\n")
     sys.exit(2)
+except KeyboardInterrupt:
+    sys.stderr.write("interrupted\n")
+    sys.exit(130)
 
 if __name__ == "__main__":
     main()

@@ -92,7 +92,7 @@ def cli() -> None:
     """Jobs over the offsets of a whole fleet, on Spark.
 
     Exit codes: 0 done; 1 done, but not everything is as requested; 2 an error: nothing counts as done that was not
-    reported as done; 3 done, but some rows are unreadable, see the table `rejects`.
+    reported as done; 3 done, but some rows are unreadable, see the table `rejects`; 130 interrupted by Ctrl-C.
 
     On a cluster: spark-submit [OPTIONS] $(offset-adapter-spark --where) JOB [OPTIONS]
     """

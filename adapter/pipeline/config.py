@@ -77,6 +77,12 @@ def _place(value: object) -> object:
     return places.Place.of(value)
 
 
+def _openable(place: places.Place) -> places.Place:
+    if place.scheme not in places.SCHEMES:
+        raise ValueError(f"{place}: no such URL can be opened; name a path, or a URL of s3, s3a, gs or hdfs")
+    return place
+
+
 def _console_url(text: str) -> str:
     parts = urlsplit(text)
     if text and (parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment or parts.username):
@@ -84,8 +90,9 @@ def _console_url(text: str) -> str:
     return text.rstrip("/")
 
 
-# A local path, on a cluster one that every machine shares, or a URL.
-Place = Annotated[places.Place, BeforeValidator(_place)]
+# A local path, on a cluster one that every machine shares, or a URL. Others than we open those of AnyPlace.
+AnyPlace = Annotated[places.Place, BeforeValidator(_place)]
+Place = Annotated[AnyPlace, AfterValidator(_openable)]
 Places = Annotated[tuple[Place, ...], Strict(strict=False), AfterValidator(_some)]
 
 ConsoleUrl = Annotated[str, AfterValidator(_console_url)]
@@ -115,7 +122,7 @@ class MetaSection(Section):
 class HistorySection(Section):
     """Where the job `lag` keeps a history: a directory or URL of Delta tables, and for how many days of the journals' time."""
 
-    delta: Place | None = None
+    delta: AnyPlace | None = None
     keep_days: int = Field(default=365, ge=1, le=36_500)
 
 
@@ -125,7 +132,7 @@ class LagSection(Section):
     journals: Places = (places.Place.of("data/journal"),)
     output: Place = places.Place.of("data/lag")
     # None: a directory below the output.
-    checkpoint: Place | None = None
+    checkpoint: AnyPlace | None = None
     keep_hours: int = Field(default=48, ge=1, le=876_000)
     trigger_ms: int = Field(default=10_000, ge=100, le=3_600_000)
     max_files: int = Field(default=1_000, ge=1, le=1_000_000)

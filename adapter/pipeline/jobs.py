@@ -4,20 +4,25 @@ A job is a module with `run(spark, config, switches) -> int`, a plain one, for w
 `run(config, switches) -> int`. It is imported when it is run.
 """
 
+import logging
 import os
+import signal
+import threading
 import time
+import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 import structlog
 from rich.console import Console
 
 from adapter.errors import AdapterError, ConfigError
 from adapter.pipeline.config import JobConfig
-from adapter.pipeline.places import Place
+from adapter.pipeline.places import Place, unusable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession  # may not be installed
@@ -28,6 +33,7 @@ log = structlog.get_logger(__name__)
 DONE = 0
 NOT_AS_ASKED = 1
 WITH_REJECTS = 3
+INTERRUPTED = 128 + signal.SIGINT  # as shells report it
 
 MODULES: Mapping[str, str] = {
     "lag": "lag.job",
@@ -40,6 +46,9 @@ PLAIN_MODULES: Mapping[str, str] = {"report": "report.job"}
 
 # The work of these is done in Python, and soon over; `lag` runs on, and `reconcile` joins in Java.
 SHORT = {"import", "export"}
+
+# These call the Meta Service.
+CALLING = {"reconcile", "import", "export"}
 
 _LOG_LEVEL = "spark.log.level"
 
@@ -89,6 +98,14 @@ class PlainJob(Protocol):
 
 def run_plain_job(name: str, config: JobConfig, switches: Switches) -> int:
     """Run a job that needs no Spark; returns the exit code. Raises AdapterError, also for errors of files."""
+    try:
+        return _run_plain_job(name, config, switches)
+    except KeyboardInterrupt:
+        return _interrupted(switches)
+
+
+def _run_plain_job(name: str, config: JobConfig, switches: Switches) -> int:
+    check_files(name, config)
     module = cast("PlainJob", spark_part(f"adapter.pipeline.{PLAIN_MODULES[name]}"))
     with _told(name, config, switches):
         try:
@@ -99,25 +116,81 @@ def run_plain_job(name: str, config: JobConfig, switches: Switches) -> int:
 
 
 def run_job(name: str, config: JobConfig, switches: Switches, master: str | None, conf: Mapping[str, str]) -> int:
-    """Start Spark with the settings `conf`, run a job, stop Spark; returns the exit code.
+    """Start Spark with the settings `conf`, run a job, stop Spark; returns the exit code, after a Ctrl-C that of INTERRUPTED.
 
     Raises AdapterError, also for errors in workers.
     """
+    try:
+        with _py4j_quiet():
+            return _run_job(name, config, switches, master, conf)
+    except KeyboardInterrupt:
+        return _interrupted(switches)
+
+
+def _run_job(name: str, config: JobConfig, switches: Switches, master: str | None, conf: Mapping[str, str]) -> int:
     refuse_connect(master or conf.get("spark.remote") or os.environ.get("SPARK_REMOTE", ""))
+    check_files(name, config)
     module = cast("Job", spark_part(f"adapter.pipeline.{MODULES[name]}"))
     session = spark_part("adapter.pipeline.session")
     quiet = {} if switches.console.is_terminal else {"spark.ui.showConsoleProgress": "false"}
     with _told(name, config, switches), own_errors():
         with switches.step("starting Spark"):
             spark = session.spark_session(f"offset-adapter {name}", master, {**quiet, **conf}, short=name in SHORT)
-        try:
+        with _stopped_after(spark):
             if not spark.sparkContext.getConf().contains(_LOG_LEVEL):  # spark-submit's default would log every step
                 spark.sparkContext.setLogLevel("ERROR")
             reads, writes = _places(name, config)
             spark_part("adapter.pipeline.shared").check_shared(spark, reads, {} if switches.dry_run else writes)
             return module.run(spark, config, switches)
-        finally:
+
+
+def _interrupted(switches: Switches) -> int:
+    merged = "; what was merged into the Meta Service stays" if switches.apply else ""
+    switches.tell(f"interrupted: run it again{merged}")
+    return INTERRUPTED
+
+
+@contextmanager
+def _stopped_after(spark: "SparkSession") -> Iterator[None]:
+    """Stop Spark at the end. The first Ctrl-C raises KeyboardInterrupt, a second one ends the process at once.
+
+    PySpark's own handler calls Java from within the call that it interrupts, which breaks that connection with an error.
+    """
+
+    def interrupt(number: int, _: FrameType | None) -> NoReturn:
+        signal.signal(number, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        with suppress(Exception), warnings.catch_warnings(action="ignore"):  # its connection may have ended within a call
             spark.stop()
+        raise
+    except BaseException:
+        spark.stop()
+        raise
+    spark.stop()
+
+
+@contextmanager
+def _py4j_quiet() -> Iterator[None]:
+    """Leave out py4j's traces of interrupted and failed calls: it logs them, mostly by the root logger, and raises as well."""
+
+    def is_not_py4j(record: logging.LogRecord) -> bool:
+        return f"{os.sep}py4j{os.sep}" not in record.pathname
+
+    root, own = logging.getLogger(), logging.getLogger("py4j")
+    level = own.level
+    root.addFilter(is_not_py4j)
+    own.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_not_py4j)
+        own.setLevel(level)
 
 
 def _told(name: str, config: JobConfig, switches: Switches) -> AbstractContextManager[None]:
@@ -141,6 +214,25 @@ def _places(name: str, config: JobConfig) -> tuple[dict[str, Place], dict[str, P
             where = f"[{name}] {field_name}" + (f"[{number}]" if len(places) > 1 else "")
             (writes if field_name == "output" else reads)[where] = place
     return reads, writes
+
+
+def check_files(name: str, config: JobConfig) -> None:
+    """Check the directory that a job writes, and the TLS files by which it calls. Raises ConfigError with the setting's name."""
+    for field_name, place in _places(name, config)[1].items():
+        try:
+            is_file = not place.is_remote and place.path.is_file()
+        except OSError as error:  # as of a directory above it that this user may not search
+            raise unusable(place, field_name, error) from error
+        if is_file:
+            raise ConfigError(f"{field_name} = {str(place)!r}: is a file; name a directory")
+    if name not in CALLING:
+        return
+    for tls_name, path in config.meta.tls or ():
+        try:
+            if path:
+                path.open("rb").close()
+        except OSError as error:
+            raise ConfigError(f"meta.tls.{tls_name} = {str(path)!r}: {error.strerror}") from error
 
 
 def refuse_connect(master: str) -> None:

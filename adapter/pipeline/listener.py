@@ -29,6 +29,7 @@ from adapter.model.records import DEFAULT_NAMESPACE
 from adapter.pipeline.config import fields_of
 from adapter.pipeline.outbox import Commit, Outbox
 from adapter.rpc import offsets_pb
+from adapter.runtime.addresses import split_address
 from adapter.runtime.clocks import wall_ms
 
 if TYPE_CHECKING:
@@ -83,8 +84,8 @@ class OffsetCommitListener(StreamingQueryListener):
     Offsets only increase. With `rewind`, the first offsets of each run of a query, and those that go back within it, are stored
     even if larger ones stand: for queries whose checkpoint was reset.
 
-    When a query ends, its last offsets are waited for, `flush_s` seconds at most. Raises InvalidInputError for names and patterns
-    that are not valid, ConfigError for TLS files.
+    When a query ends, its last offsets are waited for, `flush_s` seconds at most. Raises InvalidInputError for an address, names
+    and patterns that are not valid, ConfigError for TLS files.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class OffsetCommitListener(StreamingQueryListener):
         flush_s: float = FLUSH_S,
         tls: "ClientTls | None" = None,
     ) -> None:
+        _check_address(address)
         self._group_fields = _checked_fields("group", group, {"query", "id"})
         if _checked_fields("shard", shard, {"topic", "partition"}) != {"topic", "partition"}:
             raise InvalidInputError(
@@ -208,6 +210,15 @@ class _Run:
 def _parsed(offset: str) -> dict[str, dict[str, int]]:
     """Kafka's topic -> partition -> offset. Spark has null or None for an offset that it does not know."""
     return {} if offset in {"null", "None"} else json.loads(offset)
+
+
+def _check_address(address: str) -> None:
+    if address.startswith("unix:"):
+        return
+    try:
+        split_address(address)
+    except ValueError as error:
+        raise InvalidInputError(f"address = {error}, and not unix:path either") from error
 
 
 def _checked_fields(name: str, pattern: str, known: set[str]) -> set[str]:

@@ -21,6 +21,8 @@ from adapter.runtime import files
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 _S3_SCHEMES = {"s3", *_SCHEMES}
 _HDFS = "hdfs"
+# The schemes that `opened` knows, as `Place.scheme` has them.
+SCHEMES = {"file", "s3", "gs", "gcs", "abfs", "abfss", "viewfs", _HDFS}
 # Schemes whose URLs name a container before the @: abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH.
 _CONTAINER_SCHEMES = {"abfs", "abfss"}
 # What may stand in the path of a URL beside letters and digits.

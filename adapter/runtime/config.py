@@ -205,7 +205,7 @@ def _problem(loc: tuple[int | str, ...], message: str, kind: str, value: object)
     name = ".".join(str(part) for part in loc) or "(top level)"
     if kind == "extra_forbidden":
         return f"{name}: is not a setting; see the commented file in config/"
-    text = message.removeprefix("Value error, ")
+    text = "is not a list: write it in [brackets]" if kind == "tuple_type" else message.removeprefix("Value error, ")
     # A URL may hold credentials.
     shown = "" if isinstance(value, (dict, BaseModel)) or "://" in repr(value) else f" (got {value!r})"
     return f"{name}: {text}{shown}"

@@ -159,3 +159,14 @@ def test_columns_are_checked_before_anything_is_sent() -> None:
         "column `lag` is not known: drop it",
         f"the columns are {', '.join(source_rows._TYPES)}",
     ]
+
+
+def test_a_column_in_another_case_is_to_be_renamed() -> None:
+    """It is not missing, and nothing to drop, unless the right one is there as well."""
+    schema = StructType().add("namespace", "string").add("GROUP", "string").add("shard", "string").add("Offset", "long")
+    with pytest.raises(
+        InvalidInputError, match=r"^column `GROUP`: rename it to `group`; column `Offset`: rename it to `offset`$"
+    ):
+        check_columns(schema)
+    with pytest.raises(InvalidInputError, match=r"^column `GROUP`: rename it to `group`; column `Offset` is not known: drop it"):
+        check_columns(schema.add("offset", "long"))

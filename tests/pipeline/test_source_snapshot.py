@@ -19,6 +19,7 @@ from adapter.model.snapshots import MANIFEST, Manifest
 from adapter.pipeline.offsets.options import ReadOptions, parse_options
 from adapter.pipeline.offsets.snapshot import FilteringSnapshotReader, RowGroups
 from adapter.pipeline.offsets.source import OffsetsDataSource
+from adapter.pipeline.places import Place
 from tests.unit.helpers import tombstone
 
 STORED = {
@@ -123,6 +124,22 @@ def test_what_is_no_whole_snapshot_is_refused(taken: Path, tmp_path: Path) -> No
         reader.partitions()
     with pytest.raises(AdapterError, match="is not seen by the machine"):
         [list(reader.read(part)) for part in parts]
+
+
+def test_a_snapshot_that_cannot_be_read_is_told_by_its_option(taken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file instead of the directory, and a storage that does not answer. The credentials in a URL are not shown."""
+    with pytest.raises(ConfigError, match=r"option snapshot: \S+ is no directory: .* `offset-adapter meta snapshot` writes$"):
+        reader_of(next(taken.glob("*.parquet"))).partitions()
+
+    def away(place: Place) -> bytes:
+        raise OSError(f"{place.url}: AWS Error NETWORK_CONNECTION")
+
+    monkeypatch.setattr(Place, "read", away)
+    options = parse_options(ReadOptions, {"snapshot": "s3://KEY:SECRET@b/s"})
+    with pytest.raises(ConfigError, match=r"^offsets: option snapshot: s3://b/s/_snapshot\.json: cannot be read: ") as raised:
+        FilteringSnapshotReader(options, OffsetsDataSource({}).schema()).partitions()
+    assert "SECRET" not in str(raised.value)
+    assert raised.value.__suppress_context__
 
 
 def test_a_snapshot_with_other_records_than_its_manifest_says_is_refused(taken: Path) -> None:

@@ -73,6 +73,24 @@ def test_a_view_is_read_and_written(spark: SparkSession, meta: BulkMeta, address
     assert spark.sql("select max(offset) from seen").first() == (9,)
 
 
+def test_a_view_with_options_of_reading_is_not_written(spark: SparkSession, meta: BulkMeta, address: str) -> None:
+    """Spark gives all options of a view to the writer, too."""
+    spark.sql(f"create temporary view seen using offsets options (endpoints '{address}', namespace 'default')")
+    with pytest.raises(PySparkException, match="namespace: is no option of writing"):
+        spark.sql("insert into seen (namespace, `group`, shard, offset) values ('default', 'g', 's3', 9)")
+    assert standing(meta) == {"s1": 5}
+
+
+def test_a_row_that_is_not_live_is_no_delete(spark: SparkSession, meta: BulkMeta, address: str) -> None:
+    """It is superseded by what stands at its offset; above it, it is as an expiry, after which a commit goes on."""
+    spark.sql(f"create temporary view seen using offsets options (endpoints '{address}')")
+    insert = "insert into seen (namespace, `group`, shard, offset, live) values ('default', 'g', 's1', :offset, :live)"
+    for offset, live, stands in ((5, False, True), (6, False, False), (6, True, True)):
+        spark.sql(insert, {"offset": offset, "live": live})
+        (found,) = meta.records.values()
+        assert (found.epoch, found.offset, found.live) == (1, offset, stands)
+
+
 def test_columns_have_comments(spark: SparkSession, meta: BulkMeta, address: str) -> None:  # noqa: ARG001
     """In both sources, every column."""
     for source, options, schema in (

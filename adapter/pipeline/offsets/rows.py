@@ -54,9 +54,13 @@ class BadRow(NamedTuple):
 def check_columns(schema: StructType, needed: Sequence[str] = NEEDED) -> None:
     """Check the columns. Raises InvalidInputError that names each one that is missing, unknown, or of a wrong type."""
     given = {field.name: field.dataType for field in schema.fields}
-    problems = [f"column `{name}` is missing{_HELP.get(name, '')}" for name in needed if name not in given]
+    meant = {name: name.lower() for name in given if name not in _TYPES and name.lower() in set(_TYPES) - set(given)}
+    missing = [name for name in needed if name not in given and name not in meant.values()]
+    problems = [f"column `{name}` is missing{_HELP.get(name, '')}" for name in missing]
     for name, kind in given.items():
-        if name not in _TYPES:
+        if name in meant:
+            problems.append(f"column `{name}`: rename it to `{meant[name]}`")
+        elif name not in _TYPES:
             problems.append(f"column `{name}` is not known: drop it; the columns are {', '.join(_TYPES)}")
         elif not isinstance(kind, _TYPES[name][1]):
             problems.append(f"column `{name}` is {kind.simpleString()}: cast it to {_TYPES[name][0]}")

@@ -100,6 +100,13 @@ class SnapshotReader(DataSourceReader):
                 f"{FORMAT}: option snapshot: {self._place} has no {MANIFEST}: it is no snapshot, or is not on this machine; "
                 "`offset-adapter meta snapshot` writes one"
             ) from error
+        except NotADirectoryError as error:
+            raise ConfigError(
+                f"{FORMAT}: option snapshot: {self._place} is no directory: a snapshot is the directory that "
+                "`offset-adapter meta snapshot` writes"
+            ) from error
+        except OSError as error:
+            raise self._unreadable(where, error) from None
         if "cluster" in self._options.model_fields_set and self._options.cluster != manifest.cluster:
             raise ConfigError(
                 f"{FORMAT}: option cluster = {self._options.cluster!r}: {self._place} is of the cluster {manifest.cluster!r}"
@@ -136,6 +143,15 @@ class SnapshotReader(DataSourceReader):
             return pq.ParquetFile(path, filesystem=system, page_checksum_verification=True)
         except pa.ArrowException as error:
             raise StoreDamagedError(f"{self._place / name}: cannot be read: {error}") from error
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise self._unreadable(self._place / name, error) from None
+
+    def _unreadable(self, file: Place, error: OSError) -> ConfigError:
+        """The error of a file, with the option's name; to be raised without its cause, in which Spark would show the URL."""
+        reason = (error.strerror or str(error)).partition("\n")[0].replace(self._place.url, str(self._place))
+        return ConfigError(f"{FORMAT}: option snapshot: {file}: cannot be read: {reason}")
 
     def _next(self, batches: Iterator[pa.RecordBatch], name: str) -> pa.RecordBatch | None:
         try:

@@ -110,6 +110,21 @@ async def test_a_snapshot_becomes_a_file_named_after_broker_and_time(out: Path, 
     assert (third["offset"], third["problem"], third["dirty"]) == (None, f"offset {U64_MAX} is over {2**63 - 1}", True)
 
 
+async def test_a_slash_at_the_end_means_a_directory(out: Path, tmp_path: Path) -> None:
+    """It is made with those above it, so that a second adapter's snapshot is a second file; a file of that name is an error."""
+    async with serving(Adapter(WHOLE), tmp_path) as target:
+        await take(target, f"{out}/new/one/", as_json=False)
+        (path,) = entries(out / "new" / "one")
+        assert path.name == "a%2Fb%201-1700000000123.parquet"
+        for place, problem in (
+            (path, "is a file, and the slash at its end means a directory"),
+            (path / "x", "cannot be made: Not"),
+        ):
+            with pytest.raises(InvalidInputError, match=f"^--output {place}/: {problem}"):
+                await take(target, f"{place}/", as_json=False)
+    assert entries(path.parent) == [path]
+
+
 async def test_a_snapshot_takes_the_place_of_a_file(out: Path, tmp_path: Path) -> None:
     """The file gets the default permissions of the user, because Spark may run as another user."""
     path = out / "x.parquet"

@@ -52,10 +52,12 @@ def test_job_toml_gives_each_number_its_bounds() -> None:
     [
         ("[imports]", "imports: is not a setting; see the commented file in config/"),
         ("[lag]\njournals = []", "lag.journals: is empty; name at least one (got [])"),
-        ("[lag]\njournals = 'data'", "lag.journals: "),
+        ("[lag]\njournals = 'data'", "lag.journals: is not a list: write it in [brackets] (got 'data')"),
         ("[lag]\njournals = ['']", "lag.journals.0: is empty; name a path or a URL"),
         ("[lag]\noutput = ''", "lag.output: is empty; name a path or a URL"),
         ("[lag]\noutput = 's3a://b/lag'", "lag: output is a URL: give checkpoint as well"),
+        ("[lag]\noutput = 'ftp://u:SECRET@h/p'", "lag.output: ftp://h/p: no such URL can be opened; name a path, or a URL of s3"),
+        ("[lag]\njournals = ['http://h/p']", "lag.journals.0: http://h/p: no such URL can be opened"),
         ("[lag]\ncheckpoint = 's3a://K:S@b/c'", "lag: checkpoint: s3a://b/c has credentials, which Spark would show"),
         ("[report]\noutput = 7", "report.output: "),
         ("[lag]\nminimum_points = 11", "lag: minimum_points = 11 is more than window_points = 10"),

@@ -332,12 +332,13 @@ def test_sources_other_than_kafka_are_left_alone_and_unknown_offsets_too() -> No
         ({"shard": "{topic}"}, r"needs \{topic\} and \{partition\}"),
         ({"shard": "{topic}/{partition:d}"}, "a field is only its name in braces"),
         ({"namespace": ""}, "namespace is empty"),
+        ({"address": "foo"}, "^address = 'foo' is not host:port with a port from 0 to 65535, and not unix:path either$"),
     ],
 )
 def test_settings_are_checked_at_once(settings: dict[str, str], said: str) -> None:
-    """Names and patterns by the listener, no thread is left."""
+    """Address, names and patterns by the listener, no thread is left."""
     with pytest.raises(InvalidInputError, match=said):
-        OffsetCommitListener("127.0.0.1:1", **settings)  # type: ignore[arg-type]
+        OffsetCommitListener(**{"address": "127.0.0.1:1", **settings})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="/not/there"):
         OffsetCommitListener("127.0.0.1:1", tls=ClientTls(ca=Path("/not/there")))
     assert "offset-listener" not in {thread.name for thread in threading.enumerate()}

@@ -257,5 +257,17 @@ def test_tables_that_cannot_be_read_are_an_error_of_one_line(tables: Path, tmp_p
     shutil.copytree(tables, copied)
     shutil.rmtree(copied / "shards")
     config = JobConfig(report=ReportSection(tables=Place.of(copied), output=Place.of(tmp_path / "out")))
-    with pytest.raises(JobError, match=r"shards/batch=8"):
+    with pytest.raises(JobError, match=r"^\[report\] tables = '.*/lag': .*shards/batch=8"):
+        run_plain_job("report", config, Switches())
+
+
+def test_a_storage_that_does_not_answer_is_told_by_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the storage says does not tell which one it is; credentials are not shown."""
+
+    def away(_: Place) -> bool:
+        raise OSError("When getting information for key 'lag' in bucket 'b': AWS Error NETWORK_CONNECTION")
+
+    monkeypatch.setattr(Place, "is_directory", away)
+    config = JobConfig(report=ReportSection(tables=Place.of("s3://KEY:SECRET@b/lag")))
+    with pytest.raises(JobError, match=r"^\[report\] tables = 's3://b/lag': When getting information for key 'lag'"):
         run_plain_job("report", config, Switches())
