@@ -261,6 +261,12 @@ REFUSED = (
             "if False:",
         ),
     ),
+    Bug(
+        "Where one of several endpoints of the Meta Service let nobody in, nothing was saved",
+        "417b694a",
+        "tests/integration/test_meta_client_faults.py::test_another_endpoint_is_tried_where_one_lets_nobody_in",
+        found_by="a review",
+    ),
 )
 HELD_UP = (
     Bug(
@@ -362,6 +368,42 @@ HELD_UP = (
         "97b8ed9",
         "tests/pipeline/test_lag_lock.py::test_behind_a_url_a_lease_that_is_half_written_is_read_again",
         found_by="`make mutants`",
+    ),
+    Bug(
+        "A commit of many new groups asked for one after the other, for longer than its consumer waits",
+        "a234bdb4",
+        f"{UNIT}/sidecar/engine/test_reads.py::test_a_commit_of_many_new_groups_asks_for_them_together",
+        found_by="a review",
+    ),
+    Bug(
+        "A process that was ending removed the Unix socket of the next one",
+        "a234bdb4",
+        "tests/integration/test_listen.py::test_the_socket_of_the_next_process_is_left_alone",
+        found_by="a review",
+    ),
+    Bug(
+        "A store that failed while a thread read it ended the process",
+        "a234bdb4",
+        "tests/integration/test_early_commits.py::test_a_failed_store_is_opened_again_when_its_last_reads_have_ended",
+        found_by="a review",
+    ),
+    Bug(
+        "A log that RocksDB removed while the room on a full disk was counted ended the process",
+        "a234bdb4",
+        f"{UNIT}/sidecar/storage/test_store.py::test_a_file_that_is_removed_while_the_room_is_counted_is_no_error",
+        found_by="a review",
+    ),
+    Bug(
+        "Groups that had come and gone filled the memory",
+        "a234bdb4",
+        f"{UNIT}/sidecar/storage/test_record_cache.py::test_nothing_is_kept_of_a_group_whose_records_are_gone",
+        found_by="a review",
+    ),
+    Bug(
+        "Groups that readers had named filled the memory",
+        "a234bdb4",
+        f"{UNIT}/sidecar/engine/test_reads.py::test_groups_that_readers_name_do_not_fill_the_memory",
+        found_by="a review",
     ),
 )
 OPEN = (
@@ -491,6 +533,18 @@ WRONG = (
         "6aa4ff4",
         f"{UNIT}/sidecar/test_large_requests.py::test_a_commit_is_the_same_in_slices",
         found_by="fuzzing by mutations",
+    ),
+    Bug(
+        "Of two first starts on one store the second advised a repair",
+        "e50506c3",
+        f"{UNIT}/sidecar/storage/test_store.py::test_of_two_first_opens_at_once_one_is_told_that_the_store_is_in_use",
+        found_by="a review",
+    ),
+    Bug(
+        "A snapshot into a directory that was not there yet became a file, which the next one replaced",
+        "36a642c4",
+        f"{UNIT}/cli/test_snapshot.py",
+        found_by="a review",
     ),
 )
 BY_SEVERITY = {

@@ -276,19 +276,18 @@ MUTANTS = (
     Mutant(
         "put-back-overwrites-newer",
         "sidecar/engine/dirty.py",
-        "                self._pending.add(group, {**held, **self._pending.groups.get(group, {})}, part.since)\n",
-        "                self._pending.add(group, {**self._pending.groups.get(group, {}), **held}, part.since)\n",
+        "            older.update(newer)\n            self.groups[group] = older\n",
+        "            newer.update(older)\n            self.groups[group] = newer\n",
         "after a failed flush the old value is sent again instead of the newer one, which counts as flushed",
         ("unit/sidecar/engine/test_dirty.py::test_what_was_not_sent_goes_under_a_newer_commit_with_its_older_time",),
     ),
     Mutant(
         "put-back-of-many-overwrites-newer",
         "sidecar/engine/dirty.py",
-        "        for group, held in newer.groups.items():\n            part.add(group, held, newer.since)\n",
-        "        for group, held in newer.groups.items():\n"
-        "            part.add(group, {**held, **part.groups.get(group, {})}, newer.since)\n",
-        "after a failed flush of many keys the old values are sent again instead of the newer ones, which count as flushed",
-        ("unit/sidecar/engine/test_dirty.py::test_what_little_came_in_during_a_flush_of_many_stays_above_what_was_not_sent",),
+        "                newer.setdefault(shard, held)\n",
+        "                newer[shard] = held\n",
+        "after a failed flush beside many commits the old values are sent again, and the newer ones count as flushed",
+        ("unit/sidecar/engine/test_dirty.py::test_much_came_in_during_a_flush_of_little",),
     ),
     Mutant(
         "acknowledged-together-with-what-was-refused",

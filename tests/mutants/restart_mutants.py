@@ -60,10 +60,18 @@ RESTART_MUTANTS = (
     Mutant(
         "a-socket-of-the-service-manager-is-unlinked",
         "runtime/listener.py",
-        "        if unix_path and not handed.unix and f",
-        "        if unix_path and f",
+        "        if unix_path and own and own == _file_at(unix_path):\n",
+        "        if unix_path:\n",
         "nobody can connect to the Unix socket after the first restart",
         (BETWEEN,),
+    ),
+    Mutant(
+        "the-socket-of-the-next-process-is-unlinked",
+        "runtime/listener.py",
+        "        if unix_path and own and own == _file_at(unix_path):\n",
+        "        if unix_path and own:\n",
+        "the next process serves, and nobody can connect to its Unix socket",
+        ("integration/test_listen.py::test_the_socket_of_the_next_process_is_left_alone",),
     ),
     Mutant(
         "waiting-clients-are-accepted-at-once",
