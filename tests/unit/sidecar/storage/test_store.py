@@ -2,11 +2,11 @@
 
 import asyncio
 import shutil
-from concurrent.futures import ThreadPoolExecutor
+import subprocess
+import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from threading import Barrier
 
 import anyio
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rocksdict import Rdict
 
-from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError, StoreLockedError
+from adapter.errors import DiskFullError, StorageFailedError, StoreDamagedError, StoreLockedError
 from adapter.model.codec import encode_key, encode_record, group_prefix
 from adapter.model.records import GroupKey, Member, OffsetKey, OffsetRecord
 from adapter.runtime import rocks
@@ -189,24 +189,36 @@ def test_a_file_that_is_removed_while_the_room_is_counted_is_no_error(tmp_path: 
     store.close()
 
 
+SLOW_FIRST_OPEN = """
+import sys, time
+from pathlib import Path
+from adapter.errors import AdapterError
+from adapter.runtime import rocks
+from adapter.sidecar.storage.store import LocalStore
+
+def slowly(path, families, new=rocks.new):
+    made = new(path, families)
+    time.sleep(1)
+    return made
+
+rocks.new = slowly
+try:
+    store = LocalStore.open(Path(sys.argv[1]), "interval")
+except AdapterError as error:
+    sys.exit(type(error).__name__)
+sys.stderr.write("opened\\n")
+sys.stdin.read()
+"""
+
+
 def test_of_two_first_opens_at_once_one_is_told_that_the_store_is_in_use(tmp_path: Path) -> None:
-    """Neither takes the half-made files of the other for damage."""
-    with ThreadPoolExecutor(2) as threads:
-        for number in range(10):
-            both = Barrier(2)
-
-            def first(path: Path, both: Barrier = both) -> LocalStore | AdapterError:
-                both.wait()
-                try:
-                    return opened(path)
-                except AdapterError as refused:
-                    return refused
-
-            found = list(threads.map(first, [tmp_path / str(number)] * 2))
-            (store,) = [one for one in found if isinstance(one, LocalStore)]
-            (error,) = [one for one in found if isinstance(one, AdapterError)]
-            assert isinstance(error, StoreLockedError), error
-            store.close()
+    """Neither process takes the half-made files of the other for damage."""
+    command = [sys.executable, "-c", SLOW_FIRST_OPEN, str(tmp_path / "store")]
+    both = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [process.stderr.readline() for process in both if process.stderr]
+    for process in both:
+        process.communicate()
+    assert sorted(told) == ["StoreLockedError\n", "opened\n"]
 
 
 def test_a_watermark_ahead_of_the_store_is_a_loss(tmp_path: Path) -> None:
