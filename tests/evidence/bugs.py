@@ -403,6 +403,9 @@ HELD_UP = (
         "Groups that readers had named filled the memory",
         "a234bdb4",
         f"{UNIT}/sidecar/engine/test_reads.py::test_groups_that_readers_name_do_not_fill_the_memory",
+        planted=Planted(
+            "adapter/sidecar/engine/commit_rules.py", "if len(self.groups) + len(groups) > MAX_LOADED:", "if not MAX_LOADED:"
+        ),
         found_by="a review",
     ),
 )
@@ -538,6 +541,7 @@ WRONG = (
         "Of two first starts on one store the second advised a repair",
         "e50506c3",
         f"{UNIT}/sidecar/storage/test_store.py::test_of_two_first_opens_at_once_one_is_told_that_the_store_is_in_use",
+        "d3234ca3",
         found_by="a review",
     ),
     Bug(
