@@ -97,7 +97,10 @@ async def test_killed_processes_lose_nothing(tmp_path: Path) -> None:
         for process in metas:
             await run_sync(process.wait_ready)
         async with saving(Savers(metas, "moving")) as savers:
-            assert await _struck(section, config, signal.SIGKILL, lambda layout: bool(layout.moving_from)) == -signal.SIGKILL
+            assert await _struck(section, config, signal.SIGKILL, lambda layout: bool(layout.moving_from)) in {
+                -signal.SIGKILL,
+                0,
+            }  # 0: done before, on a busy machine
             metas[0].kill()
             await savers.acknowledged_more()
             assert await _struck(section, config, signal.SIGINT, lambda layout: bool(layout.leftovers_in)) in {
