@@ -52,16 +52,21 @@ def _compare_ways(body: bytes) -> None:
     except BrokerError:
         return
     if plain is not None:
-        assert _rows(plain) == _rows(found)
+        # Of a member with a queue that is none the bridge takes nothing, and says so; the importer leaves out that queue alone.
+        told = {key for key, text in plain.items() if _changes({key: text}).rejects}
+        assert _rows(plain) == _rows({key: text for key, text in found.items() if key not in told})
 
 
 def _rows(members: Mapping[bytes, bytes]) -> Offsets:
-    """The offsets of members, without what is told as a reject: the importer leaves it out of them."""
+    return _by_key(_changes(members).changed)
+
+
+def _changes(members: Mapping[bytes, bytes]) -> TableChanges:
     empty = OffsetTable(Naming())
     changes = TableChanges([], [], [])
     for key, text in members.items():
         empty._compare(key, b"", text, changes)
-    return _by_key(changes.changed)
+    return changes
 
 
 def _by_key(rows: Iterable[OffsetRow]) -> Offsets:
