@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 import structlog
 
-from adapter.errors import MetaUnavailableError, TimedOutError
+from adapter.errors import AdapterError, MetaUnavailableError, TimedOutError
 from adapter.meta.errors import DeniedError, NotLeaderError, translated
 from adapter.meta.store_marks import ServerReports
 from adapter.model.records import StoreMark, StoreStart
@@ -130,9 +130,7 @@ class Endpoints:
         MetaUnavailableError, or its subclasses TimedOutError (one took too long) and OtherKindError (the answering server is of
         the other kind); RefusedError (DeniedError if no endpoint lets the caller in).
         """
-        problems = []
-        denied: list[DeniedError] = []
-        timed_out = False
+        problems: list[AdapterError] = []
         overloaded: dict[str, float] = {}
         left = deque(dict.fromkeys([*([first] if first else []), *self._order()]))
         tried: set[str] = set()
@@ -144,12 +142,10 @@ class Endpoints:
             except OtherKindError:
                 raise
             except DeniedError as error:
-                problems.append(str(error))
-                denied.append(error)
+                problems.append(error)
                 continue
             except MetaUnavailableError as error:
-                problems.append(str(error))
-                timed_out = timed_out or isinstance(error, TimedOutError)
+                problems.append(error)
                 if error.retry_after_s:
                     overloaded[name] = error.retry_after_s
                 leader = error.leader if isinstance(error, NotLeaderError) else ""
@@ -159,12 +155,13 @@ class Endpoints:
             if not first or first != name:
                 self.current = name
             return answer
-        if denied and len(denied) == len(problems):
-            raise denied[0]
+        if all(isinstance(problem, DeniedError) for problem in problems):
+            raise problems[0]
         self.available = bool(overloaded)
         self.current = next(iter(overloaded), self.current)
+        timed_out = any(isinstance(problem, TimedOutError) for problem in problems)
         error_type = TimedOutError if timed_out else MetaUnavailableError
-        raise error_type("; ".join(problems), retry_after_s=min(overloaded.values(), default=0.0))
+        raise error_type("; ".join(map(str, problems)), retry_after_s=min(overloaded.values(), default=0.0))
 
     async def call_at(
         self, name: str, call: "Callable[[Stub], Awaitable[R]]", *, timeout_s: float, epochs: bool | None = None

