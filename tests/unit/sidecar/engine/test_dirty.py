@@ -115,11 +115,12 @@ def test_much_came_in_during_a_flush_of_little(first: bool) -> None:
     assert dirty.take() == {G: {"b": held(2, 2), **came}, GroupKey("default", "h"): {"c": held(3, 11)}}
 
 
-def test_no_refused_key_is_below_what_is_told_of_them() -> None:
+@pytest.mark.parametrize("refused", ["bc", "cb"])
+def test_no_refused_key_is_below_what_is_told_of_them(refused: str) -> None:
     """Also when the lowest was sent again meanwhile; without any there is nothing to tell."""
     dirty = dirty_with("a", "b", "c")
     assert dirty.lowest_refused_seq() is None
-    flush(dirty, acknowledged="a", refused="cb")
+    flush(dirty, acknowledged="a", refused=refused)
     assert dirty.lowest_refused_seq() == 2
     dirty.discard(key("b"))
     assert (dirty.lowest_refused_seq() or 0) <= 3
