@@ -9,6 +9,7 @@ import errno
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, Self, TypeVar, cast
@@ -17,7 +18,7 @@ import anyio
 import anyio.to_thread
 from rocksdict import Rdict, WriteBatch
 
-from adapter.errors import StorageFailedError, StoreDamagedError
+from adapter.errors import StorageFailedError, StoreDamagedError, StoreLockedError
 from adapter.runtime import format_mark, rocks
 from adapter.runtime.format_mark import ADAPTER_STORE
 from adapter.runtime.watermark import Watermark
@@ -27,6 +28,7 @@ from adapter.sidecar.storage import boot_marker
 R = TypeVar("R")
 
 FORMAT = b"\0format"  # the key of the mark within the database: the same as in the file, in case that this gets lost
+OPENING_S, LOCK_AGAIN_S = 30.0, 0.02
 REOPEN_SPARE_BYTES = 2**20  # beyond the replay: manifest, options, a new WAL
 # Errors that do not show whether a file is there.
 _NO_ROOM_TO_LOOK = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
@@ -288,15 +290,30 @@ class RocksDisk:
 def _one_at_a_time(path: Path) -> Iterator[None]:
     """Wait until no other process opens the store at `path`: two that make it at once would take each other's files for damage.
 
-    Behind that RocksDB's own lock decides. Where directories cannot be locked, as on NFS, it does so alone.
+    Behind that RocksDB's own lock decides. Where directories cannot be locked, as on NFS, it does so alone. Raises
+    StoreLockedError after OPENING_S.
     """
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(directory, fcntl.LOCK_EX)
+        until = time.monotonic() + OPENING_S
+        while not _locked(directory):
+            if time.monotonic() >= until:
+                raise StoreLockedError(f"{path}: another process has been opening this store for {OPENING_S:g} s: stop it")
+            time.sleep(LOCK_AGAIN_S)
         yield
     finally:
         os.close(directory)
+
+
+def _locked(directory: int) -> bool:
+    """Lock a directory; False while another process has it locked."""
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # it cannot be locked
+        return True
+    return True
 
 
 def refuse_later_version(path: Path) -> None:

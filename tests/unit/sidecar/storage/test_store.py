@@ -1,6 +1,8 @@
 """The local store: its content after a close, a crash, a loss and a failed sync."""
 
 import asyncio
+import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from adapter.model.codec import encode_key, encode_record, group_prefix
 from adapter.model.records import GroupKey, Member, OffsetKey, OffsetRecord
 from adapter.runtime import rocks
 from adapter.runtime.watermark import Loss, Watermark
+from adapter.sidecar.storage import disk
 from adapter.sidecar.storage.store import LocalStore
 from adapter.sidecar.storage.write_batch import Stored
 from adapter.testing.waiting import eventually
@@ -219,6 +222,20 @@ def test_of_two_first_opens_at_once_one_is_told_that_the_store_is_in_use(tmp_pat
     for process in both:
         process.communicate()
     assert sorted(told) == ["StoreLockedError\n", "opened\n"]
+
+
+def test_a_process_that_hangs_while_it_opens_the_store_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one says so, and changes nothing."""
+    monkeypatch.setattr(disk, "OPENING_S", 0.1)
+    hanging = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(hanging, fcntl.LOCK_EX)
+    with pytest.raises(StoreLockedError, match=r"another process has been opening this store for 0\.1 s: stop it"):
+        opened(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    os.close(hanging)
+    opened(tmp_path).close()
 
 
 def test_a_watermark_ahead_of_the_store_is_a_loss(tmp_path: Path) -> None:
