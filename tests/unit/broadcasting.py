@@ -84,6 +84,6 @@ async def world(directory: Path, meta: FakeMeta | None = None, clock: SetClock |
     clock = clock or SetClock()
     parts = (config, store, meta or FakeMeta(), AdapterMetrics(), NoBrokerLog(), Clocks(now_ms=clock.now_ms))
     async with running_core(*parts) as core:
-        core.flusher.comparison_finished()
+        await core.flusher.comparison_finished()
         core.reader.recovery_finished()
         yield World(core, clock)

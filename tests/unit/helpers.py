@@ -103,7 +103,7 @@ async def core_over(
     parts = (config, opened, meta, AdapterMetrics(), broker_log or NoBrokerLog(), clocks, journal, spans)
     async with running_core(*parts) as core:
         if tracks_all:
-            core.flusher.comparison_finished()
+            await core.flusher.comparison_finished()
         core.committer.loaded.groups.update(GroupKey("default", group) for group in knows)
         yield core
 

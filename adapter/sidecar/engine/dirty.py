@@ -5,10 +5,11 @@ keys, new commits included, are not sent until it is taken up again. A key leave
 or by `discard`, when the Meta Service is known to hold as much.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from adapter.model.records import GroupKey, Held, OffsetKey
+from adapter.runtime.slices import SLICE, others
 
 Tree = dict[GroupKey, dict[str, Held]]
 
@@ -197,6 +198,23 @@ class DirtyKeys:
         """A copy of the dirty keys."""
         return {key for part in self._parts() for key in part}
 
+    async def in_slices(self) -> AsyncIterator[list[OffsetKey]]:
+        """The keys that are dirty now, in slices with other work of the event loop between them.
+
+        Some may be clean when they are yielded. Those that became dirty meanwhile may be missing.
+        """
+        found: list[OffsetKey] = []
+        for group in self._groups():
+            # At once, since keys move between the parts while others run.
+            for shards in [list(shards) for shards in self.of(group)]:
+                for at in range(0, len(shards), SLICE):
+                    found += [OffsetKey(*group, shard) for shard in shards[at : at + SLICE]]
+                    if len(found) >= SLICE:
+                        yield found
+                        found = []
+                        await others()
+        yield found
+
     def __contains__(self, key: OffsetKey) -> bool:
         """True if the Meta Service has not acknowledged the newest local value."""
         return key in self._pending or key in self._in_flight or key in self._refused or key in self._set_aside
@@ -221,7 +239,7 @@ class DirtyKeys:
     @property
     def groups(self) -> int:
         """The number of groups with a dirty key. Thread-safe."""
-        return len(set().union(*(list(part.groups) for part in self._parts() if part.groups)))
+        return len(self._groups())
 
     @property
     def pending(self) -> int:
@@ -254,6 +272,9 @@ class DirtyKeys:
         It stays where it is while the lowest one is acknowledged: to find the next one would take a look at all.
         """
         return self._lowest_refused if self._refused else None
+
+    def _groups(self) -> set[GroupKey]:
+        return set[GroupKey]().union(*(list(part.groups) for part in self._parts() if part.groups))
 
     def _parts(self) -> tuple[_Part, ...]:
         return self._pending, self._in_flight, self._refused, self._set_aside

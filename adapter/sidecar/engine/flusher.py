@@ -233,9 +233,12 @@ class Flusher:
         """Note that all local keys are being compared with the Meta Service: until then, `dirty` may lack dirty keys."""
         self.tracks_all = False
 
-    def comparison_finished(self) -> None:
+    async def comparison_finished(self) -> None:
         """Note that every dirty key is known. A server without epochs may hold more of those that are dirty now."""
-        self.uncompared = self._dirty.keys()
+        uncompared: set[OffsetKey] = set()
+        async for keys in self._dirty.in_slices():
+            uncompared.update(keys)
+        self.uncompared = uncompared
         self.tracks_all = True
 
     @asynccontextmanager

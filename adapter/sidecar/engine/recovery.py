@@ -101,8 +101,8 @@ class Recovery:
         if failure:
             # Not from within `except*`: Python 3.11.2 wraps in a group what is raised there.
             raise failure
+        await self._flusher.comparison_finished()
         self.report.done = True
-        self._flusher.comparison_finished()
         log.info("recovery.done", **vars(self.report))
         return self.report
 

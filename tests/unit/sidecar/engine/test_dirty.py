@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter.model.records import GroupKey, Held, OffsetKey
+from adapter.runtime.slices import SLICE
 from adapter.sidecar.engine.dirty import DirtyKeys
 from tests.unit.helpers import key, record
 
@@ -238,6 +239,28 @@ def test_the_oldest_age_counts_from_the_first_commit_that_is_not_acknowledged() 
 def test_nothing_dirty_has_no_age() -> None:
     """The metric is then 0."""
     assert DirtyKeys().oldest_age(5.0) == 0.0
+
+
+@pytest.mark.parametrize("groups", [1, 3_000])
+async def test_a_large_copy_lets_others_work_and_has_what_they_only_move(groups: int) -> None:
+    """Of one large group, or of many: what was refused and is sent again meanwhile goes from one part to another."""
+    dirty, count = DirtyKeys(), 3_000
+    keys = [OffsetKey("default", f"g{number % groups}", f"{number}") for number in range(count)]
+    for seq, refused in enumerate(keys):
+        dirty.add(refused.group_key, {refused.shard: held(1, seq)}, 1.0)
+    dirty.take()
+    for refused in keys[::2]:
+        dirty.refuse(refused)
+    dirty.settle()
+    largest, found = 0, set[OffsetKey]()
+    async for some in dirty.in_slices():
+        dirty.retry_refused()
+        dirty.take()
+        dirty.settle()
+        largest = max(largest, len(some))
+        found |= {*some}
+    assert found == {*keys}
+    assert largest < 2 * SLICE
 
 
 STEPS = st.lists(

@@ -298,7 +298,7 @@ async def test_a_sweep_waits_for_the_comparison_and_for_the_clock(tmp_path: Path
         await core.flusher.flush_once()
         core.flusher.comparison_started()
         await core.expiry.sweep_once()
-        core.flusher.comparison_finished()
+        await core.flusher.comparison_finished()
         meta.server_reports.skew.off = True
         await core.expiry.sweep_once()
         assert meta.records[A].live

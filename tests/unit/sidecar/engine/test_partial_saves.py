@@ -103,7 +103,7 @@ async def test_the_flushed_watermark_does_not_pass_what_is_set_aside(tmp_path: P
     async with core_over(tmp_path, meta, tracks_all=False) as core:
         await core.recovery.mark_unflushed()
         assert GONE in core.dirty
-        core.flusher.comparison_finished()
+        await core.flusher.comparison_finished()
         meta.gone.clear()
         await core.flusher.flush_all()
         assert core.store.flushed_seq == core.store.seq
