@@ -7,6 +7,7 @@ A job is a module with `run(spark, config, switches) -> int`, a plain one, for w
 import logging
 import os
 import signal
+import stat
 import threading
 import time
 import warnings
@@ -129,6 +130,7 @@ def run_job(name: str, config: JobConfig, switches: Switches, master: str | None
 
 def _run_job(name: str, config: JobConfig, switches: Switches, master: str | None, conf: Mapping[str, str]) -> int:
     refuse_connect(master or conf.get("spark.remote") or os.environ.get("SPARK_REMOTE", ""))
+    check_master(master or conf.get("spark.master"))
     check_files(name, config)
     module = cast("Job", spark_part(f"adapter.pipeline.{MODULES[name]}"))
     session = spark_part("adapter.pipeline.session")
@@ -218,8 +220,14 @@ def _places(name: str, config: JobConfig) -> tuple[dict[str, Place], dict[str, P
 
 
 def check_files(name: str, config: JobConfig) -> None:
-    """Check the directory that a job writes, and the TLS files by which it calls. Raises ConfigError with the setting's name."""
-    for field_name, place in _places(name, config)[1].items():
+    """Check the journals, the directory that a job writes, and the TLS files by which it calls.
+
+    Raises ConfigError with the setting's name.
+    """
+    reads, writes = _places(name, config)
+    if name == "lag":
+        _check_journals(reads)
+    for field_name, place in writes.items():
         try:
             is_file = not place.is_remote and place.path.is_file()
         except OSError as error:  # as of a directory above it that this user may not search
@@ -234,6 +242,26 @@ def check_files(name: str, config: JobConfig) -> None:
                 path.open("rb").close()
         except OSError as error:
             raise ConfigError(f"meta.tls.{tls_name} = {str(path)!r}: {error.strerror}") from error
+
+
+def _check_journals(journals: Mapping[str, Place]) -> None:
+    """Raise ConfigError if none is there. One that comes later, beside others, is read from then on."""
+    for where, place in journals.items():
+        try:
+            if place.is_remote or stat.S_ISDIR(place.path.stat().st_mode):
+                return
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            raise unusable(place, where, error) from error
+    told = ", ".join(f"{where} = {str(place)!r}" for where, place in journals.items())
+    raise ConfigError(f"{told}: no such directory: is the path right, and its disk mounted?")
+
+
+def check_master(master: str | None) -> None:
+    """Raise ConfigError for what Spark does not take as a master."""
+    if master and master != "yarn" and not master.startswith(("local", "spark://", "k8s://")):
+        raise ConfigError(f"--master {master}: is no master: give local[4], spark://HOST:7077, k8s://HOST:PORT or yarn")
 
 
 def refuse_connect(master: str) -> None:

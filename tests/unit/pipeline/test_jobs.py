@@ -94,7 +94,8 @@ def test_a_file_as_output_is_told_before_spark_starts(monkeypatch: pytest.Monkey
     """By the name of the setting."""
     (tmp_path / "x").touch()
     replaced(monkeypatch, interrupt, interrupt)
-    config = parse({name: {"output": str(tmp_path / "x")}}, JobConfig, source="job.toml")
+    section = {"output": str(tmp_path / "x")} | ({"journals": [str(tmp_path)]} if name == "lag" else {})
+    config = parse({name: section}, JobConfig, source="job.toml")
     with pytest.raises(ConfigError, match=rf"^\[{name}\] output = '{tmp_path}/x': is a file; name a directory$"):
         run(name, config)
 
@@ -104,11 +105,43 @@ def test_tls_files_are_looked_at_before_spark_starts(monkeypatch: pytest.MonkeyP
     (tmp_path / "c").touch()
     replaced(monkeypatch, interrupt, interrupt)
     tls = {"ca": str(tmp_path / "c"), "cert": str(tmp_path / "c"), "key": str(tmp_path / "nope")}
-    config = parse({"meta": {"tls": tls}}, JobConfig, source="job.toml")
+    config = parse({"meta": {"tls": tls}, "lag": {"journals": [str(tmp_path)]}}, JobConfig, source="job.toml")
     for name in ("reconcile", "import", "export"):
         with pytest.raises(ConfigError, match=rf"^meta\.tls\.key = '{tmp_path}/nope': No such file or directory$"):
             run(name, config)
     assert run("lag", config) == run("report", config) == INTERRUPTED
+
+
+def test_journals_of_which_none_is_there_are_told_before_spark_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One is enough, and storage is asked by the job."""
+    (tmp_path / "file").touch()
+    replaced(monkeypatch, interrupt, interrupt)
+
+    def lag(*journals: str) -> int:
+        return run("lag", parse({"lag": {"journals": journals}}, JobConfig, source="job.toml"))
+
+    with pytest.raises(ConfigError, match=rf"^\[lag\] journals = '{tmp_path}/a': no such directory: is the path right"):
+        lag(f"{tmp_path}/a")
+    both = rf"^\[lag\] journals\[0\] = '{tmp_path}/file', \[lag\] journals\[1\] = '{tmp_path}/file/b': no such directory"
+    with pytest.raises(ConfigError, match=both):
+        lag(f"{tmp_path}/file", f"{tmp_path}/file/b")
+    assert lag(f"{tmp_path}/a", f"{tmp_path}") == lag(f"{tmp_path}/a", "s3://journals/a") == INTERRUPTED
+
+
+@pytest.mark.parametrize("master", ["nope", "spark:/host:7077", "yarn-client", "http://host"])
+def test_what_is_no_master_is_told_before_spark_starts(monkeypatch: pytest.MonkeyPatch, master: str) -> None:
+    """Spark itself would show a stack trace."""
+    replaced(monkeypatch, interrupt, interrupt)
+    for given, conf in ((master, {}), (None, {"spark.master": master})):
+        with pytest.raises(ConfigError, match=rf"^--master {master}: is no master"):
+            run_job("import", JobConfig(), Switches(), given, conf)
+
+
+@pytest.mark.parametrize("master", ["local", "local[4]", "spark://host:7077", "k8s://https://host:6443", "yarn", None])
+def test_every_master_of_spark_is_taken(monkeypatch: pytest.MonkeyPatch, master: str | None) -> None:
+    """And none, which is left to Spark's settings."""
+    replaced(monkeypatch, interrupt, interrupt)
+    assert run_job("import", JobConfig(), Switches(console=Console(file=StringIO())), master, {}) == INTERRUPTED
 
 
 def run(name: str, config: JobConfig) -> int:
