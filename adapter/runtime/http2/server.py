@@ -17,7 +17,7 @@ import structlog
 from adapter.runtime import descriptors
 from adapter.runtime.http2.admission import PROVEN_MESSAGES, AdmissionQueue, is_closed
 from adapter.runtime.http2.call import Call, Method, Take
-from adapter.runtime.http2.connection import Connection
+from adapter.runtime.http2.connection import STREAMS_MAX, Connection
 from adapter.runtime.http2.frames import Code
 from adapter.runtime.http2.streams import CALL, ENDED, MESSAGE, RESET, Event, Stream
 
@@ -149,7 +149,9 @@ class Http2Peer(asyncio.Protocol):
         self._start_calls()
 
     def start_soon(self, call: Call) -> None:
-        """Queue a call to be started."""
+        """Queue a call to be started. Those that have ended leave the queue once it is longer than open calls can make it."""
+        if len(self._waiting) >= 2 * STREAMS_MAX:
+            self._waiting = deque(each for each in self._waiting if each.is_open)
         self._waiting.append(call)
         self._start_calls()
 
