@@ -337,5 +337,5 @@ class _ToldCall(Call):
     def _taken(self, count: int, error: AdapterError | None) -> None:
         request, take = self._offered, self.method.take
         super()._taken(count, error)
-        if take and take.done and count and not error:
+        if take and take.done and count and not error and request is not None:  # it is None if the client has given up the call
             take.done(request, self._stream.head.metadata)
