@@ -54,6 +54,13 @@ USAGE: list[tuple[list[str], str]] = [
 ]
 
 
+def test_an_offset_of_any_length_is_refused_as_such() -> None:
+    """Python converts no more than 4,300 digits."""
+    ran = CliRunner().invoke(cli, ["offsets", "reset", "g", "--to-offset", "9" * 5_000])
+    assert isinstance(ran.exception, InvalidInputError)
+    assert str(ran.exception).endswith(f"is not a whole number from 0 to {U64_MAX}")
+
+
 @pytest.mark.parametrize(("arguments", "text"), USAGE, ids=[" ".join(arguments) for arguments, _ in USAGE])
 def test_what_cannot_be_meant_is_told_before_anybody_is_called(arguments: list[str], text: str) -> None:
     """Arguments that cannot be used are refused before any call, in one line that names them."""
