@@ -323,7 +323,13 @@ def _made_unix(path: Path, section: ServerSection) -> Iterator[None]:
         raise ListenError(f"{where}: is over {UNIX_PATH_MAX} bytes long; choose a shorter path")
     if path.exists() and not path.is_socket():
         raise ListenError(f"{where}: is a file, not a socket; choose another path or move it away")
-    if path.exists() and not _remove_stale(path):
+    try:
+        free = not path.exists() or _remove_stale(path)
+    except OSError as error:
+        raise ListenError(
+            f"{where}: may be in use by another process ({error.strerror}); choose another path, or remove it if it is not"
+        ) from error
+    if not free:
         raise ListenError(f"{where}: another process listens on it; choose another path or stop that process")
     try:
         path.parent.mkdir(0o700, parents=True, exist_ok=True)
@@ -377,11 +383,17 @@ async def _serve_unix(server: Http2Server, path: Path) -> None:
 
 
 def _remove_stale(path: Path) -> bool:
-    """Remove the socket of a killed process; return False if a process still accepts connections on it."""
+    """Remove the socket of a killed process; return False if a process still listens on it.
+
+    Raises OSError for one of which that cannot be told: of another user (EACCES), or of another kind (EPROTOTYPE).
+    """
     with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)  # noqa: FBT003 - the function has no such keyword
         try:
             probe.connect(str(path))
-        except OSError:
+        except (ConnectionRefusedError, FileNotFoundError):
             path.unlink(missing_ok=True)
             return True
+        except BlockingIOError:
+            return False  # its backlog is full
     return False
