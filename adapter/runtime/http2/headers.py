@@ -18,7 +18,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 LIST_MAX = 8_192  # bytes of a request's fields, plus 32 for each (as RFC 9113 counts); more are refused
 LIST_HARD_MAX = 65_536  # bytes; more end the connection, without being decoded
-TEXT_MAX = 1_000  # characters of a status
+TEXT_MAX = 6_000  # bytes of a status's text, as they are sent: clients refuse headers of over 8 KiB
 KNOWN_MAX = 256  # header blocks of a connection that are cached
 KNOWN_BYTES = 1_024  # bytes of fields of a block that is cached, at most
 RESIZES_MAX = 2  # dynamic table size updates in a block (RFC 7541, 4.2)
@@ -201,7 +201,7 @@ def trailers(code: int, text: str, metadata: Iterable[tuple[str, str]], *, alone
     """Encode the trailers of an answer. With `alone` they are its only block, and include its headers."""
     if not code and not alone:
         return OK
-    told = [("grpc-message", quote(text[:TEXT_MAX], safe=_READABLE, errors="replace"))] if text else []
+    told = [("grpc-message", quote(text[:TEXT_MAX], safe=_READABLE, errors="replace")[:TEXT_MAX])] if text else []
     return encoded([*(_HEADERS if alone else ()), ("grpc-status", str(code)), *told, *metadata])
 
 
