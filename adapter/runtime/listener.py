@@ -48,6 +48,11 @@ UNIX_PATH_MAX = 107  # bytes; sun_path on Linux
 OPTIONS = (
     # With it two processes could listen on one port, and each would get half of the calls.
     ("grpc.so_reuseport", 0),
+    # Notice a client that has vanished without closing its connection, as the built-in server does: its calls would stay for
+    # hours, and with them watchers and snapshots, of which there may be only some. (`keepalive_timeout_ms` alone ends no
+    # connection in grpcio 1.85.)
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     # 0: no limit. Clients send pings to measure a connection while they receive. On a busy machine some of these arrive after the
     # last byte was sent; three of them would end the connection with "Too many pings".
