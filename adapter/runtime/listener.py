@@ -31,6 +31,7 @@ from adapter.runtime.addresses import split_address
 from adapter.runtime.certificates import ServerCertificate
 from adapter.runtime.config import GrpcServerKind, ServerSection, gid_of
 from adapter.runtime.http2.call import Take
+from adapter.runtime.http2.connection import STREAMS_MAX
 from adapter.runtime.http2.server import BACKLOG, Http2Server
 from adapter.runtime.statuses import Context
 
@@ -57,6 +58,8 @@ OPTIONS = (
     # 0: no limit. Clients send pings to measure a connection while they receive. On a busy machine some of these arrive after the
     # last byte was sent; three of them would end the connection with "Too many pings".
     ("grpc.http2.max_ping_strikes", 0),
+    # Of a connection. A client waits with further calls. Without it one connection could have any number, each of some 25 KB.
+    ("grpc.max_concurrent_streams", STREAMS_MAX),
     # The receive window of a stream. gRPC's own estimate let it grow to hundreds of MiB on a busy machine, for requests that wait
     # for the Meta Service.
     ("grpc.http2.bdp_probe", 0),
