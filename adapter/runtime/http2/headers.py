@@ -4,7 +4,7 @@ The `hpack` library implements HPACK. Answers use no dynamic table, so that thei
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, cast
 from urllib.parse import quote
 
@@ -72,10 +72,12 @@ class _Table(HeaderTable):
 class HeaderReader:
     """Decodes the header blocks of one connection, in their order.
 
-    Most calls repeat a block. Such a block is decoded once, for as long as the dynamic table does not change.
+    Most calls repeat a block. Such a block is decoded once, for as long as the dynamic table does not change. `count` is called
+    with the number of fields of each block that is decoded; it raises ConnectionFailedError when they are too many.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, count: Callable[[int], None] = lambda _: None) -> None:
+        self._count = count
         self._decoder = Decoder(LIST_HARD_MAX)
         self._table = self._decoder.header_table = _Table()
         self._known: dict[bytes, Head] = {}
@@ -99,11 +101,14 @@ class HeaderReader:
         if resizes > RESIZES_MAX:
             raise ConnectionFailedError(Code.COMPRESSION_ERROR, "the table is resized too often")
         try:
-            return cast("Fields", self._decoder.decode(block, raw=True))
+            found = cast("Sequence[tuple[bytes, bytes]]", self._decoder.decode(block, raw=True))
         except OversizedHeaderListError:
             raise ConnectionFailedError(Code.ENHANCE_YOUR_CALM, f"the headers take over {LIST_HARD_MAX} bytes") from None
         except HPACKError as error:
             raise ConnectionFailedError(Code.COMPRESSION_ERROR, "a header block cannot be decoded") from error
+        else:
+            self._count(len(found))
+            return found
         finally:
             self._table.changed |= bool(resizes)
             if self._table.changed:
