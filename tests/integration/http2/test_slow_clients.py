@@ -267,12 +267,13 @@ def _calls(path: str, count: int) -> bytes:
 
 
 async def test_a_peer_that_sends_much_is_read_once_in_a_turn(times: Times, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it would be read until it has no more, and all others would wait."""
+    """Else it would be read until it has no more, and all others would wait. No read is of more than 64 KiB."""
     times({})
     reads: list[tuple[bool, bool]] = []
     receive = Http2Peer.data_received
 
     def recorded(self: Http2Peer, data: bytes) -> None:
+        assert len(data) <= http2_server.READ_MAX
         receive(self, data)
         assert self._transport is not None
         much = max(len(data), len(self.unread)) >= http2_server.READ_MAX  # a busy machine reads it in small pieces
