@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
 import grpc
+import grpc.aio
 
 from adapter.cli import groups_lag
 from adapter.cli.connection import Target, connected
@@ -88,7 +89,10 @@ async def list_groups(target: Target, wanted: Selection, form: Form) -> bool:
 
 
 async def describe(target: Target, wanted: Selection, form: Form) -> bool:
-    """Print every shard of some groups; True if each group has a shard and the Meta Service answered for it."""
+    """Print every shard of some groups; True if each group has a shard and the Meta Service answered for it.
+
+    Of several, one that has too many shards for an answer is left out, with a warning.
+    """
     complete = True
     namespace = wanted.namespace
     show = {JSON: _show_json, CSV: _show_csv, TABLE: _show_table}[form]
@@ -98,7 +102,14 @@ async def describe(target: Target, wanted: Selection, form: Form) -> bool:
         with show(namespace) as add:
             for name in names:
                 request = offsets_pb.DescribeGroupRequest(namespace=namespace, group=name)
-                reply = await client.admin.DescribeGroup(request, timeout=TIMEOUT_S)
+                try:
+                    reply = await client.admin.DescribeGroup(request, timeout=TIMEOUT_S)
+                except grpc.aio.AioRpcError as error:
+                    if len(names) == 1 or error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                        raise
+                    warn(f"left out: {error.details()}")
+                    complete = False
+                    continue
                 complete = complete and bool(reply.shards) and not reply.remote_error
                 add(name, reply, await live.of(namespace, name) if reply.shards else GroupLive(None))
     if form == TABLE:
