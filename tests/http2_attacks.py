@@ -241,6 +241,13 @@ def many_headers(_: int) -> Iterable[bytes]:
     yield frame(HEADERS, END_HEADERS, 1, block + b"\xbe" * 12_000)
 
 
+def small_headers(count: int) -> Iterable[bytes]:
+    """Calls with as many headers of a byte each as are decoded, over and over: a millisecond and more for each."""
+    encoder, fields = Encoder(), [*request(COMMIT), ("a", "b")]
+    for at in range(min(count, 1_000)):
+        yield frame(HEADERS, END_HEADERS | END_STREAM, 2 * at + 1, encoder.encode(fields) + b"\xbe" * 1_500)
+
+
 def long_header(_: int) -> Iterable[bytes]:
     """More than 64 KiB as one header."""
     block = Encoder().encode([*request(COMMIT), ("x", "y" * 70_000)], huffman=False)
@@ -299,6 +306,7 @@ FLOODS: dict[Callable[[int], Iterable[bytes]], int] = {
     too_many_streams: ENHANCE_YOUR_CALM,
     index_bomb: ENHANCE_YOUR_CALM,
     many_headers: ENHANCE_YOUR_CALM,
+    small_headers: ENHANCE_YOUR_CALM,
     long_header: ENHANCE_YOUR_CALM,
     wide_connection: FLOW_CONTROL_ERROR,
     wide_setting: FLOW_CONTROL_ERROR,

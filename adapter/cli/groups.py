@@ -66,7 +66,7 @@ def describe(
     States: clean (the Meta Service has the local offset), dirty (not yet), behind (the Meta Service has a larger one, or
     none is stored here), ahead (the Meta Service has less than it acknowledged), deleted.
 
-    Exit code 1 when a group has no offsets, or the Meta Service did not answer.
+    Exit code 1 when a group has no offsets or too many, or the Meta Service did not answer.
     """
     if sum((bool(names), all_groups, regex is not None)) != 1:
         raise InvalidInputError("name at least one GROUP, or give --all-groups or --regex")

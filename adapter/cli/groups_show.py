@@ -4,10 +4,14 @@ Columns are named as kafka-consumer-groups names them (CURRENT-OFFSET, LOG-END-O
 offset are added.
 """
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
+
+import grpc
+import grpc.aio
 
 from adapter.cli import groups_lag
 from adapter.cli.connection import Target, connected
@@ -16,13 +20,14 @@ from adapter.cli.lag_text import span_text
 from adapter.cli.output import CSV, JSON, TABLE, Form, as_dict, fields_of, listing, note, warn, when
 from adapter.cli.table import LEFT, RIGHT, CsvRows, JsonRows, Side, Table
 from adapter.client.client import OffsetClient
+from adapter.client.pending import rpc_error
 from adapter.formats.rows import OffsetRow
 from adapter.model.queues import queue_of
 from adapter.model.records import GroupKey
 from adapter.rpc import lag_pb, offsets_pb
 from adapter.runtime.wording import counted
 
-TIMEOUT_S = 30.0  # of one admin call: the adapter may call the Meta Service and the broker, and each may take seconds
+TIMEOUT_S = 30.0  # of one admin call, or one reply of an export: the Meta Service and the broker may take seconds each
 PIECE = 1_000  # shards or groups of one request
 
 Group = offsets_pb.ListGroupsReply.Group
@@ -84,7 +89,10 @@ async def list_groups(target: Target, wanted: Selection, form: Form) -> bool:
 
 
 async def describe(target: Target, wanted: Selection, form: Form) -> bool:
-    """Print every shard of some groups; True if each group has a shard and the Meta Service answered for it."""
+    """Print every shard of some groups; True if each group has a shard and the Meta Service answered for it.
+
+    Of several, one that has too many shards for an answer is left out, with a warning.
+    """
     complete = True
     namespace = wanted.namespace
     show = {JSON: _show_json, CSV: _show_csv, TABLE: _show_table}[form]
@@ -94,7 +102,14 @@ async def describe(target: Target, wanted: Selection, form: Form) -> bool:
         with show(namespace) as add:
             for name in names:
                 request = offsets_pb.DescribeGroupRequest(namespace=namespace, group=name)
-                reply = await client.admin.DescribeGroup(request, timeout=TIMEOUT_S)
+                try:
+                    reply = await client.admin.DescribeGroup(request, timeout=TIMEOUT_S)
+                except grpc.aio.AioRpcError as error:
+                    if len(names) == 1 or error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                        raise
+                    warn(f"left out: {error.details()}")
+                    complete = False
+                    continue
                 complete = complete and bool(reply.shards) and not reply.remote_error
                 add(name, reply, await live.of(namespace, name) if reply.shards else GroupLive(None))
     if form == TABLE:
@@ -155,10 +170,14 @@ async def groups_of(client: OffsetClient, namespace: str) -> AsyncIterator[Group
 
 
 async def exported(client: OffsetClient, groups: Sequence[GroupKey]) -> AsyncIterator[OffsetRow]:
-    """Yield all offsets of some groups, group by group: for each shard the larger of the local one and the Meta Service's."""
+    """Yield all offsets of some groups, group by group: for each shard the larger of the local one and the Meta Service's.
+
+    Raises AioRpcError, with DEADLINE_EXCEEDED if no further offsets come within TIMEOUT_S.
+    """
     for at in range(0, len(groups), PIECE):
         wanted = [offsets_pb.GroupShards(**group._asdict()) for group in groups[at : at + PIECE]]
-        async for reply in client.admin.ExportOffsets(offsets_pb.ExportOffsetsRequest(groups=wanted), timeout=TIMEOUT_S):
+        replies = aiter(client.admin.ExportOffsets(offsets_pb.ExportOffsetsRequest(groups=wanted)))
+        while reply := await _next(replies):
             for row in reply.offsets:
                 yield OffsetRow(
                     row.namespace,
@@ -171,6 +190,15 @@ async def exported(client: OffsetClient, groups: Sequence[GroupKey]) -> AsyncIte
                     row.partition,
                     row.epoch,
                 )
+
+
+async def _next(replies: AsyncIterator[offsets_pb.ExportOffsetsReply]) -> offsets_pb.ExportOffsetsReply | None:
+    """The next reply; None after the last one. There is no deadline for all of them: a large adapter sends for minutes."""
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            return await anext(replies, None)
+    except TimeoutError:
+        raise rpc_error(grpc.StatusCode.DEADLINE_EXCEEDED, f"sent nothing for {TIMEOUT_S:g} s") from None
 
 
 def shard_order(shard: str) -> tuple[str, int]:

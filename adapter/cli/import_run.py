@@ -4,6 +4,7 @@ The whole file is read before the first request, so a truncated file changes not
 group by group. Repeating a merge changes nothing, so an import that was killed can be run again.
 """
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -63,7 +64,7 @@ async def import_file(target: Target, source: Source, *, execute: bool, as_json:
                         request.execute = execute
                         await _send(client, request, report)
                         advance(sum(len(group.shards) for group in request.groups))
-            except (AdapterError, grpc.aio.AioRpcError):
+            except (AdapterError, grpc.aio.AioRpcError, asyncio.CancelledError):
                 report.end(sorter.repeated, whole=False)
                 raise
         return report.end(sorter.repeated)

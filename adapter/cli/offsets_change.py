@@ -4,6 +4,7 @@ A large change is split into several requests. All of them are planned before th
 be made is refused as a whole. A row counts as done only if the adapter has read it back from the Meta Service.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
@@ -154,11 +155,12 @@ async def _change(
     replies: list[Reply] = []
     try:
         await _send(call, [*requests, *last], replies, change)
-    except grpc.aio.AioRpcError as error:
+    except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
+        # Also of one that Ctrl-C ends: to repeat a shift of what is done would shift it twice.
         if replies:
             _show(replies, done, change, whole=False)
             warn(f"this is what was done before the error: {len(replies)} of {counted(len(requests), 'request')}")
-        if error.code() is not grpc.StatusCode.ABORTED:
+        if isinstance(error, asyncio.CancelledError) or error.code() is not grpc.StatusCode.ABORTED:
             raise
         note(f"not as it was asked for: {error.details()}", style="red")
         return False

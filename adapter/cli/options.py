@@ -125,7 +125,7 @@ def _tls_of(**files: Path | None) -> "ClientTls | None":
 
 def parse_offset(text: str, field: str) -> int:
     """An offset as typed: decimal digits, 0 to 2^64 - 1. Raises InvalidInputError."""
-    if not (text.isascii() and text.isdecimal()) or int(text) > U64_MAX:
+    if not (text.isascii() and text.isdecimal()) or len(text) > len(str(U64_MAX)) or int(text) > U64_MAX:
         raise InvalidInputError(f"{field}: {text!r} is not a whole number from 0 to {U64_MAX}")
     return int(text)
 

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
@@ -20,7 +20,7 @@ from adapter.cli.table import LEFT, CsvRows, JsonRows, Rows, Side, Table, print_
 if TYPE_CHECKING:  # only names of types: the commands that print no messages do not load protobuf
     from collections.abc import Iterable, Mapping, Sequence
 
-    from google.protobuf.descriptor import Descriptor, FieldDescriptor
+    from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
     from google.protobuf.message import Message
 
 R = TypeVar("R")
@@ -119,13 +119,18 @@ def _plain(field: "FieldDescriptor") -> Callable[[Any], Any] | None:
     if field.message_type is not None:
         one = as_dict
     elif field.enum_type is not None:
-        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
-        one = names.__getitem__
+        one = partial(enum_name, field.enum_type)
     elif field.type == field.TYPE_BYTES:
         one = _base64
     if field.is_repeated:
         return list if one is None else lambda values: [one(value) for value in values]
     return one
+
+
+def enum_name(kind: "EnumDescriptor", number: int) -> str:
+    """The name of a value of an enum; the number, if it is one of a later version."""
+    value = kind.values_by_number.get(number)
+    return value.name if value else str(number)
 
 
 def when(unix_ms: int) -> str:

@@ -38,7 +38,7 @@ class OffsetSorter:
         self.repeated = 0  # offsets that the last iteration has dropped so far because their key was repeated
         with _translated():
             self._database = sqlite3.connect("")  # SQLite's name for an anonymous temporary file
-            for setting in (f"store_size = -{CACHE_KIB}", "journal_mode = OFF", "synchronous = OFF"):
+            for setting in (f"cache_size = -{CACHE_KIB}", "journal_mode = OFF", "synchronous = OFF"):
                 self._database.execute(f"PRAGMA {setting}")
             self._database.execute(_TABLE)
 

@@ -6,7 +6,7 @@ import click
 
 from adapter.cli import options, watch
 from adapter.cli.connection import Target, connected, run
-from adapter.cli.output import Form, as_dict, show_object, when
+from adapter.cli.output import Form, as_dict, enum_name, show_object, when
 from adapter.rpc import offsets_pb
 from adapter.runtime.wording import counted
 
@@ -30,7 +30,7 @@ async def _status(target: Target, form: Form) -> bool:
 
 def status_rows(reply: offsets_pb.StatusReply) -> Iterator[tuple[str, str]]:
     """The reply as rows of (what, value)."""
-    state = offsets_pb.StatusReply.State.Name(reply.state).lower()
+    state = enum_name(offsets_pb.StatusReply.State.DESCRIPTOR, reply.state).lower()
     yield "state", f"{state}: {reply.reason}" if reply.reason else state
     yield "version, up for", f"{reply.version}, {reply.uptime_seconds:,.0f} s"
     yield "mode", ", ".join([reply.mode, *reply.policies])

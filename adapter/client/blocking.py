@@ -6,9 +6,9 @@ Any number of threads may share one client; their concurrent commits share reque
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
@@ -123,7 +123,7 @@ class BlockingOffsetClient:
 
         return self._thread.do(collected)
 
-    def watch(self, namespace: str = "", group: str = "") -> "Iterator[offsets_pb.WatchOffsetsReply]":
+    def watch(self, namespace: str = "", group: str = "") -> "Generator[offsets_pb.WatchOffsetsReply, None, None]":
         """Yield changes that did not come as ordinary commits, waiting for each. See `OffsetClient.watch`."""
         replies = self._client.watch(namespace, group)
 
@@ -137,7 +137,8 @@ class BlockingOffsetClient:
             while (reply := self._thread.do(following)) is not None:
                 yield reply
         finally:
-            self._thread.do(end)
+            with suppress(RuntimeError):  # the client is closed, which has ended the watch
+                self._thread.do(end)
 
     def close(self) -> None:
         """Refuse new calls, wait for pending commits (up to the timeout), and end the thread."""

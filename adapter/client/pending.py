@@ -6,7 +6,7 @@ commits that are merged into one entry. Invalid commits are refused before they 
 
 import asyncio
 import sys
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from operator import index, itemgetter
 from types import MappingProxyType
@@ -195,7 +195,7 @@ class PendingLimit:
     def __init__(self, limit: int) -> None:
         self.used = 0
         self._limit = limit
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._waiters: OrderedDict[asyncio.Future[None], None] = OrderedDict()  # the first one is admitted, or the next
         self._drained: asyncio.Future[None] | None = None
 
     @property
@@ -208,15 +208,15 @@ class PendingLimit:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         waiter: asyncio.Future[None] = loop.create_future()
-        self._waiters.append(waiter)
+        self._waiters[waiter] = None
         try:
             async with asyncio.timeout_at(deadline):
                 await waiter
         except TimeoutError:
             raise timeout_error() from None
         finally:
-            if waiter.cancelled():
-                self._waiters = deque(other for other in self._waiters if other is not waiter)
+            # Not before: else who comes meanwhile would be merged before this caller, whose deadline is earlier.
+            del self._waiters[waiter]
             loop.call_soon(self._admit)  # after this caller has counted its own offsets
         return deadline
 
@@ -237,12 +237,11 @@ class PendingLimit:
             await asyncio.wait([self._drained], timeout=limit_s)
 
     def _admit(self) -> None:
-        """Admit the next caller, which admits the one behind it."""
-        while self._waiters and self.used < self._limit:
-            waiter = self._waiters.popleft()
+        """Admit the first caller, which admits the one behind it."""
+        if self._waiters and self.used < self._limit:
+            waiter = next(iter(self._waiters))
             if not waiter.done():
                 waiter.set_result(None)
-                return
 
 
 def rpc_error(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:

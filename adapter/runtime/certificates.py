@@ -122,6 +122,8 @@ def _read(paths: PemFilePaths, name: str, protocol: int) -> PemFiles:
         shown = ", ".join(str(path) for path in (paths.cert, paths.key, paths.ca) if path)
         why = error.reason if isinstance(error, ssl.SSLError) else error
         raise ConfigError(f"{name}: {shown}: not PEM files that belong together: {why}") from error
+    except OSError as error:  # no file descriptor is left
+        raise ConfigError(f"{name}: cannot be checked: {error.strerror}") from error
     return files
 
 

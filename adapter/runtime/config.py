@@ -21,7 +21,14 @@ OWNER_MODE = stat.S_IRUSR | stat.S_IWUSR  # what a server's owner needs to use i
 
 GrpcServerKind = Literal["builtin", "grpcio"]
 
-FilePath = Annotated[Path, Strict(strict=False)]
+
+def _path(value: Path) -> Path:
+    if "\0" in str(value):
+        raise ValueError("has a zero byte, which no path can have")
+    return value
+
+
+FilePath = Annotated[Path, Strict(strict=False), AfterValidator(_path)]
 
 
 def _address(value: str) -> str:
@@ -185,7 +192,7 @@ def load_file(path: Path, kind: type[C]) -> Loaded[C]:
         values = tomllib.loads(content.decode("utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also of a number with thousands of digits, and of as many open brackets
         raise ConfigError(f"{path}: is not valid TOML: {error}") from error
     settings = parse(values, kind, source=str(path))
     # Absolute: a reload reads the same file wherever the process is then.

@@ -31,6 +31,7 @@ from adapter.runtime.addresses import split_address
 from adapter.runtime.certificates import ServerCertificate
 from adapter.runtime.config import GrpcServerKind, ServerSection, gid_of
 from adapter.runtime.http2.call import Take
+from adapter.runtime.http2.connection import STREAMS_MAX
 from adapter.runtime.http2.server import BACKLOG, Http2Server
 from adapter.runtime.statuses import Context
 
@@ -48,10 +49,17 @@ UNIX_PATH_MAX = 107  # bytes; sun_path on Linux
 OPTIONS = (
     # With it two processes could listen on one port, and each would get half of the calls.
     ("grpc.so_reuseport", 0),
+    # Notice a client that has vanished without closing its connection, as the built-in server does: its calls would stay for
+    # hours, and with them watchers and snapshots, of which there may be only some. (`keepalive_timeout_ms` alone ends no
+    # connection in grpcio 1.85.)
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     # 0: no limit. Clients send pings to measure a connection while they receive. On a busy machine some of these arrive after the
     # last byte was sent; three of them would end the connection with "Too many pings".
     ("grpc.http2.max_ping_strikes", 0),
+    # Of a connection. A client waits with further calls. Without it one connection could have any number, each of some 25 KB.
+    ("grpc.max_concurrent_streams", STREAMS_MAX),
     # The receive window of a stream. gRPC's own estimate let it grow to hundreds of MiB on a busy machine, for requests that wait
     # for the Meta Service.
     ("grpc.http2.bdp_probe", 0),
@@ -323,7 +331,13 @@ def _made_unix(path: Path, section: ServerSection) -> Iterator[None]:
         raise ListenError(f"{where}: is over {UNIX_PATH_MAX} bytes long; choose a shorter path")
     if path.exists() and not path.is_socket():
         raise ListenError(f"{where}: is a file, not a socket; choose another path or move it away")
-    if path.exists() and not _remove_stale(path):
+    try:
+        free = not path.exists() or _remove_stale(path)
+    except OSError as error:
+        raise ListenError(
+            f"{where}: may be in use by another process ({error.strerror}); choose another path, or remove it if it is not"
+        ) from error
+    if not free:
         raise ListenError(f"{where}: another process listens on it; choose another path or stop that process")
     try:
         path.parent.mkdir(0o700, parents=True, exist_ok=True)
@@ -377,11 +391,17 @@ async def _serve_unix(server: Http2Server, path: Path) -> None:
 
 
 def _remove_stale(path: Path) -> bool:
-    """Remove the socket of a killed process; return False if a process still accepts connections on it."""
+    """Remove the socket of a killed process; return False if a process still listens on it.
+
+    Raises OSError for one of which that cannot be told: of another user (EACCES), or of another kind (EPROTOTYPE).
+    """
     with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)  # noqa: FBT003 - the function has no such keyword
         try:
             probe.connect(str(path))
-        except OSError:
+        except (ConnectionRefusedError, FileNotFoundError):
             path.unlink(missing_ok=True)
             return True
+        except BlockingIOError:
+            return False  # its backlog is full
     return False

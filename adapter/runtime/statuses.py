@@ -5,8 +5,10 @@ An error with a retry delay sends it in trailing metadata, see `pushback`.
 
 from collections.abc import Awaitable, Callable
 from functools import wraps
+from itertools import accumulate
 from math import ceil
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import grpc
 import grpc.aio
@@ -24,6 +26,8 @@ Q = TypeVar("Q")
 R = TypeVar("R")
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+TEXT_MAX = 5_000  # bytes of a status's text, as they are sent: clients refuse headers of over 8 KiB
 
 TABLE: dict[type[AdapterError], grpc.StatusCode] = {
     errors.InvalidInputError: grpc.StatusCode.INVALID_ARGUMENT,
@@ -50,6 +54,15 @@ TABLE: dict[type[AdapterError], grpc.StatusCode] = {
 def status_of(error: AdapterError) -> grpc.StatusCode:
     """Return the gRPC status for an error."""
     return next((code for kind, code in TABLE.items() if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
+
+
+def text_of(error: AdapterError) -> str:
+    """Return the text of an error for a status: of many lines those for which there is room, and how many are left out."""
+    text = str(error)
+    lines = text.split("\n")
+    kept = sum(size <= TEXT_MAX for size in accumulate(len(quote(f"{line}\n")) for line in lines))
+    left = len(lines) - kept
+    return "\n".join([*lines[:kept], f"and {left:,} more lines"]) if kept and left else text
 
 
 def trailing_of(error: AdapterError) -> tuple[tuple[str, str], ...]:

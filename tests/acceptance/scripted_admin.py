@@ -31,6 +31,7 @@ class ScriptedAdmin(offsets_grpc.OffsetAdminServicer):
         self.changes: list[Any] = []
         self.script: Callable[[Any], Change] = done
         self.described = Described()
+        self.too_large = ""  # a group that cannot be described
 
     def change(self, request: Any, context: grpc.ServicerContext) -> Change:
         """Any change."""
@@ -56,7 +57,9 @@ class ScriptedAdmin(offsets_grpc.OffsetAdminServicer):
         row = offsets_pb.ListGroupsReply.Group(namespace="default", group=f"g{at}", shards=1)
         return offsets_pb.ListGroupsReply(groups=[row], next_page_token=b"" if at == 4 else str(at + 1).encode())
 
-    def DescribeGroup(self, request: Any, context: Any) -> Described:  # noqa: ARG002
+    def DescribeGroup(self, request: Any, context: Any) -> Described:
+        if request.group == self.too_large:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"group: default/{request.group} has too many")
         return self.described
 
     @property

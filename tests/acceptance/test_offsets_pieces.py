@@ -172,3 +172,13 @@ def test_a_narrow_width_folds_nothing(small: Tool) -> None:
     wide, narrow = (small("groups", "describe", "g", columns=columns) for columns in ("200", "80"))
     assert wide.out == narrow.out
     assert narrow.out.splitlines()[-1].split() == ["g", "a-long-topic-name/0", "-", "-", "-", "-", "-", "clean"]
+
+
+def test_one_group_that_is_too_large_hides_no_other(small: Tool) -> None:
+    """It is left out, with a warning and exit code 1; alone it is an error."""
+    small.admin.too_large = "g2"
+    small.admin.described.shards.add(shard="t/0")
+    ran = small("groups", "describe", "--all-groups", "--json")
+    assert (ran.code, [row["group"] for row in ran.json]) == (NO, ["g0", "g1", "g3", "g4"])
+    assert "warning: left out: group: default/g2 has too many\n" in ran.err
+    assert small("groups", "describe", "g2").code == ERROR

@@ -7,12 +7,16 @@ from typing import Any
 
 import grpc.aio
 import pytest
+from structlog.testing import capture_logs
 
 from adapter.errors import MetaUnavailableError
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.runtime.telemetry import Span, TraceContext
 from adapter.sidecar import process
 from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.waiting import eventually
+from tests.http2_attacks import COMMIT, DATA, END_STREAM, RST_STREAM, Attacker, Calls, frame
+from tests.http2_client import message
 from tests.integration.helpers import PATIENCE_S, commits, serving
 
 pytestmark = pytest.mark.usefixtures("grpc_server")
@@ -70,6 +74,21 @@ async def calling(directory: Path, meta: FakeMeta | None = None, **sections: Any
 async def send(stub: Any, offset: int, metadata: Any = None, shard: str = "s") -> None:
     """Commit one offset."""
     await stub.CommitOffsets(commits({shard: offset}), metadata=metadata, timeout=PATIENCE_S)
+
+
+@pytest.mark.usefixtures("recorder")
+@pytest.mark.parametrize("grpc_server", ["builtin"], indirect=True)
+async def test_a_sampled_commit_that_its_client_gives_up_at_once_is_no_error(directory: Path) -> None:
+    """Its call has ended when the write is made."""
+    calls = Calls()
+    given_up = calls.open(COMMIT, *traced(1)) + frame(DATA, END_STREAM, 1, message(commits({"s": 2}).SerializeToString()))
+    async with serving(directory, flush=BY_HAND) as (sidecar, client):
+        await client.commit("g", {"s": 1})
+        written = sidecar.core().store.seq
+        with capture_logs() as logs, Attacker(sidecar.addresses[0]) as peer:
+            peer.send(given_up + frame(RST_STREAM, 0, 1, bytes(4)))
+            await eventually(lambda: sidecar.core().store.seq > written)
+    assert [entry for entry in logs if entry["log_level"] == "error"] == []
 
 
 async def test_a_sampled_commit_is_linked_to_the_next_flush(directory: Path, recorder: Recorder) -> None:

@@ -216,6 +216,30 @@ async def test_the_socket_of_a_live_process_is_left_alone(directory: Path) -> No
             await client.commit("g", {"s": 1})
 
 
+async def test_the_socket_of_a_process_that_hangs_is_left_alone(directory: Path) -> None:
+    """Its backlog is full, so that another connection would wait for ever."""
+    path = directory / "x.sock"
+    with socket.socket(socket.AF_UNIX) as hanging, socket.socket(socket.AF_UNIX) as waiting:
+        hanging.bind(str(path))
+        hanging.listen(0)
+        waiting.connect(str(path))
+        with pytest.raises(ListenError, match="another process listens on it"):
+            async with running_sidecar(adapter_config(directory, server={"unix_socket": str(path)}), FakeMeta()):
+                pass
+        assert path.is_socket()
+
+
+async def test_a_socket_that_cannot_be_connected_to_is_left_alone(directory: Path) -> None:
+    """As one of another user, or one that is no stream, which a connection does not tell from one of a killed process."""
+    path = directory / "x.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.bind(str(path))
+        with pytest.raises(ListenError, match=r"may be in use by another process \(.*\); choose another path"):
+            async with running_sidecar(adapter_config(directory, server={"unix_socket": str(path)}), FakeMeta()):
+                pass
+        assert path.is_socket()
+
+
 @pytest.mark.usefixtures("grpc_server")
 async def test_a_file_in_the_place_of_the_socket_is_left_alone(directory: Path) -> None:
     """It is somebody's data."""

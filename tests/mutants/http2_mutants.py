@@ -106,7 +106,7 @@ HTTP2_MUTANTS = (
     Mutant(
         "refused-call-is-done",
         "runtime/http2/call.py",
-        "        self._stream.call = self._requests = self._offered = self._task = None\n",
+        "        self._stream.call = self._message = self._requests = self._offered = self._task = None\n",
         "        self._task = None\n",
         "a call that is refused for its form is done all the same",
         (f"{ANSWERS}::test_a_call_of_two_messages_is_not_done",),

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import grpc
 
 from adapter.cli.doctor.findings import FAIL, OK, WARN, Finding
+from adapter.cli.output import enum_name
 from adapter.errors import ConfigError
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.runtime.addresses import split_address
@@ -60,7 +61,7 @@ def adapter(store: Path, listen: str, unix_socket: str, installed: str) -> Itera
             f"is it starting? is {unix_socket} open to this user?",
         )
         return
-    state = offsets_pb.StatusReply.State.Name(reply.state).lower()
+    state = enum_name(offsets_pb.StatusReply.State.DESCRIPTOR, reply.state).lower()
     seen = f"{pid} runs: {state}, version {reply.version}" + (f": {reply.reason}" if reply.reason else "")
     if state in {"degraded", "failed", "stopping"}:
         yield Finding("adapter", FAIL if state == "failed" else WARN, seen, "offset-adapter status")

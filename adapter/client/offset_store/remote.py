@@ -6,15 +6,17 @@ Only changed offsets are sent, with the epoch that was read, so that a commit in
 offset counts as stored when its adapter has answered, not before.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, TypeAlias
 
 import anyio
 import grpc.aio
 import structlog
 
+from adapter.client.batching import MAX_REQUEST
 from adapter.client.client import OffsetClient
 from adapter.client.offset_store.store import OffsetStoreError, ReadOffsetType
 from adapter.client.offset_store.table import Entry, OffsetTable, Sent
@@ -96,7 +98,7 @@ class RemoteOffsetStore(OffsetTable):
         await self._persist([queue], self._commit)
 
     async def persist_all(self, queues: Collection[MessageQueue]) -> None:
-        """Commit these queues, and forget all others: one request for each adapter, a second one for rewinds."""
+        """Commit these queues, and forget all others: a request for each adapter and 2,048 queues, others for rewinds."""
         if queues:
             self._retain(queues)
             await self._persist(queues, self._commit)
@@ -179,9 +181,10 @@ class RemoteOffsetStore(OffsetTable):
         async with self._locked(queues) as entries:
             unread = {queue: entry for queue, entry in entries.items() if entry.dirty and not entry.epoch}
             for overwrite in (False, True):
-                part = _due(entries, overwrite=overwrite)
-                while part:
-                    part = _due(await self._send(client, part, outcome), overwrite=overwrite)
+                for part in _cut(_due(entries, overwrite=overwrite)):
+                    due = part
+                    while due:
+                        due = _due(await self._send(client, due, outcome), overwrite=overwrite)
             if unread:
                 await self._learn_epochs(client, unread, outcome)
 
@@ -264,6 +267,13 @@ class RemoteOffsetStore(OffsetTable):
 
 def _due(entries: Entries, *, overwrite: bool) -> Entries:
     return {queue: entry for queue, entry in entries.items() if entry.dirty and entry.overwrite is overwrite}
+
+
+def _cut(entries: Entries) -> Iterator[Entries]:
+    """The entries in requests: an adapter takes up to 5,000 offsets in one."""
+    queues = iter(entries.items())
+    while part := dict(islice(queues, MAX_REQUEST)):
+        yield part
 
 
 def _check(what: str, outcome: _Outcome) -> None:

@@ -2,8 +2,8 @@
 
 Their bytes are queued and handled in small slices, in turn, for a bounded time in each iteration of the event loop. A proven
 connection is read without a queue. So a storm of new connections delays neither proven connections nor, for long, an honest new
-one: the first kilobyte of each connection is handled before what follows in others. The bytes of a client that has disconnected
-are dropped.
+one: most slices are of connections within their first kilobyte, and every fourth is of what follows in others. The bytes of a
+client that has disconnected are dropped.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from typing import Protocol
 
 PROVEN_MESSAGES = 16  # messages after which a connection is proven
 FIRST_BYTES = 1_024  # of a connection: its preface and a request; they are handled before the rest of other connections
+MORE_EVERY = 4  # slices, of which one is of such a rest: else a storm of new connections would keep it waiting for ever
 SLICE = 1_024  # bytes of an unproven connection that are handled at a time
 SHARE_S = 0.005  # seconds of an iteration of the event loop
 QUEUED_MAX = 32 * 2**20  # bytes of all unproven connections; beyond, those that have sent more than a request are closed
@@ -48,6 +49,7 @@ class AdmissionQueue:
         self._clock = clock
         self._first: deque[UnprovenConnection] = deque()  # within their first bytes
         self._more: deque[UnprovenConnection] = deque()
+        self._slices = 0  # so far
         self._scheduled = False
         self._bytes = 0
 
@@ -73,8 +75,9 @@ class AdmissionQueue:
         """Handle slices for this iteration's share of time."""
         until = self._clock() + SHARE_S
         while self._first or self._more:
-            peer = (self._first or self._more).popleft()
-            self._handle_slice(peer)
+            self._slices += 1
+            turn = self._more if self._more and not self._slices % MORE_EVERY else self._first or self._more
+            self._handle_slice(turn.popleft())
             if self._clock() >= until:
                 break
         self._scheduled = bool(self._first or self._more)

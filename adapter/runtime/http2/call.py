@@ -180,7 +180,7 @@ class Call:
 
     def start(self) -> bool:
         """Call the method; False if the call has ended already, or its request cannot be parsed."""
-        if not self._is_open:
+        if not self.is_open:
             return False
         behavior, request = self.method.behavior, self._requests or self._offered
         if self._offered is not None and self.method.take:
@@ -194,7 +194,7 @@ class Call:
     def watch_deadline(self) -> None:
         """Start the timer that ends the call with DEADLINE_EXCEEDED, if it has a timeout and is still open."""
         timeout_s = self._stream.head.timeout_s
-        if timeout_s is not None and self._deadline is None and self._is_open:
+        if timeout_s is not None and self._deadline is None and self.is_open:
             self._deadline = asyncio.get_running_loop().call_later(timeout_s, self._expire)
 
     def cancel(self) -> None:
@@ -261,13 +261,14 @@ class Call:
         self._peer.connection.send_message(self._stream, self.method.serialize(reply))
         self._peer.flush_soon()
         await self._peer.can_write.wait()
-        while self._is_open and self._stream.out and len(self._stream.out) > OUT_MAX:
+        while self.is_open and self._stream.out and len(self._stream.out) > OUT_MAX:
             self._writable = self._writable or asyncio.Event()
             self._writable.clear()
             await self._writable.wait()
 
     @property
-    def _is_open(self) -> bool:
+    def is_open(self) -> bool:
+        """False once the call has ended, by either side."""
         return self._stream.id in self._peer.connection.streams
 
     def _offer(self, take: Take, message: bytes) -> None:
@@ -313,12 +314,12 @@ class Call:
             self._peer.connection.finish(self._stream, self._code.value[0], f"Unexpected {type(error)}: {error}")
         finally:
             self._peer.flush_soon()
-            if not self._is_open:
+            if not self.is_open:
                 self._over()
 
     def _over(self) -> None:
         """Release the call. Breaks its reference cycles, which would not be collected (see `runtime.process`)."""
-        self._stream.call = self._requests = self._offered = self._task = None
+        self._stream.call = self._message = self._requests = self._offered = self._task = None
         if self._deadline:
             self._deadline.cancel()
 
@@ -336,5 +337,5 @@ class _ToldCall(Call):
     def _taken(self, count: int, error: AdapterError | None) -> None:
         request, take = self._offered, self.method.take
         super()._taken(count, error)
-        if take and take.done and count and not error:
+        if take and take.done and count and not error and request is not None:  # it is None if the client has given up the call
             take.done(request, self._stream.head.metadata)

@@ -46,7 +46,7 @@ class Connection:
         self._control = control = Control(self.streams, self._out, self._events, sender, guard)
         self._control_handlers = control.handlers()
         self._rest = b""
-        self._headers = headers.HeaderReader()
+        self._headers = headers.HeaderReader(guard.count_fields)
         self._block: _Block | None = None
         self._gap = (0, 0)  # the streams between these were never opened
         # What a server calls. Bound once, because each call passes here.

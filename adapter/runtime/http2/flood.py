@@ -9,6 +9,7 @@ OVERHEAD_MAX = 2_000.0  # overhead frames at once, for a connection that has sen
 OVERHEAD_FIRST = 300.0  # of them before the first message
 OVERHEAD_PER_MESSAGE = 20.0  # more for each message, up to OVERHEAD_MAX
 OVERHEAD_PER_S = 200.0  # the rate that is allowed for ever
+FIELDS = 50  # header fields that count as one overhead frame: each may be a single byte, and is decoded as long as many
 EARLY_RESET = 5.0  # what the reset of a call counts on a connection that has not sent any message yet
 
 
@@ -37,6 +38,10 @@ class FloodGuard:
     def count_reset(self) -> None:
         """Count a call that the client gave up. Raises ConnectionFailedError as `count` does."""
         self.count(1.0 if self.messages else EARLY_RESET)
+
+    def count_fields(self, fields: int) -> None:
+        """Count header fields that were decoded. Raises ConnectionFailedError as `count` does."""
+        self.count(fields / FIELDS)
 
     def message(self) -> None:
         """A message was received: it makes room for one overhead frame."""

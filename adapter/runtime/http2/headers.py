@@ -4,7 +4,7 @@ The `hpack` library implements HPACK. Answers use no dynamic table, so that thei
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, cast
 from urllib.parse import quote
 
@@ -18,7 +18,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 LIST_MAX = 8_192  # bytes of a request's fields, plus 32 for each (as RFC 9113 counts); more are refused
 LIST_HARD_MAX = 65_536  # bytes; more end the connection, without being decoded
-TEXT_MAX = 1_000  # characters of a status
+TEXT_MAX = 6_000  # bytes of a status's text, as they are sent: clients refuse headers of over 8 KiB
 KNOWN_MAX = 256  # header blocks of a connection that are cached
 KNOWN_BYTES = 1_024  # bytes of fields of a block that is cached, at most
 RESIZES_MAX = 2  # dynamic table size updates in a block (RFC 7541, 4.2)
@@ -72,10 +72,12 @@ class _Table(HeaderTable):
 class HeaderReader:
     """Decodes the header blocks of one connection, in their order.
 
-    Most calls repeat a block. Such a block is decoded once, for as long as the dynamic table does not change.
+    Most calls repeat a block. Such a block is decoded once, for as long as the dynamic table does not change. `count` is called
+    with the number of fields of each block that is decoded; it raises ConnectionFailedError when they are too many.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, count: Callable[[int], None] = lambda _: None) -> None:
+        self._count = count
         self._decoder = Decoder(LIST_HARD_MAX)
         self._table = self._decoder.header_table = _Table()
         self._known: dict[bytes, Head] = {}
@@ -99,11 +101,14 @@ class HeaderReader:
         if resizes > RESIZES_MAX:
             raise ConnectionFailedError(Code.COMPRESSION_ERROR, "the table is resized too often")
         try:
-            return cast("Fields", self._decoder.decode(block, raw=True))
+            found = cast("Sequence[tuple[bytes, bytes]]", self._decoder.decode(block, raw=True))
         except OversizedHeaderListError:
             raise ConnectionFailedError(Code.ENHANCE_YOUR_CALM, f"the headers take over {LIST_HARD_MAX} bytes") from None
         except HPACKError as error:
             raise ConnectionFailedError(Code.COMPRESSION_ERROR, "a header block cannot be decoded") from error
+        else:
+            self._count(len(found))
+            return found
         finally:
             self._table.changed |= bool(resizes)
             if self._table.changed:
@@ -201,7 +206,7 @@ def trailers(code: int, text: str, metadata: Iterable[tuple[str, str]], *, alone
     """Encode the trailers of an answer. With `alone` they are its only block, and include its headers."""
     if not code and not alone:
         return OK
-    told = [("grpc-message", quote(text[:TEXT_MAX], safe=_READABLE, errors="replace"))] if text else []
+    told = [("grpc-message", quote(text[:TEXT_MAX], safe=_READABLE, errors="replace")[:TEXT_MAX])] if text else []
     return encoded([*(_HEADERS if alone else ()), ("grpc-status", str(code)), *told, *metadata])
 
 

@@ -1,4 +1,4 @@
-"""The sockets of the built-in gRPC server: an asyncio.Protocol for each connection, and the server that listens and drains.
+"""The sockets of the built-in gRPC server: an asyncio protocol for each connection, and the server that listens and drains.
 
 What was read in one iteration of the event loop is handled, then all its answers are written: one write for each connection.
 """
@@ -17,7 +17,7 @@ import structlog
 from adapter.runtime import descriptors
 from adapter.runtime.http2.admission import PROVEN_MESSAGES, AdmissionQueue, is_closed
 from adapter.runtime.http2.call import Call, Method, Take
-from adapter.runtime.http2.connection import Connection
+from adapter.runtime.http2.connection import STREAMS_MAX, Connection
 from adapter.runtime.http2.frames import Code
 from adapter.runtime.http2.streams import CALL, ENDED, MESSAGE, RESET, Event, Stream
 
@@ -44,7 +44,7 @@ STOPPED = "the server has stopped"
 CREDENTIALS = struct.Struct("3i")  # of the process at the other end of a Unix socket: pid, uid, gid (unix(7), SO_PEERCRED)
 
 
-class Http2Peer(asyncio.Protocol):
+class Http2Peer(asyncio.BufferedProtocol):
     """One connection with a client: its socket, its protocol state (`connection`), and its calls."""
 
     def __init__(self, server: "Http2Server", kind: str) -> None:
@@ -99,6 +99,14 @@ class Http2Peer(asyncio.Protocol):
             if call:
                 cast("Call", call).cancel()
 
+    def get_buffer(self, _: int) -> memoryview:
+        """Return where the event loop puts what it reads: all connections share it. uvloop's own would take 250 KiB at once."""
+        return self._server.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Handle what one read brought."""
+        self.data_received(bytes(self._server.buffer[:nbytes]))
+
     def data_received(self, data: bytes) -> None:
         """Handle what one read brought; queue it if the connection is unproven."""
         self._heard = self._loop.time()
@@ -149,7 +157,9 @@ class Http2Peer(asyncio.Protocol):
         self._start_calls()
 
     def start_soon(self, call: Call) -> None:
-        """Queue a call to be started."""
+        """Queue a call to be started. Those that have ended leave the queue once it is longer than open calls can make it."""
+        if len(self._waiting) >= 2 * STREAMS_MAX:
+            self._waiting = deque(each for each in self._waiting if each.is_open)
         self._waiting.append(call)
         self._start_calls()
 
@@ -325,6 +335,7 @@ class Http2Server:
         self._refused = refused
         self._last_warning = -TELL_S
         self.admission = AdmissionQueue(clock)
+        self.buffer = memoryview(bytearray(READ_MAX))
         self.methods: dict[str, Method] = {}
         self.peers: set[Http2Peer] = set()
         self._starting: deque[Http2Peer] = deque()

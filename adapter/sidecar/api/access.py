@@ -28,7 +28,7 @@ from adapter.runtime.live import NOTHING_NEW, Prepared
 from adapter.runtime.logs import TEXT_MAX, harmless
 from adapter.runtime.secret_files import read_token
 from adapter.runtime.slices import others
-from adapter.runtime.statuses import Context, status_of, trailing_of
+from adapter.runtime.statuses import Context, status_of, text_of, trailing_of
 from adapter.sidecar.api.replies import change_row
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.history import Caller, asked_by
@@ -119,7 +119,7 @@ class Access:
         except AdapterError as error:
             call.attempted(error)
             await call.write(status_of(error).name, str(error))
-            await context.abort(status_of(error), str(error), trailing_of(error))
+            await context.abort(status_of(error), text_of(error), trailing_of(error))
         except Exception as error:
             log.exception("rpc.failed", method=method)
             await call.write("UNKNOWN", type(error).__name__)

@@ -10,6 +10,7 @@ from adapter.model.records import DEFAULT_NAMESPACE, GroupKey, ReadMode
 from adapter.rpc import offsets_pb
 from adapter.runtime.large_calls import MAX_CHANGES, MAX_NAMED
 from adapter.runtime.slices import others
+from adapter.sidecar.api.commit_requests import MAX_OFFSETS
 from adapter.sidecar.engine.broadcast import OF_CLIENT, OF_LOWEST, BroadcastQuery, group_of_client, group_of_lowest
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
@@ -116,6 +117,8 @@ def parse_commit_broadcast(request: offsets_pb.CommitBroadcastRequest) -> offset
     inner = _checked_client(group, request.client_id)
     if not request.shards:
         raise InvalidInputError("shards: is empty; at least one offset is needed")
+    if len(request.shards) > MAX_OFFSETS:  # before they are copied
+        raise InvalidInputError(f"shards: are {len(request.shards)}, over {MAX_OFFSETS}; send several requests")
     return offsets_pb.CommitOffsetsRequest(groups=[offsets_pb.GroupCommits(**inner._asdict(), shards=request.shards)])
 
 

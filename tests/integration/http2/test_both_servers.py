@@ -31,15 +31,27 @@ from tests.integration.helpers import PATIENCE_S, commits, key, serving
 
 COMMIT, DESCRIBE = "/offsets.v1.OffsetStore/CommitOffsets", "/offsets.v1.OffsetAdmin/DescribeGroup"
 REFUSED_STREAM = 7
-STREAMS_MAX = 1_000  # that the built-in server allows, and says so first of all
+STREAMS_MAX = 1_000  # of a connection
+HEADERS_MAX = 8_192  # bytes that the built-in server takes, and says so first of all; grpcio takes more
 both = pytest.mark.usefixtures("grpc_server")
 
 
 async def is_builtin(address: str, tls: ssl.SSLContext | None = None) -> bool:
-    """Whether the built-in server serves an address: grpcio limits no streams."""
+    """Whether the built-in server serves an address."""
+    return (await said_first(address, tls)).get(SettingsFrame.MAX_HEADER_LIST_SIZE) == HEADERS_MAX
+
+
+async def said_first(address: str, tls: ssl.SSLContext | None = None) -> dict[int, int]:
+    """The settings of a server."""
     async with peer(address, tls) as client:
-        settings = await client.next(SettingsFrame)
-    return bool(settings.settings.get(SettingsFrame.MAX_CONCURRENT_STREAMS) == STREAMS_MAX)
+        return dict((await client.next(SettingsFrame)).settings)
+
+
+@both
+async def test_a_connection_may_have_so_many_calls_at_a_time(directory: Path) -> None:
+    """One of grpcio's server took 25 KB of memory for each, and had no limit."""
+    async with serving(directory) as (sidecar, _):
+        assert (await said_first(sidecar.addresses[0]))[SettingsFrame.MAX_CONCURRENT_STREAMS] == STREAMS_MAX
 
 
 async def test_an_unknown_grpc_server_is_refused_by_its_name(directory: Path) -> None:

@@ -15,7 +15,7 @@ from hyperframe.frame import DataFrame, GoAwayFrame, HeadersFrame, PingFrame
 
 from adapter.runtime.http2 import server as http2_server
 from adapter.runtime.http2.call import Call, Requests
-from adapter.runtime.http2.connection import Connection
+from adapter.runtime.http2.connection import STREAMS_MAX, Connection
 from adapter.runtime.http2.control import Control
 from adapter.runtime.http2.flood import FloodGuard
 from adapter.runtime.http2.receiving import Receiver
@@ -185,6 +185,32 @@ async def test_a_reply_that_is_given_up_makes_room_for_others(times: Times) -> N
             await eventually(lambda: server.replies == 4)
 
 
+@pytest.mark.parametrize("path", [LARGE, ECHO])
+async def test_calls_that_are_given_up_before_they_begin_leave_nothing(times: Times, path: str) -> None:
+    """Behind answers that are not read no call begins, and their client may send and reset any number of them."""
+    times({})
+    async with listening() as server:
+        with Attacker(server.address) as peer:
+            calls, body = Calls(), bytes(10_000)
+            peer.send(NO_WINDOW, *(calls.whole(LARGE) for _ in range(3)))
+            await eventually(lambda: server.replies > 0 and not any(each.may_start for each in server.peers))
+            before = _kept_calls(body)
+            for _ in range(6 * STREAMS_MAX):
+                given_up = calls.whole(path, body) + frame(RST_STREAM, 0, calls.last, bytes(4))
+                await asyncio.get_running_loop().run_in_executor(None, peer.send, given_up)
+            peer.send(frame(PING, 0, 0, b"are here"))
+            await until(peer, lambda found: any(getattr(each, "opaque_data", b"") == b"are here" for each in found.frames))
+            calls_kept, messages_kept = _kept_calls(body)
+            assert calls_kept <= before[0] + 2 * STREAMS_MAX
+            assert messages_kept == before[1]
+
+
+def _kept_calls(body: bytes) -> tuple[int, int]:
+    """How many calls there are in memory, and how many of them hold this message."""
+    calls = [each for each in gc.get_objects() if isinstance(each, Call)]
+    return len(calls), sum(each._message == body for each in calls)
+
+
 async def test_who_answers_is_there_however_long(times: Times) -> None:
     """It says nothing but that."""
     times({"QUIET_S": 0.02})
@@ -241,12 +267,13 @@ def _calls(path: str, count: int) -> bytes:
 
 
 async def test_a_peer_that_sends_much_is_read_once_in_a_turn(times: Times, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it would be read until it has no more, and all others would wait."""
+    """Else it would be read until it has no more, and all others would wait. No read is of more than 64 KiB."""
     times({})
     reads: list[tuple[bool, bool]] = []
     receive = Http2Peer.data_received
 
     def recorded(self: Http2Peer, data: bytes) -> None:
+        assert len(data) <= http2_server.READ_MAX
         receive(self, data)
         assert self._transport is not None
         much = max(len(data), len(self.unread)) >= http2_server.READ_MAX  # a busy machine reads it in small pieces

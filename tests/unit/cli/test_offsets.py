@@ -1,5 +1,6 @@
 """The commands about offsets: what they refuse before any call, and their help."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,10 @@ from click.testing import CliRunner
 from adapter.cli.groups import groups
 from adapter.cli.main import cli
 from adapter.cli.offsets import offsets
+from adapter.cli.offsets_change import ChangeOptions, _change
 from adapter.errors import InvalidInputError
 from adapter.model.records import U64_MAX
+from adapter.rpc import offsets_pb
 
 USAGE: list[tuple[list[str], str]] = [
     (["offsets", "reset", "g"], "name exactly one of --to-offset, --to-earliest, --to-latest, --to-current, --shift-by, "),
@@ -52,6 +55,13 @@ USAGE: list[tuple[list[str], str]] = [
     (["export", "-o", "offsets.json"], "rocketmq-client: such a file is of one group; name exactly one"),
     (["export", "a", "b", "-o", "offsets.json"], "rocketmq-client: such a file is of one group; name exactly one"),
 ]
+
+
+def test_an_offset_of_any_length_is_refused_as_such() -> None:
+    """Python converts no more than 4,300 digits."""
+    ran = CliRunner().invoke(cli, ["offsets", "reset", "g", "--to-offset", "9" * 5_000])
+    assert isinstance(ran.exception, InvalidInputError)
+    assert str(ran.exception).endswith(f"is not a whole number from 0 to {U64_MAX}")
 
 
 @pytest.mark.parametrize(("arguments", "text"), USAGE, ids=[" ".join(arguments) for arguments, _ in USAGE])
@@ -115,3 +125,20 @@ def test_every_command_is_there() -> None:
         ("offsets", "delete"),
         ("offsets", "reset"),
     ]
+
+
+async def test_what_was_done_before_ctrl_c_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """Else whoever repeats a shift does not know that a part of it is done."""
+    requests = [offsets_pb.ResetOffsetsRequest(group="g", shards=[shard], shift_by=5) for shard in "ab"]
+
+    async def call(request: offsets_pb.ResetOffsetsRequest, **_: float) -> offsets_pb.ChangeReply:
+        if request.execute and request.shards == ["b"]:
+            raise asyncio.CancelledError
+        row = offsets_pb.ChangeReply.Row(group="g", shard=request.shards[0], changed=True)
+        return offsets_pb.ChangeReply(rows=[row], executed=request.execute)
+
+    with pytest.raises(asyncio.CancelledError):
+        await _change(call, requests, "moved", ChangeOptions(execute=True))
+    told = capsys.readouterr()
+    assert told.out.endswith("done: 1 offset moved, read back and equal\n")
+    assert told.err == "warning: this is what was done before the error: 1 of 2 requests\n"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapter.cli.sorting import OffsetSorter, SortingError
+from adapter.cli.sorting import CACHE_KIB, OffsetSorter, SortingError
 from adapter.formats.rows import OffsetRow
 from adapter.model.records import U64_MAX
 
@@ -24,6 +24,12 @@ def test_queue_10_stands_behind_queue_9() -> None:
     rows = sorted_rows(*(OffsetRow("n", group, shard, 1) for group in ("h", "g") for shard in shards))
     order = ["a/9", "a/10", "b/t/2", "t/9", "t/10", "u"]
     assert [(row.group, row.shard) for row in rows] == [(group, shard) for group in ("g", "h") for shard in order]
+
+
+def test_memory_is_bounded_by_what_the_module_says() -> None:
+    """SQLite ignores a setting whose name it does not know."""
+    with OffsetSorter() as sorter:
+        assert sorter._database.execute("PRAGMA cache_size").fetchone() == (-CACHE_KIB,)
 
 
 def test_every_field_comes_back() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from adapter.cli.output import as_dict
 from adapter.cli.status import status_rows
 from adapter.rpc import offsets_pb
 
@@ -28,3 +29,11 @@ def test_the_line_of_a_rocketmq_broker(broker: offsets_pb.RocketmqStatus, text: 
     """Which broker, whether it answers, and why not."""
     assert dict(status_rows(offsets_pb.StatusReply(rocketmq=broker)))["RocketMQ broker"] == text
     assert "RocketMQ broker" not in dict(status_rows(offsets_pb.StatusReply()))
+
+
+def test_a_state_of_a_later_version_is_shown_as_its_number() -> None:
+    """The command may be older than the adapter that it asks."""
+    reply = offsets_pb.StatusReply.FromString(b"\x08\x63")
+    assert reply.state == 99
+    assert dict(status_rows(reply))["state"] == "99"
+    assert as_dict(reply)["state"] == "99"

@@ -1,6 +1,8 @@
 """The limits of a client: pending offsets, the size of a request, remembered groups; and its close."""
 
 import asyncio
+import sys
+from types import FrameType
 from typing import Any
 
 import grpc
@@ -53,6 +55,45 @@ async def test_who_comes_later_does_not_pass_those_who_wait_for_room() -> None:
     last = client.start({"last": 9})
     await asyncio.gather(last, *rest)
     assert [entry.key.shard for entry in client.adapter.applied] == ["0", "1", "2", "3", "4", "last"]
+
+
+@virtual
+async def test_who_is_answered_does_not_pass_those_who_wait_for_room_either() -> None:
+    """Its next commit has a later deadline; merged before theirs it would hide that theirs has passed."""
+    client = Client(FakeAdapter(Fault(1)))
+    client.batcher.limit = PendingLimit(1)
+
+    async def twice() -> None:
+        await client.commit({"first": 1})
+        await client.commit({"second": 1})
+
+    both = asyncio.create_task(twice())
+    await asyncio.gather(client.start({"waits": 1}), both)
+    assert [entry.key.shard for entry in client.adapter.applied] == ["first", "waits", "second"]
+
+
+@virtual
+@pytest.mark.no_cover
+async def test_the_end_of_many_waits_for_room_is_work_in_proportion() -> None:
+    """Their deadlines pass at about the same time: 30,000 held the event loop of their consumer for 14 s."""
+    steps: list[int] = []
+
+    def line(_: FrameType, event: str, __: Any) -> Any:
+        steps[-1] += event == "line"
+        return line
+
+    for count in (100, 800):
+        limit = PendingLimit(1)
+        limit.used = 1
+        waiting = [asyncio.create_task(limit.wait(1)) for _ in range(count)]
+        await settled()
+        steps.append(0)
+        before = sys.gettrace()
+        sys.settrace(line)
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        sys.settrace(before)
+        assert codes(found) == [Code.DEADLINE_EXCEEDED] * count
+    assert steps[1] < 9 * steps[0]
 
 
 @virtual

@@ -3,7 +3,8 @@
 import asyncio
 import signal
 import threading
-from concurrent.futures import ThreadPoolExecutor
+import time
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,22 @@ def test_a_close_waits_for_the_commits_of_other_threads(tmp_path: Path) -> None:
             client.status()
         with BlockingOffsetClient(address, PATIENCE_S) as again:
             assert {shard: row.offset for shard, row in again.read("g").items()} == {f"s{at}": one for at, one in enumerate(done)}
+
+
+def test_a_watch_ends_with_its_client(tmp_path: Path) -> None:
+    """In another thread as any call that is under way; one that was left behind can be closed."""
+    with sidecar_in_thread(tmp_path) as address, ThreadPoolExecutor() as threads:
+        client = BlockingOffsetClient(address, PATIENCE_S)
+        left, under_way = client.watch(), client.watch()
+        assert next(left).resync
+        assert next(under_way).resync
+        waiting = threads.submit(next, under_way)
+        while not client._thread._running:
+            time.sleep(0.001)
+        client.close()
+        with pytest.raises(CancelledError):
+            waiting.result(PATIENCE_S)
+        left.close()
 
 
 def test_what_cannot_be_opened_leaves_no_thread() -> None:

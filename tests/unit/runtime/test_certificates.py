@@ -1,5 +1,7 @@
 """Certificates are checked before they are used, from what was read, and exchanged as a whole."""
 
+import os
+import resource
 import subprocess
 from pathlib import Path
 
@@ -47,6 +49,25 @@ def test_unusable_files_are_named_with_the_reason(tmp_path: Path) -> None:
         read_server_files(ServerTls(cert=one.cert, key=one.key), "server.tls")
     with pytest.raises(ConfigError, match=r"^meta\.tls"):
         read_client_files(ClientTls(ca=authority.cert), "meta.tls")
+
+
+@pytest.mark.parametrize("spare", [1, 2])
+def test_without_file_descriptors_they_cannot_be_checked(tmp_path: Path, spare: int) -> None:
+    """A process that runs looks at its files every 5 seconds: it must not end because of that."""
+    authority = Authority(tmp_path)
+    tls, limits = ClientTls(ca=authority.cert), resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert read_client_files(tls, "meta.tls").ca
+    first = os.open(tmp_path, os.O_RDONLY)
+    os.close(first)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (first + spare, limits[1]))  # `first` was the lowest that was free
+    try:
+        if spare == 1:
+            with pytest.raises(ConfigError, match=r"^meta\.tls: cannot be checked: Too many open files"):
+                read_client_files(tls, "meta.tls")
+        else:
+            assert read_client_files(tls, "meta.tls").ca
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_handshake_gets_new_files_once_and_only_whole(tmp_path: Path) -> None:

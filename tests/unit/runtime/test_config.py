@@ -76,6 +76,7 @@ def test_settings_are_frozen() -> None:
         ("[flush]\nmax_batch_bytes = 16383", "flush.max_batch_bytes: Input should be greater than or equal to 16384"),
         ("[recovery]\nbatch_keys = 20001", "recovery.batch_keys: Input should be less than or equal to 20000"),
         ("[store]\npath = 5", "file.toml: store.path: "),
+        ('[admin]\ntoken_file = "a\\u0000"', "file.toml: admin.token_file: has a zero byte, which no path can have"),
         ("[store]\nwal_sync = 'sometimes'", "file.toml: store.wal_sync: Input should be 'always', 'interval' or 'never'"),
         ("mode = 'Cached'", "file.toml: mode: Input should be 'write_back' or 'write_through' (got 'Cached')"),
         ("flush = 5", "file.toml: flush: "),
@@ -213,6 +214,8 @@ def test_a_policy_may_take_groups_out_of_write_through() -> None:
         (b"mode = ", "is not valid TOML"),
         (b"mode = 'write_back'\nmode = 'write_back'", "is not valid TOML"),
         (b"\xff\xfe", "is not valid TOML"),
+        (b"[flush]\ninterval_ms = " + b"9" * 5_000, "is not valid TOML"),
+        (b"broker = " + b"[" * 5_000, "is not valid TOML"),
         (None, "cannot be read: No such file or directory"),
     ],
 )

@@ -106,6 +106,7 @@ async def test_what_may_change_is_taken_and_the_rest_is_named(tmp_path: Path) ->
         ("[flush]\ninterval_ms = 0\n", r"flush\.interval_ms: .*greater than or equal to 1 \(got 0\)"),
         ("[flush]\ninterval_ms = 50\nintervall = 1\n", r"flush\.intervall: is not a setting"),
         ("[flush\n", "is not valid TOML"),
+        (f"[flush]\ninterval_ms = {'9' * 5_000}\n", "is not valid TOML"),
         ("mode = 'fast'\n", "mode: "),
         ("\xff", "mode|TOML"),
         (None, "cannot be read: No such file"),

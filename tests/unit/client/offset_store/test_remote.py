@@ -36,6 +36,23 @@ async def test_only_what_changed_is_sent_in_one_request() -> None:
     ]
 
 
+async def test_more_queues_than_a_request_may_have_go_in_several() -> None:
+    """An adapter refuses a commit of more than 5,000 offsets as a whole: nothing would be stored, however often it is tried."""
+    adapter = FakeAdapter()
+    store = store_over(adapter)
+    queues = [MessageQueue("t", number, "broker-a") for number in range(5_001)]
+    for offset, mode in ((5, INCREASE_ONLY), (4, OVERWRITE)):
+        for queue in queues:
+            store.update_offset(queue, offset)
+        adapter.commits.clear()
+        await store.persist_all(queues)
+        assert [mode] * 3 == [sent for sent, _ in adapter.commits]
+        assert max(len(offsets) for _, offsets in adapter.commits) <= 5_000
+        assert {shard: at for _, offsets in adapter.commits for shard, at in offsets.items()} == {
+            f"broker-a/t/{queue.queue_id}": offset for queue in queues
+        }
+
+
 async def test_what_was_read_is_not_sent_back() -> None:
     """A read offset is known to be in the adapter."""
     adapter = FakeAdapter({SHARD: 9})

@@ -91,6 +91,13 @@ def test_a_bad_name_is_refused_by_its_field(group: str, client_id: str, problem:
         parse_commit_broadcast(offsets_pb.CommitBroadcastRequest(group=group, client_id=client_id, shards=shards))
 
 
+def test_too_many_shards_are_refused_before_they_are_copied() -> None:
+    """The copy of a request of 4 MiB takes 400 MB, and the event loop for two seconds."""
+    shards = [offsets_pb.ShardCommit() for _ in range(5_001)]
+    with pytest.raises(InvalidInputError, match="shards: are 5001, over 5000; send several requests"):
+        parse_commit_broadcast(offsets_pb.CommitBroadcastRequest(group="g", client_id="c", shards=shards))
+
+
 async def test_a_read_refuses_a_group_whose_lowest_offsets_have_no_name() -> None:
     """They are kept in GROUP@broadcast, also of a read that names no client."""
     longest = "g" * 245
