@@ -86,7 +86,7 @@ class EtcdEngine:
         }
         self.fences = Fences(metadata, {group.name: group for group in offsets}, self._keys)
         self._migration = Migration(self._batchers, self.fences, self._keys)
-        self._expirer = Expirer(self.fences, self._keys, section.max_txn_ops)
+        self._expirer = Expirer(self.fences, self._keys, section.max_txn_ops, self._save_items)
         self._max_reads = section.max_txn_ops
         self._now_ms = clocks.now_ms
         self._widths = Widths()
