@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
 
-MAX_NAMED = 32  # leaders beside the configured endpoints: more than any cluster has, fewer than an attacker would like
+MAX_NAMED = 32  # channels to leaders beside the configured endpoints: more than any cluster has at a time
 
 NO_OFFSETS = (
     "this server has no offsets: it is a Meta Service process that serves only metadata, a proxy without a way to one, or "
@@ -55,9 +55,17 @@ class Endpoints:
     """Calls the current endpoint; if it fails, the next one that answers becomes current.
 
     `channel` opens a channel to a leader that an error names and that is none of the endpoints; `opened` has these channels.
+    `retire` gets those that no new call uses, to close them later.
     """
 
-    def __init__(self, names: Sequence[str], channels: Mapping[str, grpc.aio.Channel], channel: Opening | None = None) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        channels: Mapping[str, grpc.aio.Channel],
+        channel: Opening | None = None,
+        retire: Callable[[Sequence[grpc.aio.Channel]], None] = lambda _: None,
+    ) -> None:
+        self._retire = retire
         self._epochs: dict[str, bool] = {}  # whether an endpoint supports epochs; only of those that have answered
         self._use(names, channels, channel)
         self.current = names[0]
@@ -100,16 +108,25 @@ class Endpoints:
         self._set_kind(name or self.current, epochs=epochs)
 
     def reaches(self, name: str) -> bool:
-        """True if this address, which a server without epochs names as its leader, can be called; a channel is opened to it."""
+        """True if this address, which a server without epochs names as its leader, can be called; a channel is opened to it.
+
+        In place of the one that was not named for the longest time if there are MAX_NAMED: nodes get new addresses over time.
+        """
         if name in self._stubs:
             self._epochs.setdefault(name, False)
+            if name in self.opened:
+                self.opened[name] = self.opened.pop(name)
             return True
         try:
             split_address(name)
         except ValueError:
             return False
-        if self._channel is None or len(self.opened) >= MAX_NAMED:
+        if self._channel is None:
             return False
+        if len(self.opened) >= MAX_NAMED:
+            oldest = next(iter(self.opened))
+            del self._stubs[oldest], self._epochs[oldest]
+            self._retire([self.opened.pop(oldest)])
         self.opened[name] = self._channel(name)
         self._stubs[name] = meta_grpc.MetaServiceServiceStub(self.opened[name])
         self._epochs[name] = False
