@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Self, cast
 
 import anyio
-import anyio.lowlevel
 import anyio.to_thread
 import structlog
 from rocksdict import WriteBatch
@@ -149,11 +148,12 @@ class RocksDbEngine:
         prefix = pack_names(cluster)
         found = []
         for at in range(0, len(keys), SLICE):
+            if at:
+                await others()
             for key in keys[at : at + SLICE]:
                 record = self._standing(prefix + pack_names(*key))
                 if record is not None:
                     found.append((key, record))
-            await anyio.lowlevel.checkpoint()
         return found
 
     async def group_page(self, cluster: str, namespace: str, group: str, size: int, room: int, after: str) -> GroupPage:
@@ -220,7 +220,7 @@ class RocksDbEngine:
             if len(rows) < SLICE:
                 return dropped
             start = rows[-1][0] + b"\0"
-            await anyio.lowlevel.checkpoint()
+            await others()
 
     async def list_page(self, cluster: str, names: Sequence[str], size: int, after: bytes) -> Page:
         """Read a page by a bounded scan. Yields to the event loop."""

@@ -14,8 +14,9 @@ from adapter.metaservice.engine import RawPage
 from adapter.metaservice.rocksdb import engine as rocksdb_engine
 from adapter.metaservice.rocksdb.engine import MERGE_SLICE, SLICE, RocksDbEngine
 from adapter.metaservice.scan_replies import values
-from adapter.model.codec import encode_key, encode_record, pack_names
+from adapter.model.codec import decode_key, encode_key, encode_record, pack_names
 from adapter.model.records import SaveEntry
+from adapter.runtime.slices import ITERATIONS
 from tests.embedded_engine import opened
 from tests.unit.helpers import key, record
 
@@ -56,6 +57,27 @@ async def test_others_have_turns_between_the_slices(tmp_path: Path, name: str) -
             await asyncio.sleep(0)
         assert turns >= SLICES
         await call
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda engine: engine.get(CLUSTER, [decode_key(packed) for packed in KEYS]),
+        lambda engine: engine.drop_tombstones(1),
+    ],
+    ids=["get", "drop_tombstones"],
+)
+async def test_what_reads_much_lets_calls_be_delivered_between_the_slices(tmp_path: Path, call: Call) -> None:
+    """Grpcio delivers one in each iteration of the event loop: with one iteration for each slice, all would wait."""
+    async with opened(tmp_path) as engine:
+        await engine.merge(CLUSTER, KEYS, RECORDS)
+        running = asyncio.ensure_future(call(engine))
+        turns = 0
+        while not running.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns >= ITERATIONS * (SLICES - 1)
+        await running
 
 
 async def test_a_save_passes_a_long_merge(tmp_path: Path) -> None:
