@@ -20,7 +20,7 @@ import anyio.to_thread
 import structlog
 from rocksdict import WriteBatch
 
-from adapter.errors import AdapterError, StorageFailedError
+from adapter.errors import AdapterError, DiskFullError, StorageFailedError
 from adapter.metaservice.bulk import Cuts, Merge, stamped
 from adapter.metaservice.engine import (
     EXACT,
@@ -535,9 +535,11 @@ class RocksDbEngine:
         try:
             self._written += 1
             rocks.guarded(self._db.write, batch)
-        except StorageFailedError as error:
-            self._fail(str(error))
+        except DiskFullError:
             raise
+        except AdapterError as error:  # also of damage that a compaction has met: RocksDB takes no write behind it
+            self._fail(str(error))
+            raise StorageFailedError(str(error)) from error
         self._state = state
 
     async def _run_watermark(self) -> None:

@@ -478,7 +478,7 @@ class LocalStore:
             raise DiskFullError(
                 f"{self._disk.name}: no space left; nothing was stored. Free some space there: {error}"
             ) from error
-        except StorageFailedError as error:
+        except AdapterError as error:  # also of damage that a compaction has met: RocksDB takes no write behind it
             raise self._fail(f"a write of the local store failed: {error}") from error
         self._disk_full = False
         self._batches += 1  # not `seq`: a batch may hold no record, but a member
