@@ -44,7 +44,7 @@ from adapter.metaservice.etcd.keys import Keys, as_record, decode_value
 from adapter.metaservice.etcd.migration import Migration
 from adapter.metaservice.etcd.reads import COUNTED, Row, Widths, batchers_of, count_ranges, read, walk
 from adapter.metaservice.etcd.sharding import Layout
-from adapter.metaservice.etcd.txn_batcher import Item, TxnBatcher
+from adapter.metaservice.etcd.txn_batcher import MAX_TXN_ENTRIES, Item, TxnBatcher
 from adapter.model.codec import decode_key, decode_record, pack_names, prefix_end, unpack_names
 from adapter.model.records import KnownStore, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, StoreMark, StoreReport
 from adapter.rpc import etcd_pb
@@ -87,7 +87,7 @@ class EtcdEngine:
         self.fences = Fences(metadata, {group.name: group for group in offsets}, self._keys)
         self._migration = Migration(self._batchers, self.fences, self._keys)
         self._expirer = Expirer(self.fences, self._keys, section.max_txn_ops, self._save_items)
-        self._max_reads = section.max_txn_ops
+        self._max_reads = min(MAX_TXN_ENTRIES, section.max_txn_ops)
         self._now_ms = clocks.now_ms
         self._widths = Widths()
         self._stores = EtcdStores({group.name: group for group in offsets}, self._keys)

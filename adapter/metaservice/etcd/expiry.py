@@ -12,7 +12,7 @@ from adapter.metaservice.etcd.fences import Fences, LayoutChangedError
 from adapter.metaservice.etcd.keys import Keys, decode_value, encode_value
 from adapter.metaservice.etcd.reads import Row, read, read_all
 from adapter.metaservice.etcd.sharding import Layout
-from adapter.metaservice.etcd.txn_batcher import Item, TxnBatcher
+from adapter.metaservice.etcd.txn_batcher import MAX_TXN_ENTRIES, Item, TxnBatcher
 from adapter.model.codec import prefix_end
 from adapter.model.records import OffsetKey, SaveEntry, expired, is_old_tombstone, taken_up
 from adapter.rpc import etcd_pb
@@ -28,8 +28,8 @@ class Expirer:
         self._fences = fences
         self._keys = keys
         self._merge = merge
-        self._max_reads = max_txn_ops
-        self._max_puts = (max_txn_ops - 1) // 2  # two operations for each tombstone
+        # Two operations for each tombstone. Of an etcd that allows very many, the bytes of a request are the limit.
+        self._max_puts = min(MAX_TXN_ENTRIES, (max_txn_ops - 1) // 2)
 
     async def expire(self, batcher: TxnBatcher, layout: Layout, packed: bytes, before_ms: int, now_ms: int) -> Expiry:
         """Implements `Engine.expire`; `packed` is the packed cluster, namespace and group."""

@@ -59,17 +59,17 @@ class Bench(NamedTuple):
 
 
 @asynccontextmanager
-async def bench() -> AsyncIterator[Bench]:
+async def bench(max_ops: int = MAX_TXN_OPS) -> AsyncIterator[Bench]:
     """An empty Raft group."""
-    cluster = FakeCluster()
-    batcher = TxnBatcher(cluster, KEYS, "writer", MAX_TXN_OPS)  # type: ignore[arg-type]  # as much of one as a lane uses
+    cluster = FakeCluster(max_ops=max_ops)
+    batcher = TxnBatcher(cluster, KEYS, "writer", max_ops)  # type: ignore[arg-type]  # as much of one as a lane uses
 
     async def merge(items: Sequence[Item]) -> None:
         await batcher.merge(etcd_pb.Compare(target=etcd_pb.Compare.VERSION, key=KEYS.fence, version=0), items)
 
     running = asyncio.create_task(batcher.run())
     try:
-        yield Bench(cluster, batcher, Expirer(Open(), KEYS, MAX_TXN_OPS, merge), first_layout([cluster.name]))  # type: ignore[arg-type]
+        yield Bench(cluster, batcher, Expirer(Open(), KEYS, max_ops, merge), first_layout([cluster.name]))  # type: ignore[arg-type]
     finally:
         running.cancel()
         with suppress(asyncio.CancelledError):
@@ -139,6 +139,16 @@ async def test_a_long_group_expires_whole() -> None:
             found.put(shard(number), OLD)
         assert await found.expire() == Expiry(MANY)
         assert {found.stands(shard(number)) for number in range(MANY)} == {expired(OLD, NOW)}
+
+
+async def test_a_group_expires_whose_names_are_long_where_etcd_allows_very_many_operations() -> None:
+    """A transaction stays below the 1.5 MiB that etcd takes, and so does the removal of its tombstones."""
+    async with bench(100_000) as found:
+        for number in range(2_000):
+            found.put(key(f"{number:0255}"), OLD)
+        assert await found.expire() == Expiry(2_000)
+        assert await found.expirer.drop(found.batcher, found.layout, NOW + 1) == 2_000
+        assert max(request.ByteSize() for request in found.cluster.txns) <= 1_000_000
 
 
 async def test_a_group_that_never_stands_still_is_left_to_the_next_sweep() -> None:
