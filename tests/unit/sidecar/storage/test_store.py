@@ -396,6 +396,7 @@ def test_a_write_that_meets_damage_fails_the_store(tmp_path: Path, monkeypatch: 
     with pytest.raises(StorageFailedError, match="a write of the local store failed: Corruption"):
         store.write({A: record(2)})
     assert store.failed.is_set()
+    assert store.damaged
     store.close()
 
 
