@@ -33,7 +33,7 @@ from adapter.metaservice.engine import (
     RawPage,
     differing,
     row_bytes,
-    tombstones_for,
+    to_delete,
     whole_group,
 )
 from adapter.metaservice.etcd.broker_stores import EtcdStores
@@ -46,7 +46,17 @@ from adapter.metaservice.etcd.reads import COUNTED, ROWS, Row, Widths, batchers_
 from adapter.metaservice.etcd.sharding import Layout
 from adapter.metaservice.etcd.txn_batcher import MAX_TXN_ENTRIES, Item, TxnBatcher
 from adapter.model.codec import decode_key, decode_record, pack_names, prefix_end, unpack_names
-from adapter.model.records import KnownStore, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, StoreMark, StoreReport
+from adapter.model.records import (
+    KnownStore,
+    OffsetKey,
+    OffsetRecord,
+    SaveEntry,
+    SaveOutcome,
+    Status,
+    StoreMark,
+    StoreReport,
+    deleted,
+)
 from adapter.rpc import etcd_pb
 from adapter.runtime.clocks import REAL, Clocks
 from adapter.runtime.slices import others
@@ -166,7 +176,7 @@ class EtcdEngine:
         wanted = [OffsetKey(namespace, group, shard) for shard in shards]
         standing = await (self.get(cluster, wanted) if shards else whole_group(self, cluster, namespace, group))
         now_ms = self._now_ms()
-        outcomes = await self.save(cluster, [SaveEntry(key, record) for key, record in tombstones_for(standing, now_ms).items()])
+        outcomes = await self.save(cluster, [SaveEntry(key, deleted(record, now_ms)) for key, record in to_delete(standing)])
         failed = next((outcome for outcome in outcomes if outcome.status is Status.UNAVAILABLE), None)
         if failed:
             raise MetaUnavailableError(failed.message)

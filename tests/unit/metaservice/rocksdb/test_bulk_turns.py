@@ -1,7 +1,7 @@
 """Bulk calls of the embedded engine yield to other tasks: a save never waits for a whole bulk call."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -64,8 +64,10 @@ async def test_others_have_turns_between_the_slices(tmp_path: Path, name: str) -
     [
         lambda engine: engine.get(CLUSTER, [decode_key(packed) for packed in KEYS]),
         lambda engine: engine.drop_tombstones(1),
+        lambda engine: engine.delete(CLUSTER, "default", "g", ()),
+        lambda engine: engine.expire(CLUSTER, "default", "g", 2, 3),
     ],
-    ids=["get", "drop_tombstones"],
+    ids=["get", "drop_tombstones", "delete", "expire"],
 )
 async def test_what_reads_much_lets_calls_be_delivered_between_the_slices(tmp_path: Path, call: Call) -> None:
     """Grpcio delivers one in each iteration of the event loop: with one iteration for each slice, all would wait."""
@@ -129,3 +131,24 @@ async def test_a_merge_on_a_full_disk_can_be_repeated(tmp_path: Path, monkeypatc
 
 async def _kept(engine: RocksDbEngine) -> Sequence[bytes]:
     return keys_of(await engine.scan_page(CLUSTER, (), 2 * len(KEYS), b"", b""))
+
+
+@pytest.mark.parametrize("name", ["delete", "expire"])
+async def test_tombstones_are_written_in_slices(tmp_path: Path, name: str) -> None:
+    """A group may have any number of shards: in one step the tombstones of 100,000 would hold up all calls for a second."""
+    async with opened(tmp_path) as engine:
+        await engine.merge(CLUSTER, KEYS, RECORDS)
+        whole, written = engine._put, []
+
+        def put(changes: Mapping[bytes, bytes], *others: Any) -> None:
+            written.append(len(changes))
+            whole(changes, *others)
+
+        engine._put = put  # type: ignore[method-assign, assignment]
+        call: dict[str, Call] = {
+            "delete": lambda engine: engine.delete(CLUSTER, "default", "g", ()),
+            "expire": lambda engine: engine.expire(CLUSTER, "default", "g", 2, 3),
+        }
+        await call[name](engine)
+        assert sum(written) == len(KEYS)
+        assert max(written) <= SLICE

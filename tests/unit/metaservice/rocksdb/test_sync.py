@@ -43,7 +43,7 @@ async def test_a_change_is_answered_after_its_sync(tmp_path: Path, name: str) ->
     change, answer = CHANGES[name]
     engine = RocksDbEngine.open(tmp_path / "meta")
     where = pack_names(CLUSTER, *key())
-    await engine._write({where: STORED})
+    await engine._write(CLUSTER, [(key(), STORED)], lambda record: record)
     work = asyncio.ensure_future(change(engine))
     if answer != [SaveOutcome(Status.APPLIED, STORED)]:
         await eventually(lambda: engine._standing(where) != STORED)
@@ -70,7 +70,7 @@ READS: dict[str, Change] = {
 async def test_a_read_waits_for_the_sync_of_what_it_shows(tmp_path: Path, name: str) -> None:
     """Otherwise an adapter would mark a record as clean that a power cut removes."""
     engine = RocksDbEngine.open(tmp_path / "meta")
-    await engine._write({pack_names(CLUSTER, *key()): STORED})
+    await engine._write(CLUSTER, [(key(), STORED)], lambda record: record)
     read = asyncio.ensure_future(READS[name](engine))
     for _ in range(100):
         await asyncio.sleep(0)
