@@ -9,7 +9,7 @@ import grpc
 import structlog
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from adapter.errors import MetaUnavailableError, RefusedError
+from adapter.errors import MetaUnavailableError, RefusedError, UnknownCallError
 from adapter.meta.config import MetaSection
 from adapter.meta.errors import DeniedError, translated
 from adapter.rpc import meta_grpc, meta_pb
@@ -115,7 +115,7 @@ class MetaCalls:
 
     def _once(self, method: str, request: Any) -> Any:  # noqa: ANN401 - messages
         """Try the current endpoint, then each other one once. The one that answers becomes current."""
-        problems: list[MetaUnavailableError | DeniedError] = []
+        problems: list[MetaUnavailableError | DeniedError | UnknownCallError] = []
         first = self._current
         for at in range(first, first + len(self._stubs)):
             index = at % len(self._stubs)
@@ -124,7 +124,7 @@ class MetaCalls:
                 reply = call(request, timeout=self._timeout_s)
             except grpc.RpcError as error:
                 found = translated(self._section.endpoints[index], error, self._timeout_s)
-                if not isinstance(found, MetaUnavailableError | DeniedError):
+                if not isinstance(found, MetaUnavailableError | DeniedError | UnknownCallError):
                     raise found from error
                 problems.append(found)
             else:

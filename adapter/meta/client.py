@@ -150,7 +150,8 @@ class GrpcMetaClient:
         self._timeout_s = section.timeout_ms / 1000
         self._load_timeout_s = section.load_timeout_ms / 1000
         self._clock = clock
-        self._endpoints = Endpoints(section.endpoints, channels, channel)
+        self._retired = RetiredChannels(2 * max(self._timeout_s, self._load_timeout_s))  # a call, and the question before it
+        self._endpoints = Endpoints(section.endpoints, channels, channel, self._retired.add)
         self._by_offset = SaveWindow(self._timeout_s, first=MAX_ENTRIES, most=MAX_ENTRIES, least=LEAST_ENTRIES)
         self.group_window = SaveWindow(self._timeout_s, first=FIRST_GROUPS, most=MAX_GROUPS)
         self._group_saves = GroupSaves(self._endpoints, section.cluster, self._timeout_s, self.group_window, clock)
@@ -160,7 +161,6 @@ class GrpcMetaClient:
         self._files: PemFiles | None = None
         self._channels = channels
         self._told_names = False  # that rows are left out
-        self._retired = RetiredChannels(2 * max(self._timeout_s, self._load_timeout_s))  # a call, and the question before it
 
     @classmethod
     @asynccontextmanager

@@ -30,7 +30,12 @@ log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
 
-MAX_NAMED = 32  # leaders beside the configured endpoints: more than any cluster has, fewer than an attacker would like
+MAX_NAMED = 32  # channels to leaders beside the configured endpoints: more than any cluster has at a time
+
+NO_OFFSETS = (
+    "this server has no offsets: it is a Meta Service process that serves only metadata, a proxy without a way to one, or "
+    "something else"
+)
 
 # Replies that carry store marks and the server's clock.
 _REPORTING_REPLIES = (meta_pb.SaveOffsetDataReply, meta_pb.MergeOffsetDataReply, meta_pb.ReportStoreReply)
@@ -50,9 +55,17 @@ class Endpoints:
     """Calls the current endpoint; if it fails, the next one that answers becomes current.
 
     `channel` opens a channel to a leader that an error names and that is none of the endpoints; `opened` has these channels.
+    `retire` gets those that no new call uses, to close them later.
     """
 
-    def __init__(self, names: Sequence[str], channels: Mapping[str, grpc.aio.Channel], channel: Opening | None = None) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        channels: Mapping[str, grpc.aio.Channel],
+        channel: Opening | None = None,
+        retire: Callable[[Sequence[grpc.aio.Channel]], None] = lambda _: None,
+    ) -> None:
+        self._retire = retire
         self._epochs: dict[str, bool] = {}  # whether an endpoint supports epochs; only of those that have answered
         self._use(names, channels, channel)
         self.current = names[0]
@@ -95,16 +108,25 @@ class Endpoints:
         self._set_kind(name or self.current, epochs=epochs)
 
     def reaches(self, name: str) -> bool:
-        """True if this address, which a server without epochs names as its leader, can be called; a channel is opened to it."""
+        """True if this address, which a server without epochs names as its leader, can be called; a channel is opened to it.
+
+        In place of the one that was not named for the longest time if there are MAX_NAMED: nodes get new addresses over time.
+        """
         if name in self._stubs:
             self._epochs.setdefault(name, False)
+            if name in self.opened:
+                self.opened[name] = self.opened.pop(name)
             return True
         try:
             split_address(name)
         except ValueError:
             return False
-        if self._channel is None or len(self.opened) >= MAX_NAMED:
+        if self._channel is None:
             return False
+        if len(self.opened) >= MAX_NAMED:
+            oldest = next(iter(self.opened))
+            del self._stubs[oldest], self._epochs[oldest]
+            self._retire([self.opened.pop(oldest)])
         self.opened[name] = self._channel(name)
         self._stubs[name] = meta_grpc.MetaServiceServiceStub(self.opened[name])
         self._epochs[name] = False
@@ -128,7 +150,7 @@ class Endpoints:
         If an endpoint is overloaded, the next one is tried; if all fail, the error carries the shortest time to wait. If one
         names its leader, that is next. `epochs`: the kind of server that the call is meant for; None for both. Raises
         MetaUnavailableError, or its subclasses TimedOutError (one took too long) and OtherKindError (the answering server is of
-        the other kind); RefusedError (DeniedError if no endpoint lets the caller in).
+        the other kind); RefusedError (DeniedError if no endpoint lets the caller in, or has offsets).
         """
         problems: list[AdapterError] = []
         overloaded: dict[str, float] = {}
@@ -174,6 +196,9 @@ class Endpoints:
             known_before, sent_ms = self.server_reports.marks.snapshot(), wall_ms()
             answer = await call(stub)
         except grpc.aio.AioRpcError as error:
+            lacks_call = error.code() is grpc.StatusCode.UNIMPLEMENTED
+            if lacks_call and not await _has_offsets(stub, timeout_s):
+                raise DeniedError(f"{name}: {NO_OFFSETS}") from error
             found = translated(name, error, timeout_s)
             if isinstance(found, MetaUnavailableError):
                 if not found.retry_after_s:
@@ -181,7 +206,7 @@ class Endpoints:
                     self.server_reports.changed.set()
                 raise found from error
             self.available = True
-            if epochs and error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            if epochs and lacks_call:
                 self._set_kind(name, epochs=False)
                 self._switch_to(name)
             raise found from error
@@ -259,11 +284,23 @@ class Endpoints:
 
 
 async def _knows_epochs(stub: "Stub", timeout_s: float) -> bool | None:
-    """Send an empty request of a call that only our servers have; None if the reply is no message. Raises AioRpcError."""
+    """Send an empty request of a call that only our servers have; None if the reply is no message.
+
+    Raises AioRpcError, also for a server that has no offsets.
+    """
     try:
         reply: object = await stub.BatchGetOffsetData(meta_pb.BatchGetOffsetDataRequest(), timeout=timeout_s)
     except grpc.aio.AioRpcError as error:
-        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED and await _has_offsets(stub, timeout_s):
             return False
         raise
     return None if reply is None else True
+
+
+async def _has_offsets(stub: "Stub", timeout_s: float) -> bool:
+    """Send an empty request of a call that every Meta Service with offsets has, and refuses; False if it lacks that, too."""
+    try:
+        await stub.GetOffsetData(meta_pb.GetOffsetDataRequest(), timeout=timeout_s)
+    except grpc.aio.AioRpcError as error:
+        return error.code() is not grpc.StatusCode.UNIMPLEMENTED
+    return True

@@ -45,7 +45,7 @@ class NotLeaderError(MetaUnavailableError):
 
 
 class DeniedError(RefusedError):
-    """The endpoint does not let this caller in, whatever it asks for; another one may."""
+    """The endpoint does not let this caller in, or serves no offsets, whatever it asks for; another one may."""
 
 
 def translated(endpoint: str, error: Any, timeout_s: float) -> AdapterError:  # noqa: ANN401 - two types: what a failed call has

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 import anyio.lowlevel
 
-from adapter.errors import MetaUnavailableError, RefusedError, TimedOutError
+from adapter.errors import AdapterError, MetaUnavailableError, RefusedError, TimedOutError
 from adapter.meta.endpoints import Endpoints, OtherKindError
-from adapter.meta.errors import NotLeaderError
+from adapter.meta.errors import DeniedError, NotLeaderError
 from adapter.meta.save_window import SaveWindow
 from adapter.meta.wire import outcomes_of, save_request
 from adapter.model.records import GroupKey, OffsetKey, SaveEntry, SaveOutcome, Status, as_seen
@@ -114,7 +114,7 @@ class _Save:
         self._outcomes: dict[OffsetKey, SaveOutcome] = {}
         self._waiting: Waiting = {}
         self._wrote: set[str] = set()  # nodes that wrote something in this save
-        self._failed: dict[str, str] = {}  # nodes that did not answer, and why
+        self._failed: dict[str, AdapterError] = {}  # nodes that did not answer, and why
         self._forwards: dict[str, int] = {}
         self._leaderless = 0
 
@@ -150,7 +150,7 @@ class _Save:
             await self._read_back(address, names, error)
         except NotLeaderError as error:
             self._forwarded(address, names, error)
-        except MetaUnavailableError as error:
+        except (MetaUnavailableError, DeniedError) as error:
             self._go_on_elsewhere(address, error)
         else:
             self._window.answered(len(names), self._saves.clock() - started)
@@ -213,16 +213,22 @@ class _Save:
         else:
             self._endpoints.current = leader  # as far as is known, it leads all groups
 
-    def _go_on_elsewhere(self, address: str, error: MetaUnavailableError) -> None:
-        """Take another node for the groups of one that does not answer. Raises MetaUnavailableError if none is left."""
-        self._failed[address] = str(error)
+    def _go_on_elsewhere(self, address: str, error: MetaUnavailableError | DeniedError) -> None:
+        """Take another node for the groups of one that does not answer, or lets nobody in.
+
+        Raises MetaUnavailableError if none is left, or DeniedError if all let nobody in.
+        """
+        self._failed[address] = error
         self._saves.forget_leader(address)
         if address != self._endpoints.current:
             return
         self._endpoints.after_current()
         if self._endpoints.current in self._failed:
+            if all(isinstance(failed, DeniedError) for failed in self._failed.values()):
+                raise error
             self._endpoints.available = False
-            raise MetaUnavailableError("; ".join(self._failed.values()), retry_after_s=error.retry_after_s) from error
+            after_s = error.retry_after_s if isinstance(error, MetaUnavailableError) else 0.0
+            raise MetaUnavailableError("; ".join(map(str, self._failed.values())), retry_after_s=after_s) from error
 
     def _end_written(self, name: str) -> None:
         """A group was written before the call failed: plain entries are saved, the others may not have been as expected."""

@@ -4,7 +4,7 @@ Entries are checked many at a time, as columns in numpy. Those that are not plai
 SaveOffsetData; both ways have the same result.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, Self
@@ -22,6 +22,7 @@ from adapter.runtime.slices import others
 from adapter.runtime.wording import counted
 
 SLICE = 2_000  # entries checked as columns before the event loop runs other tasks: 0.3 ms
+SLICE_BYTES = 2**20  # of their keys and records, which may be long; more than any good entry has
 ODD_SLICE = 200  # the same for those that are checked one by one
 NO_KEY = "key: is not a namespace, a group and a shard, each in UTF-8 behind its length in one byte"
 NO_RECORD = "record: is cut off, longer than its lengths say, not UTF-8, or neither live nor a tombstone"
@@ -87,7 +88,7 @@ class Column(NamedTuple):
     @classmethod
     def of(cls, values: Sequence[bytes]) -> Self:
         """Join values."""
-        return cls(b"".join(values), _ends(np.fromiter(map(len, values), np.int64, len(values))))
+        return cls(b"".join(values), _ends(_sizes(values)))
 
     @classmethod
     def sized(cls, data: bytes, sizes: bytes, field: str) -> Self:
@@ -127,22 +128,23 @@ async def check(keys: Sequence[bytes], records: Sequence[bytes], now_ms: int) ->
     """
     _check_counts(len(keys), len(records))
     checked = Checked()
-    for at in range(0, len(keys), SLICE):
-        some = slice(at, at + SLICE)
-        await _check_slice(checked, at, Column.of(keys[some]), Column.of(records[some]), b"", now_ms)
+    for at, end in _slices(_ends(_sizes(keys) + _sizes(records))):
+        await _check_slice(checked, at, Column.of(keys[at:end]), Column.of(records[at:end]), b"", now_ms)
         await others()
     return checked
 
 
 async def check_packed(rows: meta_pb.PackedRows, cluster: str, now_ms: int) -> Checked:
     """As `check`, for entries in columns, whose keys begin with the cluster."""
+    counts = len(rows.key_sizes) // _SIZES.itemsize, len(rows.record_sizes) // _SIZES.itemsize
+    if max(counts) > MAX_ENTRIES:  # before anything is made of them
+        _check_counts(*counts)
     keys = Column.sized(rows.keys, rows.key_sizes, "key")
     records = Column.sized(rows.records, rows.record_sizes, "record")
     _check_counts(keys.size, records.size)
     checked = Checked()
     prefix = pack_names(cluster)
-    for at in range(0, keys.size, SLICE):
-        end = min(at + SLICE, keys.size)
+    for at, end in _slices(keys.ends + records.ends):
         await _check_slice(checked, at, keys.some(at, end), records.some(at, end), prefix, now_ms)
         await others()
     return checked
@@ -155,8 +157,21 @@ def _check_counts(keys: int, records: int) -> None:
         raise InvalidInputError(f"keys: are {keys}, over {MAX_ENTRIES}; send several requests")
 
 
+def _slices(ends: _Ints) -> Iterator[tuple[int, int]]:
+    """Where each slice begins and ends: of at most SLICE entries, and of SLICE_BYTES or one entry. `ends` is as of `_ends`."""
+    at = 0
+    while at < len(ends) - 1:
+        fitting = int(np.searchsorted(ends, ends[at] + SLICE_BYTES, "right")) - 1
+        end = max(at + 1, min(fitting, at + SLICE))
+        yield at, end
+        at = end
+
+
 async def _check_slice(checked: Checked, at: int, keys: Column, records: Column, prefix: bytes, now_ms: int) -> None:
     """Check entries, of which the first has the index `at`, and add them to `checked`. Keys begin with `prefix`."""
+    if keys.ends[-1] + records.ends[-1] > SLICE_BYTES:  # a single one, of any size
+        _check_one(checked, at, keys.data, records.data, prefix, now_ms)
+        return
     plain, shards = _plain_keys(keys, prefix)
     merged, newest_ms, plain = _plain_records(records, plain, keys, shards, now_ms)
     if plain.all():
@@ -168,15 +183,20 @@ async def _check_slice(checked: Checked, at: int, keys: Column, records: Column,
         if is_plain:
             checked.add([key[len(prefix) :]], [record], newest_ms)
             continue
-        try:
-            good = _good_record(given, _shard_of(key, prefix), now_ms)
-        except InvalidInputError as error:
-            checked.rejected.append(Rejected(index, str(error)))
-        else:
-            checked.add([key[len(prefix) :]], [good], int.from_bytes(good[TIME], "big"))
+        _check_one(checked, index, key, given, prefix, now_ms)
         odd += 1
         if odd % ODD_SLICE == 0:
             await others()
+
+
+def _check_one(checked: Checked, at: int, key: bytes, record: bytes, prefix: bytes, now_ms: int) -> None:
+    """Check the entry with the index `at` by itself."""
+    try:
+        good = _good_record(record, _shard_of(key, prefix), now_ms)
+    except InvalidInputError as error:
+        checked.rejected.append(Rejected(at, str(error)))
+    else:
+        checked.add([key[len(prefix) :]], [good], int.from_bytes(good[TIME], "big"))
 
 
 def _plain_keys(keys: Column, prefix: bytes) -> tuple[_Bools, _Ints]:
@@ -277,6 +297,10 @@ def _pieces(data: _Bytes, at: _Ints, size: int) -> _Bytes:
 def _pieces_of(data: _Bytes, size: int) -> npt.NDArray[np.void]:
     """The `size` bytes from each position on, over the same memory. Whole pieces are copied much faster than their bytes."""
     return np.ndarray(len(data) - size + 1, f"V{size}", data, strides=1)
+
+
+def _sizes(values: Sequence[bytes]) -> _Ints:
+    return np.fromiter(map(len, values), np.int64, len(values))
 
 
 def _ends(sizes: npt.NDArray[np.integer]) -> _Ints:

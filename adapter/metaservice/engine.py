@@ -21,7 +21,6 @@ from adapter.model.records import (
     StoreMark,
     StoreReport,
     as_first,
-    deleted,
     epoch_problem,
     exhausted,
     is_deleted,
@@ -218,16 +217,16 @@ async def whole_group(engine: Engine, cluster: str, namespace: str, group: str) 
         after = page.entries[-1][0].shard
 
 
-def tombstones_for(entries: Iterable[tuple[OffsetKey, OffsetRecord]], now_ms: int) -> dict[OffsetKey, OffsetRecord]:
-    """The tombstones that delete these records; records that are deleted already get none.
+def to_delete(entries: Iterable[tuple[OffsetKey, OffsetRecord]]) -> list[tuple[OffsetKey, OffsetRecord]]:
+    """Those of these records that are not deleted already.
 
-    Raises RefusedError, before anything is written, if a record has no higher epoch left.
+    Raises RefusedError, before anything is written, if one has no higher epoch left.
     """
-    found = {key: record for key, record in entries if not is_deleted(record)}
-    last = next((key for key, record in found.items() if exhausted(record.epoch)), None)
+    found = [entry for entry in entries if not is_deleted(entry[1])]
+    last = next((entry for entry in found if exhausted(entry[1].epoch)), None)
     if last:
-        raise RefusedError(f"{'/'.join(last)}: stands in epoch {found[last].epoch}: {EXHAUSTED}; nothing was deleted")
-    return {key: deleted(record, now_ms) for key, record in found.items()}
+        raise RefusedError(f"{'/'.join(last[0])}: stands in epoch {last[1].epoch}: {EXHAUSTED}; nothing was deleted")
+    return found
 
 
 def decide_save(entry: SaveEntry, standing: OffsetRecord | None) -> SaveOutcome:

@@ -63,8 +63,10 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
     ) -> meta_pb.SaveOffsetDataReply:
         self._metrics.calls.labels("SaveOffsetData").inc()
         cluster, reported = _cluster(request.cluster_name), _reported(request)
-        count = sum(len(group.offsets) for group in request.offsets)
-        if count > MAX_SAVED or len(request.offsets) > MAX_SAVED:
+        count = len(request.offsets)
+        if count <= MAX_SAVED:  # of more groups not even the entries are counted
+            count = sum(len(group.offsets) for group in request.offsets)
+        if count > MAX_SAVED:
             raise InvalidInputError(f"offsets: are {count}, over {MAX_SAVED}; send several requests")
         with self._limits.offsets.admit(count):
             return await self._saved(cluster, request, reported)

@@ -19,6 +19,7 @@ _PLAIN = struct.Struct(">QQQQ8s").pack
 _PLAIN_TAIL = struct.pack(">?IBH", True, 0, 0, 0)  # noqa: FBT003 - `live`
 _SEQ = struct.Struct(">Q")
 _LENGTHS = [bytes((length,)) for length in range(256)]
+KEY_MAX_BYTES = 4 * 256  # of cluster, namespace, group and shard
 
 
 def pack_names(*names: str) -> bytes:
@@ -27,7 +28,12 @@ def pack_names(*names: str) -> bytes:
 
 
 def unpack_names(data: bytes) -> list[str]:
-    """Decode names; the inverse of `pack_names`. Raises StoreDamagedError if the last name is cut off."""
+    """Decode names; the inverse of `pack_names`. Raises StoreDamagedError if the last one is cut off, or they are no key.
+
+    A caller may send megabytes as a key or as a token.
+    """
+    if len(data) > KEY_MAX_BYTES:
+        raise StoreDamagedError(f"key {data[:KEY_MAX_BYTES].hex()}... is {len(data)} bytes long")
     names = []
     at = 0
     while at < len(data):

@@ -25,17 +25,27 @@ METADATA_MAX_BYTES = 4096  # Kafka's offset.metadata.max.bytes
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-@lru_cache(maxsize=65536)
 def name_problem(name: str, max_bytes: int = NAME_MAX_BYTES) -> str | None:
     """Why `name` is not allowed as a name; None if it is."""
+    if len(name) > max_bytes:  # not remembered: thousands of these, each of megabytes, would fill the memory
+        return _too_long(name, max_bytes)
+    return _problem(name, max_bytes)
+
+
+@lru_cache(maxsize=65536)
+def _problem(name: str, max_bytes: int) -> str | None:
     if not name:
         return "is empty"
     if len(name.encode()) > max_bytes:
-        return f"is {len(name.encode())} bytes long; at most {max_bytes} are allowed"
+        return _too_long(name, max_bytes)
     found = _CONTROL.search(name)
     if found:
         return f"has the control character U+{ord(found[0]):04X} at position {found.start()}"
     return None
+
+
+def _too_long(name: str, max_bytes: int) -> str:
+    return f"is {len(name.encode())} bytes long; at most {max_bytes} are allowed"
 
 
 def check_name(name: str, field: str) -> str:

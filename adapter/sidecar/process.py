@@ -222,11 +222,11 @@ class Sidecar:
             self.state.enter(State.FAILED, core.store.failure)
         with anyio.CancelScope(shield=True):
             await server.set_serving(serving=False)
-            if core.store.missing:
+            if core.store.missing or core.store.damaged:
                 await self._rescue(core)
 
     async def _rescue(self, core: Core) -> None:
-        """Send what was acknowledged into missing files to the Meta Service: only memory still has it.
+        """Send what was acknowledged into missing or damaged files to the Meta Service: only memory may still have it.
 
         Until that is done, or the same files are back. A stop waits for it as long as for a drain.
         """
@@ -253,7 +253,8 @@ class Sidecar:
         log.log(logging.ERROR if left else logging.WARNING, "store.rescued", left=left, reason=core.flusher.last_error)
 
     async def _rescue_once(self, core: Core) -> None:
-        if core.dirty and await core.store.look() and await core.flusher.rescue() > core.dirty.refused:
+        unusable = core.store.damaged or await core.store.look()
+        if core.dirty and unusable and await core.flusher.rescue() > core.dirty.refused:
             raise MetaUnavailableError(core.flusher.last_error or "a part of the Meta Service does not answer")
 
     async def _take_commits(self, server: GrpcServer) -> None:

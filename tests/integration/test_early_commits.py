@@ -1,5 +1,6 @@
 """Between the open of the store and the end of the recovery: commits are taken, and nothing else is answered (invariant 9)."""
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from adapter.client.broker_log import NoBrokerLog
 from adapter.client.client import OffsetClient
-from adapter.errors import MetaUnavailableError, StoreLockedError
+from adapter.errors import MetaUnavailableError, StorageFailedError, StoreDamagedError, StoreLockedError
 from adapter.model.records import KnownStore, OffsetKey, OffsetRecord, ReadMode, StoreReport, next_era
 from adapter.rpc import lag_pb, offsets_pb
 from adapter.runtime.clocks import wall_ms
@@ -155,6 +156,36 @@ async def test_a_failed_store_is_opened_again_when_its_last_reads_have_ended(dir
             assert (await client.read("g"))["s"].offset == 1
         sidecar.stop()
     assert not locked
+
+
+async def test_what_is_dirty_in_a_store_that_is_damaged_goes_to_the_meta_service(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the damage RocksDB takes no write, and the next open may refuse the store (1)."""
+    opened: list[LocalStore] = []
+
+    async def opening(config: AdapterConfig, *, only: bytes | None) -> LocalStore:
+        if opened:
+            raise StoreDamagedError("its file 000017.sst is damaged")
+        opened.append(await open_store(config, only=only))
+        return opened[-1]
+
+    def damaged(_: object) -> None:
+        raise StoreDamagedError("Corruption: block checksum mismatch")
+
+    meta = FakeMeta()
+    sidecar = Sidecar(adapter_config(directory, flush={"interval_ms": 60_000}), meta, NoBrokerLog(), opening=opening)
+    running = asyncio.create_task(sidecar.run())
+    with anyio.fail_after(PATIENCE_S):
+        await sidecar.ready.wait()
+    async with OffsetClient.connect(sidecar.addresses[-1], PATIENCE_S) as client:
+        await client.commit("g", {"s": 1})
+        monkeypatch.setattr(opened[0]._disk, "write", damaged)
+        with pytest.raises(StorageFailedError, match="Corruption"):
+            opened[0].write({key(): record(2)})
+        with pytest.raises(StoreDamagedError, match="000017"):
+            await running
+    assert meta.records[key()].offset == 1
 
 
 async def test_commits_are_taken_and_nothing_else_is_answered(directory: Path) -> None:

@@ -3,15 +3,18 @@
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
-from adapter.errors import MetaUnavailableError
+from adapter.errors import MetaUnavailableError, RefusedError
 from adapter.metaservice.etcd import engine as etcd_engine
 from adapter.metaservice.etcd import reads as etcd_reads
 from adapter.metaservice.etcd.engine import EtcdEngine
 from adapter.metaservice.etcd.reads import Widths, batchers_of, count_ranges
 from adapter.model.codec import encode_key, encode_record, pack_names, prefix_end
+from adapter.rpc import etcd_grpc, etcd_pb
 from tests.contract.engines import TRICKY, etcd
+from tests.contract.etcd import shared_members
 from tests.unit.helpers import key, record
 
 COUNT = 6_000
@@ -30,6 +33,24 @@ async def test_a_snapshot_ends_with_an_error_when_the_layout_changes(tmp_path: P
             async for _ in pages:
                 pass
         assert sum([page.rows async for page in engine.snapshot("c", ())]) == COUNT
+
+
+async def test_a_snapshot_that_etcd_has_compacted_says_what_to_do(tmp_path: Path) -> None:
+    """It reads at one revision, which etcd keeps for a while."""
+    async with etcd(tmp_path) as engine:
+        keys = [encode_key(key(f"{at:05}", f"g{at % 7}")) for at in range(COUNT)]
+        await engine.merge("c", keys, [encode_record(record(1))] * COUNT)
+        pages = engine.snapshot("c", ())
+        await anext(pages)
+        await engine.merge("c", keys[:10], [encode_record(record(2))] * 10)
+        for name in ("contract", "contract-2"):
+            with grpc.insecure_channel(shared_members(name).endpoints[0]) as channel:
+                kv = etcd_grpc.KVStub(channel)
+                revision = kv.Range(etcd_pb.RangeRequest(key=b"any")).header.revision
+                kv.Compact(etcd_pb.CompactionRequest(revision=revision))
+        with pytest.raises(RefusedError, match="--auto-compaction-retention"):
+            async for _ in pages:
+                pass
 
 
 async def test_a_large_listing_is_divided_again_without_reading_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from adapter.client.client import OffsetClient
-from adapter.errors import MetaUnavailableError, TimedOutError
+from adapter.errors import MetaUnavailableError, RefusedError, TimedOutError
 from adapter.meta.client import GrpcMetaClient
 from adapter.meta.epochless import Saver
 from adapter.meta.group_saves import LEADERLESS
@@ -17,6 +17,7 @@ from adapter.model.records import GroupKey, OffsetKey, SaveEntry, SaveOutcome, S
 from adapter.sidecar.process import Sidecar
 from tests.dialect import RobustMeta, robust_meta
 from tests.integration.helpers import key, meta_section, serving
+from tests.integration.test_meta_client_faults import answering, denial
 from tests.unit.helpers import record
 
 QUIET = {"flush": {"interval_ms": 60_000, "refused_retry_ms": 100}}
@@ -240,3 +241,17 @@ async def test_a_leader_that_died_and_is_still_named_is_not_tried_again_and_agai
             assert asked.count("SaveOffsetData") <= 2 * LEADERLESS  # of groups that were saved before, and of the others
             endpoint.leader_of = lambda _: endpoint.address
             assert statuses(await saver.save(entries(20, 6))) == {Status.APPLIED: 20}
+
+
+async def test_groups_are_saved_at_another_node_where_one_lets_nobody_in(robust: RobustMeta) -> None:
+    """As behind a proxy whose policy became wrong. Where all do so, the save is refused."""
+    async with answering(denial) as address, way_to(address, robust.address) as (client, _):
+        client._endpoints.set_kind(epochs=False, name=address)
+        client._endpoints.current = address
+        outcomes = await client.save(entries(3))
+        assert [outcome.status for outcome in outcomes] == [Status.APPLIED] * 3
+        assert client.endpoint == robust.address
+    async with answering(denial) as address, GrpcMetaClient.open(meta_section(address)) as client:
+        client._endpoints.set_kind(epochs=False, name=address)
+        with pytest.raises(RefusedError, match="PERMISSION_DENIED"):
+            await client.save(entries(3))

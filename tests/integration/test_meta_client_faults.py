@@ -1,6 +1,6 @@
 """Faults of a call to the Meta Service that gRPC itself does not tell: a deadline of ours, and bytes that are no reply."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 from adapter.errors import MetaUnavailableError, RefusedError
 from adapter.meta.blocking import MetaCalls
 from adapter.meta.client import GrpcMetaClient
-from adapter.model.records import GroupKey, SaveEntry
+from adapter.model.records import STORE_ID_BYTES, GroupKey, SaveEntry, StoreReport
 from adapter.testing.processes import ServiceProcess, adapter_process, ended
 from tests.integration.helpers import PATIENCE_S, commits, key, meta_section, record, rpc, serving, stored_in
 
@@ -96,6 +96,46 @@ async def test_another_endpoint_is_tried_where_one_lets_nobody_in(meta: ServiceP
         with closing(MetaCalls(section)) as calls:
             assert (await anyio.to_thread.run_sync(calls.split, "", "", 1)).records == 1
     assert stored_in(meta) == {key(): (1, 7)}
+
+
+@asynccontextmanager
+async def nothing() -> AsyncIterator[str]:
+    """The address of a gRPC server without offsets: as a Meta Service process that serves only metadata, or a proxy's 404."""
+    server = grpc.aio.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+
+
+async def test_another_endpoint_is_tried_where_one_has_no_offsets(meta: ServiceProcess) -> None:
+    """It is not taken for a server without epochs, which would get all calls from then on."""
+    kinds: list[Callable[[GrpcMetaClient], Awaitable[object]]] = [
+        lambda client: client.save([ENTRY]),
+        lambda client: client.get([key()]),
+        lambda client: client.get([]),
+        lambda client: client.list_page("", "", 10, b""),
+        lambda client: client.report_store(StoreReport("b", "/p", bytes(STORE_ID_BYTES), 0)),
+    ]
+    async with nothing() as address:
+        section = meta_section(address, meta.address)
+        for call in kinds:
+            async with GrpcMetaClient.open(section) as client:
+                await call(client)
+                assert (client.endpoint, client.available, client.knows_epochs) == (meta.address, True, True)
+        with closing(MetaCalls(section)) as calls:
+            assert (await anyio.to_thread.run_sync(calls.split, "", "", 1)).records == 1
+    assert stored_in(meta) == {key(): (1, 7)}
+
+
+async def test_a_call_to_endpoints_without_offsets_is_refused() -> None:
+    """The error says what they may be."""
+    async with nothing() as address, GrpcMetaClient.open(meta_section(address)) as client:
+        with pytest.raises(RefusedError, match=rf"^{address}: this server has no offsets"):
+            await client.save([ENTRY])
+        assert client.knows_epochs
 
 
 async def test_a_call_that_no_endpoint_lets_in_is_refused(meta: ServiceProcess) -> None:

@@ -18,7 +18,7 @@ from adapter.metaservice.engine import (
     decide_save,
     differing,
     row_bytes,
-    tombstones_for,
+    to_delete,
 )
 from adapter.model.codec import decode_key, decode_record, encode_record, pack_names, prefix_end, unpack_names
 from adapter.model.records import (
@@ -30,6 +30,7 @@ from adapter.model.records import (
     Status,
     StoreMark,
     StoreReport,
+    deleted,
     expired,
 )
 from adapter.runtime.watermark import Loss
@@ -94,8 +95,8 @@ class MemoryEngine:
     async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
         found = self._below(pack_names(cluster, namespace, group))
         now_ms = self._now_ms()
-        chosen = tombstones_for([entry for entry in found if not shards or entry[0].shard in shards], now_ms)
-        self._write({pack_names(cluster, *key): record for key, record in chosen.items()})
+        chosen = to_delete(entry for entry in found if not shards or entry[0].shard in shards)
+        self._write({pack_names(cluster, *key): deleted(record, now_ms) for key, record in chosen})
         await self._sync()
 
     async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:

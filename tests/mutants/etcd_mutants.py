@@ -22,8 +22,8 @@ ETCD_MUTANTS = (
     Mutant(
         "etcd-decides-on-what-was-read",
         "metaservice/etcd/txn_batcher.py",
-        "            inner.compare.add(result=_EQUAL, target=_VALUE, key=self.where, value=self._standing)\n",
-        "            pass\n",
+        "        inner.compare.add(result=_EQUAL, target=_MOD, key=self.where, mod_revision=self._revision)\n",
+        "",
         "of two compare-and-sets at once both win",
         ("unit/metaservice/etcd/test_txn_batcher.py::test_what_stands_when_it_is_written_decides_and_not_what_was_read",),
     ),

@@ -22,8 +22,8 @@ META_MUTANTS = (
     Mutant(
         "meta-delete-without-a-tombstone",
         "metaservice/engine.py",
-        "    found = {key: record for key, record in entries if not is_deleted(record)}\n",
-        "    found = {key: record for key, record in entries if record.live}\n",
+        "    found = [entry for entry in entries if not is_deleted(entry[1])]\n",
+        "    found = [entry for entry in entries if entry[1].live]\n",
         "a delete of an expired group leaves a tombstone that a late flush passes",
         ("contract/test_expire.py::test_a_delete_of_an_expired_group_holds_back_what_the_expiry_would_have_let_through",),
     ),

@@ -15,8 +15,9 @@ __all__ = ["MAX_TXN_OPS", "FakeCluster"]
 class FakeCluster:
     """Like `EtcdCluster`. An exception that `fail` returns before, or `fail_after` after a transaction, is raised."""
 
-    def __init__(self, name: str = "offsets-1") -> None:
+    def __init__(self, name: str = "offsets-1", max_ops: int = MAX_TXN_OPS) -> None:
         self.name = name
+        self._max_ops = max_ops
         self.available = True
         self.losses = 0
         self.mark: StoreMark | None = None
@@ -39,7 +40,7 @@ class FakeCluster:
         error = self.fail(request)
         if error:
             raise error
-        self._contents, reply = transact(self._contents, request)
+        self._contents, reply = transact(self._contents, request, self._max_ops)
         error = self.fail_after(request)
         if error:
             raise error

@@ -33,7 +33,7 @@ from adapter.metaservice.engine import (
     RawPage,
     differing,
     row_bytes,
-    tombstones_for,
+    to_delete,
     whole_group,
 )
 from adapter.metaservice.etcd.broker_stores import EtcdStores
@@ -42,11 +42,21 @@ from adapter.metaservice.etcd.expiry import Expirer
 from adapter.metaservice.etcd.fences import Fences, LayoutChangedError
 from adapter.metaservice.etcd.keys import Keys, as_record, decode_value
 from adapter.metaservice.etcd.migration import Migration
-from adapter.metaservice.etcd.reads import COUNTED, Row, Widths, batchers_of, count_ranges, read, walk
+from adapter.metaservice.etcd.reads import COUNTED, ROWS, Row, Widths, batchers_of, count_ranges, read, walk
 from adapter.metaservice.etcd.sharding import Layout
-from adapter.metaservice.etcd.txn_batcher import Item, TxnBatcher
+from adapter.metaservice.etcd.txn_batcher import MAX_TXN_ENTRIES, Item, TxnBatcher
 from adapter.model.codec import decode_key, decode_record, pack_names, prefix_end, unpack_names
-from adapter.model.records import KnownStore, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, StoreMark, StoreReport
+from adapter.model.records import (
+    KnownStore,
+    OffsetKey,
+    OffsetRecord,
+    SaveEntry,
+    SaveOutcome,
+    Status,
+    StoreMark,
+    StoreReport,
+    deleted,
+)
 from adapter.rpc import etcd_pb
 from adapter.runtime.clocks import REAL, Clocks
 from adapter.runtime.slices import others
@@ -57,8 +67,6 @@ log = structlog.get_logger(__name__)
 R = TypeVar("R")
 
 SLICE = 500  # entries prepared before the event loop runs other tasks
-GROUP_ROWS = 2_000  # rows of a group in one range read; 8 MB with the longest metadata
-SNAPSHOT_PAGE = 2_000  # rows of each Raft group in a page; 8 MB with the longest metadata
 LAYOUT_CHANGES = 5  # a call fails after so many changes of the layout
 REPORT_S = 1.0  # minimum interval of reports from the saves of one store
 SAMPLE_S = 600.0  # a sample of keys is used for so long
@@ -86,8 +94,8 @@ class EtcdEngine:
         }
         self.fences = Fences(metadata, {group.name: group for group in offsets}, self._keys)
         self._migration = Migration(self._batchers, self.fences, self._keys)
-        self._expirer = Expirer(self.fences, self._keys, section.max_txn_ops)
-        self._max_reads = section.max_txn_ops
+        self._expirer = Expirer(self.fences, self._keys, section.max_txn_ops, self._save_items)
+        self._max_reads = min(MAX_TXN_ENTRIES, section.max_txn_ops)
         self._now_ms = clocks.now_ms
         self._widths = Widths()
         self._stores = EtcdStores({group.name: group for group in offsets}, self._keys)
@@ -150,7 +158,7 @@ class EtcdEngine:
             await self._migration.ensure_copied([packed], layout)
             entries: list[tuple[OffsetKey, OffsetRecord]] = []
             left = room
-            batchers, limit = [self._batchers[layout.home(packed)]], min(size, GROUP_ROWS)
+            batchers, limit = [self._batchers[layout.home(packed)]], min(size, ROWS)
             async for found in walk(batchers, layout, self.fences, start, prefix_end(prefix), self._widths, limit=limit):
                 for at, row in enumerate(found, 1):
                     entries.append(self._entry(row))
@@ -168,7 +176,7 @@ class EtcdEngine:
         wanted = [OffsetKey(namespace, group, shard) for shard in shards]
         standing = await (self.get(cluster, wanted) if shards else whole_group(self, cluster, namespace, group))
         now_ms = self._now_ms()
-        outcomes = await self.save(cluster, [SaveEntry(key, record) for key, record in tombstones_for(standing, now_ms).items()])
+        outcomes = await self.save(cluster, [SaveEntry(key, deleted(record, now_ms)) for key, record in to_delete(standing)])
         failed = next((outcome for outcome in outcomes if outcome.status is Status.UNAVAILABLE), None)
         if failed:
             raise MetaUnavailableError(failed.message)
@@ -214,7 +222,7 @@ class EtcdEngine:
         batchers = batchers_of(self._batchers, layout)
         try:
             async for rows in walk(
-                batchers, layout, self.fences, prefix, prefix_end(prefix), self._widths, revisions=revisions, limit=SNAPSHOT_PAGE
+                batchers, layout, self.fences, prefix, prefix_end(prefix), self._widths, revisions=revisions, limit=ROWS
             ):
                 yield (await self._columns(rows)).page()
         except LayoutChangedError as error:
@@ -441,7 +449,7 @@ class EtcdEngine:
             rows: list[Row] = []
             left = room
             batchers = batchers_of(self._batchers, layout)
-            async for found in walk(batchers, layout, self.fences, start, end, self._widths, limit=size):
+            async for found in walk(batchers, layout, self.fences, start, end, self._widths, limit=min(size, ROWS)):
                 for row in found:
                     rows.append(row)
                     left -= len(row.value)

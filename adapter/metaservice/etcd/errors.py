@@ -36,6 +36,10 @@ def translate(where: str, error: grpc.aio.AioRpcError, timeout_s: float) -> Adap
     text = f"{where}: {code.name}: {details}"
     if code is grpc.StatusCode.INVALID_ARGUMENT and "too many operations" in details:
         return RefusedError(f"{text}; set etcd.max_txn_ops to what etcd has as --max-txn-ops")
+    if code is grpc.StatusCode.OUT_OF_RANGE and "compacted" in details:
+        return RefusedError(
+            f"{text}: the snapshot took longer than --auto-compaction-retention of etcd; raise that, or read faster"
+        )
     return MetaUnavailableError(text) if code in _ELSEWHERE else RefusedError(text)
 
 

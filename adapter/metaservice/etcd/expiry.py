@@ -4,7 +4,7 @@ An expiry is applied only while the whole group is as it was read, which etcd co
 transactions meets a commit, the earlier ones are undone by a merge: a live record wins over the tombstone of its expiry.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from adapter.errors import MetaUnavailableError
 from adapter.metaservice.engine import Expiry
@@ -12,9 +12,9 @@ from adapter.metaservice.etcd.fences import Fences, LayoutChangedError
 from adapter.metaservice.etcd.keys import Keys, decode_value, encode_value
 from adapter.metaservice.etcd.reads import Row, read, read_all
 from adapter.metaservice.etcd.sharding import Layout
-from adapter.metaservice.etcd.txn_batcher import Item, TxnBatcher
+from adapter.metaservice.etcd.txn_batcher import MAX_TXN_ENTRIES, Item, TxnBatcher
 from adapter.model.codec import prefix_end
-from adapter.model.records import OffsetKey, SaveEntry, expired, is_old_tombstone
+from adapter.model.records import OffsetKey, SaveEntry, expired, is_old_tombstone, taken_up
 from adapter.rpc import etcd_pb
 
 PAGE = 1_000  # tombstones read at once
@@ -22,13 +22,14 @@ CHANGES = 5  # attempts while the group keeps changing
 
 
 class Expirer:
-    """Expires groups and removes old tombstones."""
+    """Expires groups and removes old tombstones. `merge` merges items under whichever layout there is then."""
 
-    def __init__(self, fences: Fences, keys: Keys, max_txn_ops: int) -> None:
+    def __init__(self, fences: Fences, keys: Keys, max_txn_ops: int, merge: Callable[[Sequence[Item]], Awaitable[None]]) -> None:
         self._fences = fences
         self._keys = keys
-        self._max_reads = max_txn_ops
-        self._max_puts = (max_txn_ops - 1) // 2  # two operations for each tombstone
+        self._merge = merge
+        # Two operations for each tombstone. Of an etcd that allows very many, the bytes of a request are the limit.
+        self._max_puts = min(MAX_TXN_ENTRIES, (max_txn_ops - 1) // 2)
 
     async def expire(self, batcher: TxnBatcher, layout: Layout, packed: bytes, before_ms: int, now_ms: int) -> Expiry:
         """Implements `Engine.expire`; `packed` is the packed cluster, namespace and group."""
@@ -73,7 +74,7 @@ class Expirer:
                 self._add_tombstone(request, row, now_ms)
             reply = await batcher.cluster.txn(request)
             if not reply.succeeded:
-                await self._take_back(batcher, layout, live[: at + len(part)])
+                await self._take_back(live[: at + len(part)])
                 return False
             done = reply.header.revision
         return True
@@ -84,12 +85,16 @@ class Expirer:
         put.key, put.value = row.where, encode_value(tombstone)
         request.success.add().request_put.key = self._keys.tombstone(row.where, tombstone)
 
-    async def _take_back(self, batcher: TxnBatcher, layout: Layout, rows: Sequence[Row]) -> None:
-        """Undo the tombstones by merging the live records. Also after a resent transaction that met its own writes."""
-        items = [Item(SaveEntry(_ANY, decode_value(row.value)), row.where) for row in rows]
-        await batcher.merge(self._fences.guard(layout, batcher.cluster.name), items)
-        if any(item.outcome is None for item in items):
-            raise LayoutChangedError("the layout of the offsets has changed")
+    async def _take_back(self, rows: Sequence[Row]) -> None:
+        """Undo the tombstones by merging the live records. Also after a resent transaction that met its own writes.
+
+        Under the layout of now: what refused a transaction in the middle may have been a change of it. What was held is taken up,
+        since its tombstone is.
+        """
+        records = [decode_value(row.value) for row in rows]
+        live = [record._replace(epoch=taken_up(record.epoch)) for record in records]
+        items = [Item(SaveEntry(_ANY, record), row.where) for record, row in zip(live, rows, strict=True)]
+        await self._merge(items)
         error = next((item.error for item in items if item.error), None)
         if error:
             raise error

@@ -16,7 +16,8 @@ from adapter.metaservice.etcd.txn_batcher import TxnBatcher
 from adapter.model.codec import prefix_end
 from adapter.rpc import etcd_pb
 
-PAGE = 10_000  # keys in one range read
+PAGE = 10_000  # keys in one range read, without their values
+ROWS = 2_000  # the same with them: 8 MB with the longest metadata, which have to come within `etcd.timeout_ms`
 COUNTED = 16  # ranges that are counted in one transaction, with about PAGE keys in all of them
 _WIDENED_BITS = 3  # a range with few keys grows by this; where none follow, by twice as much each time
 _DIGITS = 1_024 + 1  # bytes of the longest key, plus a zero byte
@@ -106,7 +107,7 @@ async def read_all(batcher: TxnBatcher, layout: Layout, fences: Fences, prefix: 
     start, revision = prefix, 0
     while True:
         (found,) = await read(
-            batcher, layout, fences, [etcd_pb.RangeRequest(key=start, range_end=prefix_end(prefix), limit=PAGE)]
+            batcher, layout, fences, [etcd_pb.RangeRequest(key=start, range_end=prefix_end(prefix), limit=ROWS)]
         )
         rows += found.rows
         revision = revision or found.revision

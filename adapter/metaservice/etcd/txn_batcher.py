@@ -25,7 +25,7 @@ MAX_BYTES = 1_000_000  # of a transaction; etcd refuses more than 1.5 MiB
 _OVERHEAD = 64  # bytes of tags and lengths of an entry in a transaction
 
 _GREATER, _EQUAL = etcd_pb.Compare.GREATER, etcd_pb.Compare.EQUAL
-_VALUE, _VERSION = etcd_pb.Compare.VALUE, etcd_pb.Compare.VERSION
+_VALUE, _MOD = etcd_pb.Compare.VALUE, etcd_pb.Compare.MOD
 
 
 class Item:
@@ -35,7 +35,7 @@ class Item:
     since it would meet its own write. Such entries, and those with very high epochs, read the stored record first.
     """
 
-    __slots__ = ("_decided", "_put", "_reads_first", "_standing", "cost", "entry", "error", "once", "outcome", "where")
+    __slots__ = ("_decided", "_put", "_reads_first", "_revision", "cost", "entry", "error", "once", "outcome", "where")
 
     def __init__(self, entry: SaveEntry, where: bytes) -> None:
         self.entry = entry
@@ -48,7 +48,7 @@ class Item:
         self._reads_first = self.once or epoch > EPOCH_LIMIT
         self._put = record if epoch else record._replace(epoch=FIRST_EPOCH)
         self.cost = 4 * len(where) + 3 * _OVERHEAD + (8 * (len(metadata) + len(topic)) if metadata or topic else 0)
-        self._standing: bytes | None = None
+        self._revision = 0  # of what stands, when it was read; 0: nothing
         self._decided: SaveOutcome | None = None
 
     def add_to(self, request: etcd_pb.TxnRequest, keys: Keys) -> None:
@@ -63,10 +63,8 @@ class Item:
             inner.success.add().request_range.key = self.where
             self._add_put(inner.failure.add, value, keys)
             return
-        if self._standing is None:
-            inner.compare.add(result=_EQUAL, target=_VERSION, key=self.where, version=0)
-        else:
-            inner.compare.add(result=_EQUAL, target=_VALUE, key=self.where, value=self._standing)
+        # Not by its value, which may have much longer metadata: `cost` would not be an upper bound.
+        inner.compare.add(result=_EQUAL, target=_MOD, key=self.where, mod_revision=self._revision)
         self._add_put(inner.success.add, value, keys)
         inner.failure.add().request_range.key = self.where
 
@@ -77,7 +75,7 @@ class Item:
             self.outcome = self._decided or SaveOutcome(Status.APPLIED, self._put)
             return
         kvs = found.response_range.kvs
-        self._standing = kvs[0].value if kvs else None
+        self._revision = kvs[0].mod_revision if kvs else 0
         standing = decode_value(kvs[0].value) if kvs else None
         decided = decide_save(self.entry, standing)
         if decided.standing is None or decided.standing == standing:

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Self, cast
 
 import anyio
-import anyio.lowlevel
 import anyio.to_thread
 import structlog
 from rocksdict import WriteBatch
 
-from adapter.errors import AdapterError, StorageFailedError
+from adapter.errors import AdapterError, DiskFullError, StorageFailedError
 from adapter.metaservice.bulk import Cuts, Merge, stamped
 from adapter.metaservice.engine import (
     EXACT,
@@ -36,7 +35,7 @@ from adapter.metaservice.engine import (
     decide_report,
     decide_save,
     row_bytes,
-    tombstones_for,
+    to_delete,
 )
 from adapter.metaservice.rocksdb.store import DATA, META, STATE, Opened, State, open_store
 from adapter.model.codec import decode_record, decode_seq, encode_record, pack_names, prefix_end, unpack_names
@@ -49,6 +48,7 @@ from adapter.model.records import (
     SaveOutcome,
     StoreMark,
     StoreReport,
+    deleted,
     expired,
     is_old_tombstone,
 )
@@ -149,11 +149,12 @@ class RocksDbEngine:
         prefix = pack_names(cluster)
         found = []
         for at in range(0, len(keys), SLICE):
+            if at:
+                await others()
             for key in keys[at : at + SLICE]:
                 record = self._standing(prefix + pack_names(*key))
                 if record is not None:
                     found.append((key, record))
-            await anyio.lowlevel.checkpoint()
         return found
 
     async def group_page(self, cluster: str, namespace: str, group: str, size: int, room: int, after: str) -> GroupPage:
@@ -183,13 +184,12 @@ class RocksDbEngine:
         return found
 
     async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
-        """Put the tombstones of a delete in one WriteBatch, synced."""
+        """Put the tombstones of a delete, synced."""
         async with self._saving:
             wanted = [OffsetKey(namespace, group, shard) for shard in shards]
             standing = await self._get(cluster, wanted) if shards else await self._get_group(cluster, namespace, group)
             now_ms = time.time_ns() // 1_000_000
-            prefix = pack_names(cluster)
-            await self._write({prefix + pack_names(*key): record for key, record in tombstones_for(standing, now_ms).items()})
+            await self._write(cluster, to_delete(standing), lambda record: deleted(record, now_ms))
         await self._syncs.submit(None)
 
     async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:
@@ -203,8 +203,7 @@ class RocksDbEngine:
             newest_ms = _newest_ms(live)
             if newest_ms >= before_ms:
                 return Expiry(0, newest_ms)
-            prefix = pack_names(cluster)
-            await self._write({prefix + pack_names(*key): expired(record, now_ms) for key, record in live})
+            await self._write(cluster, live, lambda record: expired(record, now_ms))
         await self._syncs.submit(None)
         return Expiry(len(live))
 
@@ -220,7 +219,7 @@ class RocksDbEngine:
             if len(rows) < SLICE:
                 return dropped
             start = rows[-1][0] + b"\0"
-            await anyio.lowlevel.checkpoint()
+            await others()
 
     async def list_page(self, cluster: str, names: Sequence[str], size: int, after: bytes) -> Page:
         """Read a page by a bounded scan. Yields to the event loop."""
@@ -468,12 +467,19 @@ class RocksDbEngine:
         value: bytes | None = rocks.guarded(self._data.get, key)
         return None if value is None else decode_record(value)
 
-    async def _write(self, staged: dict[bytes, OffsetRecord]) -> None:
-        """Write records in one WriteBatch, prepared in slices. The caller holds the lock."""
-        standing: dict[bytes, bytes | None] = {}
-        async for keys in in_slices([*staged]):
-            standing.update(zip(keys, cast("list[bytes | None]", rocks.guarded(self._data.get, keys)), strict=True))
-        self._put(await _encoded(staged), standing)
+    async def _write(
+        self, cluster: str, entries: Sequence[tuple[OffsetKey, OffsetRecord]], become: Callable[[OffsetRecord], OffsetRecord]
+    ) -> None:
+        """Write what records become, with a WriteBatch for each slice: a group may have any number. The caller holds the lock.
+
+        What a kill leaves out is not acknowledged: the next delete, or the next sweep, finds it.
+        """
+        prefix = pack_names(cluster)
+        async for some in in_slices(entries):
+            changes = {prefix + pack_names(*key): encode_record(become(record)) for key, record in some}
+            keys = [*changes]
+            values = cast("list[bytes | None]", rocks.guarded(self._data.get, keys))
+            self._put(changes, dict(zip(keys, values, strict=True)))
 
     def _put(
         self,
@@ -535,9 +541,11 @@ class RocksDbEngine:
         try:
             self._written += 1
             rocks.guarded(self._db.write, batch)
-        except StorageFailedError as error:
-            self._fail(str(error))
+        except DiskFullError:
             raise
+        except AdapterError as error:  # also of damage that a compaction has met: RocksDB takes no write behind it
+            self._fail(str(error))
+            raise StorageFailedError(str(error)) from error
         self._state = state
 
     async def _run_watermark(self) -> None:

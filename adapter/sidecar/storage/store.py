@@ -83,6 +83,7 @@ class LocalStore:
         self.unasked_seq = self.seq
         # Which open file is not in its place any more; empty while all are.
         self.missing = ""
+        self.damaged = False  # a write has met damage; an open may refuse the store
 
     @classmethod
     def open(cls, path: Path, wal_sync: WalSync, *, only: bytes | None = None) -> Self:
@@ -478,7 +479,9 @@ class LocalStore:
             raise DiskFullError(
                 f"{self._disk.name}: no space left; nothing was stored. Free some space there: {error}"
             ) from error
-        except StorageFailedError as error:
+        except AdapterError as error:
+            # A compaction that has met damage: RocksDB takes no write behind it.
+            self.damaged = isinstance(error, StoreDamagedError)
             raise self._fail(f"a write of the local store failed: {error}") from error
         self._disk_full = False
         self._batches += 1  # not `seq`: a batch may hold no record, but a member

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from adapter.errors import StoreDamagedError
 from adapter.model.codec import (
+    KEY_MAX_BYTES,
     decode_key,
     decode_record,
     decode_seq,
@@ -105,3 +106,11 @@ def test_a_cut_name_is_not_taken_for_a_shorter_one() -> None:
 def test_a_bare_record_takes_no_room_for_text() -> None:
     """The common case: neither metadata nor topic."""
     assert len(encode_record(record(1))) == len(encode_record(record(1, metadata="mm"))) - 2
+
+
+def test_what_is_longer_than_any_key_is_not_taken_apart() -> None:
+    """Megabytes of empty names, in a token or a merge, would hold up all else for seconds, and fill the memory."""
+    longest = OffsetKey("n" * 255, "g" * 255, "s" * 255)
+    assert unpack_names(pack_names("c" * 255, *longest)) == ["c" * 255, *longest]
+    with pytest.raises(StoreDamagedError, match="is 1025 bytes long"):
+        unpack_names(bytes(KEY_MAX_BYTES + 1))

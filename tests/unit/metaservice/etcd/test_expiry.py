@@ -1,7 +1,7 @@
 """Removal from etcd applies only to what was read: a commit in between survives, and so does its group."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
@@ -12,9 +12,9 @@ from adapter.metaservice.engine import Expiry
 from adapter.metaservice.etcd.expiry import CHANGES, Expirer
 from adapter.metaservice.etcd.keys import Keys, decode_value, encode_value
 from adapter.metaservice.etcd.sharding import Layout, first_layout
-from adapter.metaservice.etcd.txn_batcher import TxnBatcher
+from adapter.metaservice.etcd.txn_batcher import Item, TxnBatcher
 from adapter.model.codec import pack_names
-from adapter.model.records import OffsetKey, OffsetRecord, expired
+from adapter.model.records import OffsetKey, OffsetRecord, expired, next_era
 from adapter.rpc import etcd_pb
 from tests.unit.fake_etcd import MAX_TXN_OPS, FakeCluster
 from tests.unit.helpers import key, record
@@ -23,6 +23,7 @@ KEYS = Keys("p/")
 GROUP = pack_names("c", "default", "g")
 BEFORE, NOW = 1_000, 5_000
 OLD, YOUNG = record(5, committed_at_ms=BEFORE - 1), record(6, committed_at_ms=BEFORE + 1)
+HELD = OLD._replace(epoch=next_era(1))
 MANY = 150  # shards: more than one transaction takes
 
 
@@ -58,13 +59,17 @@ class Bench(NamedTuple):
 
 
 @asynccontextmanager
-async def bench() -> AsyncIterator[Bench]:
+async def bench(max_ops: int = MAX_TXN_OPS) -> AsyncIterator[Bench]:
     """An empty Raft group."""
-    cluster = FakeCluster()
-    batcher = TxnBatcher(cluster, KEYS, "writer", MAX_TXN_OPS)  # type: ignore[arg-type]  # as much of one as a lane uses
+    cluster = FakeCluster(max_ops=max_ops)
+    batcher = TxnBatcher(cluster, KEYS, "writer", max_ops)  # type: ignore[arg-type]  # as much of one as a lane uses
+
+    async def merge(items: Sequence[Item]) -> None:
+        await batcher.merge(etcd_pb.Compare(target=etcd_pb.Compare.VERSION, key=KEYS.fence, version=0), items)
+
     running = asyncio.create_task(batcher.run())
     try:
-        yield Bench(cluster, batcher, Expirer(Open(), KEYS, MAX_TXN_OPS), first_layout([cluster.name]))  # type: ignore[arg-type]
+        yield Bench(cluster, batcher, Expirer(Open(), KEYS, max_ops, merge), first_layout([cluster.name]))  # type: ignore[arg-type]
     finally:
         running.cancel()
         with suppress(asyncio.CancelledError):
@@ -117,6 +122,16 @@ async def test_a_commit_in_the_middle_of_a_long_expiry_takes_it_back(where: Offs
         assert found.stands(where) == YOUNG
 
 
+async def test_a_reset_that_nobody_took_up_comes_back_with_its_group() -> None:
+    """Its tombstone is in the epoch behind the hold, and so above the record as it was (7)."""
+    async with bench() as found:
+        for number in range(MANY):
+            found.put(shard(number), HELD)
+        before_write(found, 2, YOUNG, key("zz"))
+        assert await found.expire() == Expiry(0, BEFORE + 1)
+        assert {found.stands(shard(number)) for number in range(MANY)} <= {HELD, HELD._replace(epoch=HELD.epoch + 1)}
+
+
 async def test_a_long_group_expires_whole() -> None:
     """It takes several transactions, whose own writes do not count as changes."""
     async with bench() as found:
@@ -124,6 +139,16 @@ async def test_a_long_group_expires_whole() -> None:
             found.put(shard(number), OLD)
         assert await found.expire() == Expiry(MANY)
         assert {found.stands(shard(number)) for number in range(MANY)} == {expired(OLD, NOW)}
+
+
+async def test_a_group_expires_whose_names_are_long_where_etcd_allows_very_many_operations() -> None:
+    """A transaction stays below the 1.5 MiB that etcd takes, and so does the removal of its tombstones."""
+    async with bench(100_000) as found:
+        for number in range(2_000):
+            found.put(key(f"{number:0255}"), OLD)
+        assert await found.expire() == Expiry(2_000)
+        assert await found.expirer.drop(found.batcher, found.layout, NOW + 1) == 2_000
+        assert max(request.ByteSize() for request in found.cluster.txns) <= 1_000_000
 
 
 async def test_a_group_that_never_stands_still_is_left_to_the_next_sweep() -> None:

@@ -1,14 +1,19 @@
 """Rebalances over fake Raft groups."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Protocol
 
 import anyio
 import pytest
 
 from adapter.errors import ConfigError
 from adapter.metaservice.config import EtcdSection
+from adapter.metaservice.engine import Expiry
+from adapter.metaservice.etcd.engine import EtcdEngine
 from adapter.metaservice.etcd.keys import Keys, encode_value
-from adapter.metaservice.etcd.rebalancing import Rebalancer, running
+from adapter.metaservice.etcd.rebalancing import Watcher, running
 from adapter.metaservice.etcd.sharding import first_layout
 from adapter.model.codec import pack_names
 from adapter.model.records import OffsetKey, OffsetRecord
@@ -21,6 +26,7 @@ BEFORE, AFTER = first_layout(["a"]), first_layout(["a", "b"])
 GROUP = next(name for name in map(str, range(100)) if AFTER.home(pack_names("cluster", "default", name)) == "b")
 WHERE = KEYS.offset("cluster", OffsetKey("default", GROUP, "0"))
 VALUE = encode_value(OffsetRecord(1, 7))
+MANY = 150  # shards: more than one transaction of an expiry takes
 
 
 class Silent:
@@ -36,10 +42,19 @@ class Silent:
 Request = etcd_pb.RangeRequest | etcd_pb.TxnRequest
 
 
+class Worker(Protocol):
+    """A rebalancer, or who stands for one."""
+
+    async def run(self, groups: Iterable[str], watcher: Watcher) -> None:
+        """Move the offsets."""
+
+
 class Overtaken:
     """A client of a Raft group. Before a call of its own, another rebalance does all of its work."""
 
-    def __init__(self, cluster: FakeCluster, other: Rebalancer, before: Callable[[Request], bool]) -> None:
+    mark = None
+
+    def __init__(self, cluster: FakeCluster, other: Worker, before: Callable[[Request], bool]) -> None:
         self.name = cluster.name
         self._cluster = cluster
         self._other = other
@@ -49,9 +64,9 @@ class Overtaken:
         await self._overtake(request)
         return await self._cluster.range(request)
 
-    async def txn(self, request: etcd_pb.TxnRequest) -> etcd_pb.TxnResponse:
+    async def txn(self, request: etcd_pb.TxnRequest, *, resend: bool = True) -> etcd_pb.TxnResponse:
         await self._overtake(request)
-        return await self._cluster.txn(request)
+        return await self._cluster.txn(request, resend=resend)
 
     async def _overtake(self, request: Request) -> None:
         if self._before(request):
@@ -108,3 +123,36 @@ async def test_a_new_raft_group_with_foreign_offsets_is_refused() -> None:
         with pytest.raises(ConfigError, match="b holds offsets already"):
             await rebalancer.run(["a", "b"], Silent())
     assert a.value(WHERE) == VALUE
+
+
+async def test_an_expiry_that_a_rebalance_interrupts_is_taken_back_where_the_offsets_are_now() -> None:
+    """Its first transaction was applied, and its second one refused by the fence; then the group got a commit (1)."""
+    metadata, a, b = clusters()
+    shards = [KEYS.offset("cluster", OffsetKey("default", GROUP, f"{number:03}")) for number in range(MANY)]
+    for where in shards:
+        a.put(where, VALUE)
+    expiring = 0
+
+    def second_part(request: Request) -> bool:
+        nonlocal expiring
+        expiring += isinstance(request, etcd_pb.TxnRequest) and any(compare.range_end for compare in request.compare)
+        return expiring == 2
+
+    class Rebalance:
+        """All of a rebalance, and a commit behind it."""
+
+        async def run(self, groups: Iterable[str], watcher: Watcher) -> None:
+            await other.run(groups, watcher)
+            b.put(WHERE, encode_value(OffsetRecord(1, 8, committed_at_ms=20)))
+
+    async with running(metadata, [a, b], SECTION) as other:  # type: ignore[arg-type, list-item]  # as much of them as it uses
+        engine = EtcdEngine(metadata, [Overtaken(a, Rebalance(), second_part), b], SECTION)  # type: ignore[arg-type, list-item]
+        await engine.open()
+        serving = asyncio.create_task(engine.run())
+        try:
+            assert await engine.expire("cluster", "default", GROUP, 10, 15) == Expiry(0, 20)
+        finally:
+            serving.cancel()
+            with suppress(asyncio.CancelledError):
+                await serving
+    assert [b.value(where) for where in shards] == [VALUE] * MANY

@@ -66,6 +66,19 @@ async def test_no_transaction_is_larger_than_etcd_allows() -> None:
     assert max(request.ByteSize() for request in cluster.txns) <= 1_500_000
 
 
+async def test_what_stands_may_be_much_longer_than_what_is_decided_on_it() -> None:
+    """Else etcd would refuse the transaction, and each one in which these entries come again."""
+    cluster = FakeCluster()
+    where = [key(str(at)) for at in range(300)]
+    for each in where:
+        cluster.put(KEYS.offset("c", each), encode_value(record(5, metadata="é" * 2000)))
+    async with running(cluster) as batcher:
+        items = [item(each, record(7), expected=5) for each in where]
+        await batcher.merge(OPEN, items)
+        assert [found.outcome for found in items] == [SaveOutcome(Status.APPLIED, record(7))] * 300
+    assert max(request.ByteSize() for request in cluster.txns) <= sum(found.cost for found in items)
+
+
 async def test_saves_that_wait_share_a_transaction() -> None:
     """They are collected while four transactions are in progress."""
     cluster = FakeCluster()

@@ -1,7 +1,7 @@
 """Bulk calls of the embedded engine yield to other tasks: a save never waits for a whole bulk call."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ from adapter.metaservice.engine import RawPage
 from adapter.metaservice.rocksdb import engine as rocksdb_engine
 from adapter.metaservice.rocksdb.engine import MERGE_SLICE, SLICE, RocksDbEngine
 from adapter.metaservice.scan_replies import values
-from adapter.model.codec import encode_key, encode_record, pack_names
+from adapter.model.codec import decode_key, encode_key, encode_record, pack_names
 from adapter.model.records import SaveEntry
+from adapter.runtime.slices import ITERATIONS
 from tests.embedded_engine import opened
 from tests.unit.helpers import key, record
 
@@ -56,6 +57,29 @@ async def test_others_have_turns_between_the_slices(tmp_path: Path, name: str) -
             await asyncio.sleep(0)
         assert turns >= SLICES
         await call
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda engine: engine.get(CLUSTER, [decode_key(packed) for packed in KEYS]),
+        lambda engine: engine.drop_tombstones(1),
+        lambda engine: engine.delete(CLUSTER, "default", "g", ()),
+        lambda engine: engine.expire(CLUSTER, "default", "g", 2, 3),
+    ],
+    ids=["get", "drop_tombstones", "delete", "expire"],
+)
+async def test_what_reads_much_lets_calls_be_delivered_between_the_slices(tmp_path: Path, call: Call) -> None:
+    """Grpcio delivers one in each iteration of the event loop: with one iteration for each slice, all would wait."""
+    async with opened(tmp_path) as engine:
+        await engine.merge(CLUSTER, KEYS, RECORDS)
+        running = asyncio.ensure_future(call(engine))
+        turns = 0
+        while not running.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns >= ITERATIONS * (SLICES - 1)
+        await running
 
 
 async def test_a_save_passes_a_long_merge(tmp_path: Path) -> None:
@@ -107,3 +131,24 @@ async def test_a_merge_on_a_full_disk_can_be_repeated(tmp_path: Path, monkeypatc
 
 async def _kept(engine: RocksDbEngine) -> Sequence[bytes]:
     return keys_of(await engine.scan_page(CLUSTER, (), 2 * len(KEYS), b"", b""))
+
+
+@pytest.mark.parametrize("name", ["delete", "expire"])
+async def test_tombstones_are_written_in_slices(tmp_path: Path, name: str) -> None:
+    """A group may have any number of shards: in one step the tombstones of 100,000 would hold up all calls for a second."""
+    async with opened(tmp_path) as engine:
+        await engine.merge(CLUSTER, KEYS, RECORDS)
+        whole, written = engine._put, []
+
+        def put(changes: Mapping[bytes, bytes], *others: Any) -> None:
+            written.append(len(changes))
+            whole(changes, *others)
+
+        engine._put = put  # type: ignore[method-assign, assignment]
+        call: dict[str, Call] = {
+            "delete": lambda engine: engine.delete(CLUSTER, "default", "g", ()),
+            "expire": lambda engine: engine.expire(CLUSTER, "default", "g", 2, 3),
+        }
+        await call[name](engine)
+        assert sum(written) == len(KEYS)
+        assert max(written) <= SLICE

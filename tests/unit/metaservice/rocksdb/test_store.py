@@ -14,7 +14,7 @@ from adapter.metaservice.rocksdb import repair, store
 from adapter.metaservice.rocksdb.engine import RocksDbEngine
 from adapter.metaservice.rocksdb.metadata import RocksDbMetadata
 from adapter.metaservice.rocksdb.store import DATA, FAMILIES, REPAIRED, check, open_store
-from adapter.model.codec import encode_key, encode_record, pack_names
+from adapter.model.codec import encode_key, encode_record
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, StoreReport
 from adapter.runtime import rocks
 from adapter.runtime.watermark import Watermark
@@ -231,7 +231,7 @@ async def test_a_mark_tells_only_of_what_is_synced(tmp_path: Path) -> None:
     """Also in replies to other calls: what a power cut removes must not look like a loss."""
     engine = RocksDbEngine.open(tmp_path / "meta")
     (before,) = engine.marks()
-    await engine._write({pack_names(CLUSTER, *KEYS[0]): record(5)})
+    await engine._write(CLUSTER, [(KEYS[0], record(5))], lambda found: found)
     assert engine.marks() == [before]
     engine.close()
 
@@ -260,7 +260,7 @@ async def test_a_torn_end_of_the_log_that_nobody_was_told_of_is_no_damage(tmp_pa
     """It was written but not synced when the machine failed; no reply had been sent."""
     async with running(tmp_path / "meta") as engine:
         await engine.save(CLUSTER, [SaveEntry(KEYS[0], record(5))])
-        await engine._write({b"\1c" + b"\7default\1g\2s0": record(6)})
+        await engine._write(CLUSTER, [(KEYS[0], record(6))], lambda found: found)
         shutil.copytree(tmp_path / "meta", tmp_path / "killed")
     (log,) = [file for file in (tmp_path / "killed" / "db").glob("*.log") if file.stat().st_size]
     log.write_bytes(log.read_bytes()[:-20])
@@ -321,8 +321,8 @@ async def test_the_log_goes_when_its_rows_are_in_a_table(tmp_path: Path) -> None
     """`meta` has one row per batch, which would never fill a table alone: a start would replay the whole log."""
     async with running(tmp_path / "meta") as engine:
         for number in range(6):
-            rows = {pack_names(CLUSTER, *key(f"s{at}")): record(number, metadata="m" * 4096) for at in range(2_000)}
-            await engine._write(rows)
+            rows = [(key(f"s{at}"), record(number, metadata="m" * 4096)) for at in range(2_000)]
+            await engine._write(CLUSTER, rows, lambda found: found)
         logs = tmp_path / "meta" / "db"
         await eventually(lambda: sum(file.stat().st_size for file in logs.glob("*.log")) < rocks.WRITE_BUFFER_BYTES * 2)
 

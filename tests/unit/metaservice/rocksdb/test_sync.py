@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from adapter.errors import StorageFailedError
 from adapter.metaservice.engine import Expiry, MergeCounts
 from adapter.metaservice.rocksdb.engine import RocksDbEngine
 from adapter.model.codec import encode_key, encode_record, pack_names
@@ -42,7 +43,7 @@ async def test_a_change_is_answered_after_its_sync(tmp_path: Path, name: str) ->
     change, answer = CHANGES[name]
     engine = RocksDbEngine.open(tmp_path / "meta")
     where = pack_names(CLUSTER, *key())
-    await engine._write({where: STORED})
+    await engine._write(CLUSTER, [(key(), STORED)], lambda record: record)
     work = asyncio.ensure_future(change(engine))
     if answer != [SaveOutcome(Status.APPLIED, STORED)]:
         await eventually(lambda: engine._standing(where) != STORED)
@@ -69,7 +70,7 @@ READS: dict[str, Change] = {
 async def test_a_read_waits_for_the_sync_of_what_it_shows(tmp_path: Path, name: str) -> None:
     """Otherwise an adapter would mark a record as clean that a power cut removes."""
     engine = RocksDbEngine.open(tmp_path / "meta")
-    await engine._write({pack_names(CLUSTER, *key()): STORED})
+    await engine._write(CLUSTER, [(key(), STORED)], lambda record: record)
     read = asyncio.ensure_future(READS[name](engine))
     for _ in range(100):
         await asyncio.sleep(0)
@@ -86,4 +87,24 @@ async def test_a_read_of_what_is_synced_waits_for_nothing(tmp_path: Path, name: 
     """No sync runs in this test, so a wait would never end."""
     engine = RocksDbEngine.open(tmp_path / "meta")
     await READS[name](engine)
+    engine.close()
+
+
+@pytest.mark.parametrize("problem", ["IO error: the disk is gone", "Corruption: block checksum mismatch"])
+async def test_a_write_that_fails_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: str) -> None:
+    """Also of damage that a compaction has met: RocksDB refuses each write behind it, and a new process says what to do."""
+    engine = RocksDbEngine.open(tmp_path / "meta")
+    running = asyncio.create_task(engine.run())
+
+    class Broken:
+        def write(self, _: object) -> None:
+            raise Exception(problem)  # noqa: TRY002 - as RocksDB's
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine, "_db", Broken())
+        with pytest.raises(StorageFailedError, match=problem):
+            await engine.save(CLUSTER, [SaveEntry(key(), record(9))])
+    with pytest.raises(ExceptionGroup) as ended:
+        await running
+    assert ended.group_contains(StorageFailedError, match=problem)
     engine.close()

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from adapter.errors import MetaUnavailableError, RefusedError
-from adapter.model.records import GroupKey, Member, OffsetRecord, Status, expired
+from adapter.model.records import GroupKey, Member, OffsetRecord, Status, expired, next_era
 from adapter.sidecar.engine.changes import Reconcile
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.expiry import HOUR_MS, LOOKED_AT, PAUSE_S
@@ -165,6 +165,21 @@ async def test_a_commit_while_a_page_is_read_stays(commit: Meanwhile, tmp_path: 
         await expiry.sweep_once()
         assert {found: stood.offset for found, stood in local(core).items()} == {A: 9}
         assert core.store.member(GROUP) == Member(7)
+
+
+async def test_a_reset_that_nobody_took_up_comes_back_with_its_group(tmp_path: Path) -> None:
+    """Its tombstone is in the epoch behind the hold, and so above the record as it was (7)."""
+    meta = ExpiringMeta()
+    async with core_over(tmp_path, meta) as core:
+        await flushed(core, {A: 5, B: 5})
+        reset = OffsetRecord(next_era(1), 3, committed_at_ms=OLD_MS)
+        meta.records[A] = reset
+        await core.committer.submit(Reconcile([(A, reset)]))
+        meta.after = lambda: committed(core, {B: 6}, YOUNG_MS)
+        await expiry_of(core).sweep_once()
+        await core.flusher.flush_once()
+        assert meta.live() == {A: (next_era(1) + 1, 3), B: (1, 6)}
+        assert {found: stood.position for found, stood in local(core).items()} == meta.live()
 
 
 async def test_groups_that_are_named_by_uuid_do_not_pile_up(tmp_path: Path) -> None:

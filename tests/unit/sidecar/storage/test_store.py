@@ -385,6 +385,21 @@ def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_write_that_meets_damage_fails_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As each one does behind a compaction that has met a flipped bit: the store has to be opened again, which says so (4)."""
+    store = opened(tmp_path)
+
+    def damaged(_: object) -> None:
+        raise StoreDamagedError("Corruption: block checksum mismatch")
+
+    monkeypatch.setattr(rocks_of(store), "write", damaged)
+    with pytest.raises(StorageFailedError, match="a write of the local store failed: Corruption"):
+        store.write({A: record(2)})
+    assert store.failed.is_set()
+    assert store.damaged
+    store.close()
+
+
 def test_a_watermark_that_cannot_be_written_fails_the_store(tmp_path: Path) -> None:
     """Without it a later loss would not be detected, so nothing more is acknowledged."""
     store = opened(tmp_path)
