@@ -22,7 +22,7 @@ from adapter.sidecar.process import Sidecar
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config
 from adapter.testing.waiting import PATIENCE_S, eventually
-from tests.fake_rocketmq import FakeBroker
+from tests.fake_rocketmq import Answer, FakeBroker
 from tests.integration.helpers import commits, key, record, serving
 
 Position = tuple[int, int, bool]
@@ -356,6 +356,64 @@ async def test_a_reset_while_the_broker_is_away_reaches_it_later(broker: FakeBro
     async with broker.serving(), bridged(tmp_path, broker, meta) as here:
         await here.looked(broker)
         assert len(broker.resets) == 1
+
+
+async def test_a_reset_that_is_refused_at_the_meeting_is_offered_again(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a reset, and no commit of the group undoes it meanwhile; a broker that has just started is often overloaded."""
+    async with bridged(tmp_path, broker) as here:
+        async with broker.serving():
+            await here.until(100)
+            await here.looked(broker)
+        await here.reset(30)
+        broker.restart()
+        busy = _busy(broker, 222, monkeypatch)
+        async with broker.serving():
+            await eventually(lambda: 222 in broker.calls)
+            broker.commit("g", "T", 0, 110)
+            await here.looked(broker)
+            assert here.at() == (next_era(1), 30, True)
+            busy.clear()
+            await eventually(lambda: broker.offset("g", "T", 0) == 30)
+            await here.polled()
+            assert here.at() == (next_era(1), 30, True)
+
+
+async def test_a_rewind_that_is_refused_at_the_meeting_is_offered_again(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker came back with its file from before a reset there."""
+    async with bridged(tmp_path, broker) as here:
+        async with broker.serving():
+            await here.until(100)
+            broker.commit("g", "T", 0, 20)
+            await here.until(20)
+        broker.restart()
+        busy = _busy(broker, 15, monkeypatch)
+        async with broker.serving():
+            await eventually(lambda: 15 in broker.calls)
+            broker.commit("g", "T", 0, 101)
+            await here.looked(broker)
+            assert here.at() == (2, 20, True)
+            busy.clear()
+            await eventually(lambda: broker.offset("g", "T", 0) == 20)
+            await here.polled()
+            assert here.at() == (2, 20, True)
+
+
+def _busy(broker: FakeBroker, code: int, monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Have a broker refuse this request, until the set that is returned is empty."""
+    answer, refused = broker.answer, {code}
+
+    def busily(code: int, fields: dict[str, str], body: bytes) -> Answer:
+        if code not in refused:
+            return answer(code, fields, body)
+        broker.calls.append(code)
+        return 2, "[TIMEOUT_CLEAN_QUEUE]broker busy", {}, b""
+
+    monkeypatch.setattr(broker, "answer", busily)
+    return refused
 
 
 @pytest.mark.parametrize("old", ["V4_9_7", "V5_3_3"])

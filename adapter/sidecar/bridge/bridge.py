@@ -309,7 +309,7 @@ class Following:
                 if known:
                     self._agreed[key] = known._replace(at_broker=row.offset)
                 else:
-                    self._agreed[key] = Agreed.on(row.offset, stored if act is Act.NOTHING else None)
+                    self._agreed[key] = Agreed.until(act, row.offset, stored)
                 if not self._agreed[key].is_stored(stored):  # the store's move is passed on
                     self._changes.look_at([key])
                 del self._unsent[key]
