@@ -1,6 +1,6 @@
 """The bridge between a sidecar and a RocketMQ broker, which is a fake one over the real wire."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from adapter.errors import ConfigError, MetaUnavailableError
 from adapter.formats.rocketmq_json import broker_file
 from adapter.formats.rocketmq_rows import rows_of
 from adapter.formats.rows import Naming, OffsetRow
-from adapter.model.records import next_era
+from adapter.model.records import OffsetKey, OffsetRecord, next_era
 from adapter.rocketmq.config import RocketmqSection
 from adapter.rpc import offsets_pb
 from adapter.sidecar.bridge import store_changes
@@ -467,6 +467,66 @@ async def test_a_group_that_is_deleted_at_the_broker_is_deleted_here(broker: Fak
         await here.until(3)
         await here.looked(broker)
         assert broker.offset("g", "T", 0) == 3
+
+
+class _SlowMeta(FakeMeta):
+    """One that does not answer reads of the group "g" while `slow` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slow = False
+        self.asked = anyio.Event()
+        self.go_on = anyio.Event()
+
+    async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
+        if self.slow and keys[0].group == "g":
+            self.asked.set()
+            await self.go_on.wait()
+        return await super().get(keys, patient=patient)
+
+
+async def test_no_poll_waits_for_the_meta_service_to_delete_a_group(broker: FakeBroker, tmp_path: Path) -> None:
+    """Which may be slow, or hang, while the broker has commits that nobody else knows."""
+    meta = _SlowMeta()
+    async with broker.serving(), bridged(tmp_path, broker, meta) as here:
+        await here.until(100)
+        await here.until(7, 1)
+        broker.commit("h", "T", 0, 1)
+        await here.looked(broker)
+        meta.slow = True
+        del broker.offsets["T@g"]
+        with anyio.fail_after(PATIENCE_S):
+            await meta.asked.wait()
+        broker.commit("h", "T", 0, 2)
+        await here.until(2, group="h")
+        assert here.at() == (1, 100, True)
+        meta.go_on.set()
+        await here.until(None)
+        await here.until(None, 1)
+
+
+async def test_a_group_that_comes_back_while_it_is_deleted_keeps_its_new_offsets(broker: FakeBroker, tmp_path: Path) -> None:
+    """They were acknowledged by the broker, and are given back to it."""
+    meta = _SlowMeta()
+    async with bridged(tmp_path, broker, meta) as here:
+        async with broker.serving():
+            await here.until(100)
+            await here.until(7, 1)
+            await here.looked(broker)
+            meta.slow = True
+            del broker.offsets["T@g"]
+            with anyio.fail_after(PATIENCE_S):
+                await meta.asked.wait()
+            broker.commit("g", "T", 0, 3)
+            await here.until(3)
+            meta.go_on.set()
+            await here.until(None, 1)
+            await here.until(3)
+        broker.store = {}
+        broker.restart()
+        async with broker.serving():
+            await eventually(lambda: broker.offset("g", "T", 0) == 3)
+            assert broker.offset("g", "T", 1) is None
 
 
 async def test_an_offset_that_is_gone_for_a_moment_is_not_deleted(broker: FakeBroker, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ ever; an error of the store keeps what was not committed for the next poll. Neve
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -123,6 +123,8 @@ class Following:
         self._agreed: dict[OffsetKey, Agreed] = {}
         self._unsent: dict[OffsetKey, OffsetRow] = {}  # changes of the broker that are not committed yet
         self._gone: dict[OffsetKey, int] = {}  # offsets that are missing at the broker, for how many looks
+        self._deleting: set[OffsetKey] = set()  # of these, those that are being deleted here
+        self._deletes: asyncio.Task[None] | None = None
         self._owed: dict[OffsetKey, _Owed] = {}  # offsets that the broker refused
         self._changes = changes
         self._unlisted = True  # whether the Meta Service is still to be asked for offsets that are not here
@@ -142,9 +144,12 @@ class Following:
         try:
             await self._follow(broker, identity, listing)
         finally:
-            listing.cancel()
+            tasks = [task for task in (listing, self._deletes) if task]
+            self._deletes = None
+            for task in tasks:
+                task.cancel()
             with anyio.CancelScope(shield=True):
-                await asyncio.wait([listing])
+                await asyncio.wait(tasks)
 
     async def _follow(self, broker: Broker, identity: Identity, listing: "asyncio.Task[None]") -> None:
         self._changes.look_at_all()
@@ -376,7 +381,7 @@ class Following:
     async def _look(self, broker: Broker) -> None:
         """Delete what was deleted at the broker, keep unchanged offsets from expiring."""
         await self._still(broker)
-        await self._delete_gone()
+        self._delete_gone()
         if self._retention_s and anyio.current_time() >= self._refresh_at:
             self._refresh_at = anyio.current_time() + self._retention_s / REFRESH_PART
             await self._refresh()
@@ -399,7 +404,7 @@ class Following:
         for key, stored in differing.items():
             queue = self._queue(key)
             owed = self._owed.get(key)
-            if queue is None or key in self._unsent or (owed and owed.at_s > now):
+            if queue is None or key in self._unsent or key in self._deleting or (owed and owed.at_s > now):
                 continue
             known = self._agreed.get(key)
             act = when_store_moved(stored, known) if known else on_meeting(None, stored, Memory())
@@ -468,28 +473,55 @@ class Following:
             if not token:
                 return [Wanted(group, shards) for group, shards in found.items()]
 
-    async def _delete_gone(self) -> None:
-        """Delete here what was deleted at the broker (mqadmin deleteSubGroup, deleteTopic), once it stays away."""
+    def _delete_gone(self) -> None:
+        """Begin to delete what was deleted at the broker (mqadmin deleteSubGroup, deleteTopic), once it stays away.
+
+        Beside the polls, which do not wait for the Meta Service.
+        """
+        if self._deletes:
+            if not self._deletes.done():
+                return
+            self._deletes.result()
+            self._deletes = None
         ripe: dict[GroupKey, list[str]] = {}
-        for key, looks in self._gone.items():
+        for key, looks in list(self._gone.items()):
             known = self._agreed.get(key)
-            self._gone[key] = looks + 1
-            if looks >= GONE_LOOKS and known and known.live and known.is_stored(self._core.store.get(key)):
-                ripe.setdefault(key.group_key, []).append(key.shard)
-        for group, shards in ripe.items():
-            try:
-                await self._core.resets.delete(Wanted(group, shards), execute=True)
-            except AdapterError as error:
-                log.warning("rocketmq.delete", group=group.group, shards=len(shards), error=str(error), help="it is repeated")
+            if not known or not known.live:
+                del self._gone[key]
                 continue
-            log.info("rocketmq.deleted", group=group.group, shards=len(shards), reason="deleted at the broker")
-            self._counts.deleted += len(shards)
-            for shard in shards:
-                key = OffsetKey(*group, shard)
-                self._gone.pop(key, None)
-                self._agree(key, None, self._core.store.get(key))
-        for key in [key for key in self._gone if not (known := self._agreed.get(key)) or not known.live]:
-            del self._gone[key]
+            self._gone[key] = looks + 1
+            if looks >= GONE_LOOKS and known.is_stored(self._core.store.get(key)):
+                ripe.setdefault(key.group_key, []).append(key.shard)
+        if ripe:
+            self._deletes = asyncio.create_task(self._delete(ripe), name="rocketmq.delete")
+
+    async def _delete(self, ripe: Mapping[GroupKey, Sequence[str]]) -> None:
+        """Delete these shards, but for those that come back at the broker before their turn."""
+        for group, shards in ripe.items():
+            keys = [key for shard in shards if (key := OffsetKey(*group, shard)) in self._gone]
+            if not keys:
+                continue
+            self._deleting.update(keys)
+            try:
+                await self._core.resets.delete(Wanted(group, [key.shard for key in keys]), execute=True)
+            except AdapterError as error:
+                log.warning("rocketmq.delete", group=group.group, shards=len(keys), error=str(error), help="it is repeated")
+                self._changes.look_at(keys)
+            else:
+                log.info("rocketmq.deleted", group=group.group, shards=len(keys), reason="deleted at the broker")
+                self._counts.deleted += len(keys)
+                for key in keys:
+                    self._deleted(key)
+            finally:
+                self._deleting.clear()
+
+    def _deleted(self, key: OffsetKey) -> None:
+        """Agree on a delete; what the broker has again since then is committed once more."""
+        is_gone, known, queue = self._gone.pop(key, None) is not None, self._agreed.get(key), self._queue(key)
+        self._agree(key, None, self._core.store.get(key))
+        if not is_gone and known and known.at_broker is not None and queue:
+            row = OffsetRow(*key, known.at_broker, topic=queue.topic, partition=queue.queue_id)
+            self._unsent.setdefault(key, row)
 
     async def _refresh(self) -> None:
         """Commit again what has stood unchanged for long, so that a group that is idle at the broker does not expire here."""
