@@ -330,10 +330,11 @@ class Fleet:
         """The shards of a group, each once; what a group comes to that several adapters have is set by them."""
         owners = self._table.owners(key)
         said = {slot: words for slot in owners if (words := self._table.told(slot, key)) is not None}
+        links = {slot: self._links[slot] for slot in owners}  # now: an adapter may be forgotten while others are asked
         self._table.unmerged.pop(key, None)
         missing: dict[str, str] = {}
         try:
-            told = await asyncio.gather(*(self._told_by(slot, key, said[slot], missing, max_age_s) for slot in owners))
+            told = await asyncio.gather(*(self._told_by(links[slot], key, said[slot], missing, max_age_s) for slot in owners))
         except BaseException:
             self._table.unmerged[key] = None  # still to do
             raise
@@ -343,7 +344,7 @@ class Fleet:
                 self._failed.add(key)
                 self._keep_inexact(key, owners)
             else:
-                parts = {self._links[slot].view.address: lag_pb.GroupLag.FromString(said[slot]) for slot in owners}
+                parts = {links[slot].view.address: lag_pb.GroupLag.FromString(said[slot]) for slot in owners}
                 since = min((row.stale_since_ms for row in rows if row.stale_since_ms), default=0)
                 self._table.set_merged(key, sums(*key, rows, parts), since, exact=True)
         view = self._group_view(key)
@@ -357,10 +358,9 @@ class Fleet:
         since = [self._table.stale_since(slot) for slot in owners]
         self._table.set_merged(key, lag, min((one for one in since if one), default=wall_ms()), exact=exact)
 
-    async def _told_by(self, slot: int, key: Key, said: bytes, missing: dict[str, str], max_age_s: float) -> Told | None:
+    async def _told_by(self, link: AdapterLink, key: Key, said: bytes, missing: dict[str, str], max_age_s: float) -> Told | None:
         """The shards of a group that an adapter has: as they were got before, while nothing changed; else asked now."""
-        link = self._links[slot]
-        address, since = link.view.address, self._table.stale_since(slot)
+        slot, address, since = link.slot, link.view.address, self._table.stale_since(link.slot)
         if (kept := self._shards.get(slot, key, said, max_age_s)) is not None:
             return Told(address, kept.shards, since, kept.evaluated_at_ms)
         reason = link.view.error

@@ -1,5 +1,6 @@
 """A fleet over fake adapters on real sockets: what each of them says, as one."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -343,3 +344,26 @@ async def test_a_missing_file_of_a_token_is_an_error_at_the_start(tmp_path: Path
     with pytest.raises(ConfigError, match=r"fleet\.token_file"):
         async with Fleet.open(section("unix:/run/a.sock", token_file=tmp_path / "none")):
             pass
+
+
+async def test_an_adapter_may_be_forgotten_while_a_group_of_it_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look at who has the group and the question: what the others have of it is compared."""
+
+    async def at_once(_: object) -> None:
+        """The link has ended already."""
+
+    left, stays = FakeLagAdapter("left"), FakeLagAdapter("stays")
+    left.set_group("g", [shard_lag("a", 1, 3)])
+    stays.set_group("g", [shard_lag("b", 1, 4)])
+    async with fleet_of(left, stays) as fleet:
+        link = next(link for link in fleet._links.values() if link.view.address == left.address)
+        link.leave()
+        comparing = asyncio.create_task(fleet._compared(("default", "g"), 0.0))
+        await asyncio.sleep(0)
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio, "wait", at_once)
+            await fleet._end(link)
+        found = await comparing
+        assert found
+        assert "b" in {row.lag.shard for row in found.shards}
+        await until_lag(fleet, 3)
