@@ -653,6 +653,21 @@ async def test_while_the_store_takes_no_commits_nothing_is_forgotten(broker: Fak
         await here.until(3, 1)
 
 
+async def test_a_group_that_is_written_through_keeps_no_other_from_the_store(broker: FakeBroker, tmp_path: Path) -> None:
+    """While the Meta Service is away, what is written back is stored."""
+    meta = FakeMeta()
+    policy = [{"groups": "g", "mode": "write_through"}]
+    async with broker.serving(), bridged(tmp_path, broker, meta, policy=policy) as here:
+        await here.until(100)
+        meta.down = MetaUnavailableError("no endpoint answers")
+        broker.commit("g", "T", 0, 130)
+        broker.commit("h", "T", 0, 5)
+        await here.until(5, group="h")
+        assert here.at() == (1, 100, True)
+        meta.down = None
+        await here.until(130)
+
+
 async def test_a_broker_that_answers_garbage_changes_nothing(broker: FakeBroker, tmp_path: Path) -> None:
     """And is followed again when it is itself again."""
     async with broker.serving(), bridged(tmp_path, broker) as here:

@@ -318,8 +318,7 @@ class Following:
                 if not self._agreed[key].is_stored(stored):  # the store's move is passed on
                     self._changes.look_at([key])
                 del self._unsent[key]
-        for part in _in_requests(commits):
-            await self._commit(part, offsets_pb.INCREASE_ONLY)
+        await self._commit_all(commits, offsets_pb.INCREASE_ONLY)
         if rewinds:
             await self._rewind(broker, rewinds)
 
@@ -335,12 +334,21 @@ class Following:
             if stored and stored.offset <= bounds.high:
                 self._raise_ceiling(row.key, stored.offset)
         await self._save_marks()
-        for part in _in_requests(rows):
-            log.info("rocketmq.rewound", offsets=len(part), group=part[0].group, shard=part[0].shard, to=part[0].offset)
-            await self._commit(part, offsets_pb.OVERWRITE)
+        log.info("rocketmq.rewound", offsets=len(rows), group=rows[0].group, shard=rows[0].shard, to=rows[0].offset)
+        await self._commit_all(rows, offsets_pb.OVERWRITE)
 
-    async def _commit(self, rows: Sequence[OffsetRow], mode: offsets_pb.CommitMode.ValueType) -> None:
-        """Commit some rows, and agree on what is stored then. On an error they stay unsent."""
+    async def _commit_all(self, rows: Sequence[OffsetRow], mode: offsets_pb.CommitMode.ValueType) -> None:
+        """Commit rows in small requests. Those that wait for the Meta Service come last, and apart, until one fails."""
+        writes_through = self._core.router.policies.writes_through
+        waiting = [row for row in rows if writes_through(row.key.group_key)]
+        for part in _in_requests(row for row in rows if not writes_through(row.key.group_key)):
+            await self._commit(part, mode)
+        for part in _in_requests(waiting):
+            if not await self._commit(part, mode):
+                return
+
+    async def _commit(self, rows: Sequence[OffsetRow], mode: offsets_pb.CommitMode.ValueType) -> bool:
+        """Commit some rows, and agree on what is stored then. On an error they stay unsent, and False is returned."""
         groups: dict[str, offsets_pb.GroupCommits] = {}
         for row in rows:
             group = groups.setdefault(row.group, offsets_pb.GroupCommits(namespace=row.namespace, group=row.group))
@@ -359,7 +367,7 @@ class Following:
             if not self._failing:
                 log.error("rocketmq.commit", error=str(error), help="it is repeated with each poll until it is stored")
             self._failing = True
-            return
+            return False
         self._failing = False
         superseded = {OffsetKey(row.namespace, row.group, row.shard) for row in reply.superseded}
         self._counts.committed += len(rows) - len(superseded)
@@ -375,6 +383,7 @@ class Following:
                 self._agree(key, row.offset, stored)
             self._unsent.pop(key, None)
         await others()  # most commits wait for nothing, and there may be many parts
+        return True
 
     # From the store to the broker.
 
@@ -533,8 +542,7 @@ class Following:
                 continue
             if stored.live and stored.committed_at_ms < before_ms:
                 old.append(OffsetRow(*key, stored.offset, topic=queue.topic, partition=queue.queue_id))
-        for part in _in_requests(old):
-            await self._commit(part, offsets_pb.INCREASE_ONLY)
+        await self._commit_all(old, offsets_pb.INCREASE_ONLY)
 
     # What is remembered.
 
