@@ -16,8 +16,10 @@ from adapter.formats.rows import Naming, OffsetRow
 from adapter.model.records import OffsetKey, OffsetRecord, next_era
 from adapter.rocketmq.config import RocketmqSection
 from adapter.rpc import offsets_pb
-from adapter.sidecar.bridge import store_changes
+from adapter.sidecar.bridge import bridge, store_changes
 from adapter.sidecar.bridge.broker_log import RocketmqLog
+from adapter.sidecar.bridge.marks import FILE, Marks
+from adapter.sidecar.engine.changes import Forget
 from adapter.sidecar.process import Sidecar
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config
@@ -467,6 +469,32 @@ async def test_a_group_that_is_deleted_at_the_broker_is_deleted_here(broker: Fak
         await here.until(3)
         await here.looked(broker)
         assert broker.offset("g", "T", 0) == 3
+
+
+async def test_a_deleted_group_is_forgotten_when_its_tombstones_are(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In memory and in the file, which grew with each group that came and went; one of the same name begins anew."""
+    monkeypatch.setattr(bridge, "FORGET_S", 0.0)
+    meta, marks = FakeMeta(), tmp_path / "adapter" / FILE
+    async with broker.serving(), bridged(tmp_path, broker, meta) as here:
+        await here.until(100)
+        await here.until(7, 1)
+        broker.commit("h", "T", 0, 1)
+        del broker.offsets["T@g"]
+        await here.until(None)
+        await here.until(None, 1)
+        await eventually(lambda: len(Marks.load(marks).eras) == 2)
+        keys = [key("broker-a/T/0"), key("broker-a/T/1")]
+        for one in keys:
+            del meta.records[one]
+        await here.sidecar.core().committer.submit(Forget(keys))
+        await eventually(lambda: not Marks.load(marks).eras)
+        following = here.sidecar._bridge
+        assert following
+        await eventually(lambda: following.counts.offsets == 1)
+        broker.commit("g", "T", 0, 3)
+        await here.until(3)
 
 
 class _SlowMeta(FakeMeta):

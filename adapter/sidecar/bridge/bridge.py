@@ -53,6 +53,7 @@ OWED_S, OWED_MAX_S = 1.0, 60.0  # between attempts to give an offset that the br
 LIST_AGAIN_S = 1.0  # between two attempts to list what the Meta Service has
 LIST_PAGE = 1_000  # offsets of a page of the Meta Service
 REFRESH_PART = 8  # of the retention: how often unchanged offsets are looked through
+FORGET_S = 600.0  # how often offsets are forgotten that neither side has any more
 MAX_TOLD = 20  # entries that cannot be used are logged one by one up to here
 
 
@@ -131,6 +132,7 @@ class Following:
         self._failing = False
         self._rests: deque[float] = deque(maxlen=POLLS_KEPT)
         self._refresh_at = 0.0
+        self._forget_at = 0.0
 
     async def follow(self, broker: Broker) -> None:
         """Follow the broker until its connection fails. Raises BrokerError."""
@@ -391,6 +393,9 @@ class Following:
         """Delete what was deleted at the broker, keep unchanged offsets from expiring."""
         await self._still(broker)
         self._delete_gone()
+        if anyio.current_time() >= self._forget_at and not self._unlisted:
+            self._forget_at = anyio.current_time() + FORGET_S
+            await self._forget()
         if self._retention_s and anyio.current_time() >= self._refresh_at:
             self._refresh_at = anyio.current_time() + self._retention_s / REFRESH_PART
             await self._refresh()
@@ -545,6 +550,18 @@ class Following:
         await self._commit_all(old, offsets_pb.INCREASE_ONLY)
 
     # What is remembered.
+
+    async def _forget(self) -> None:
+        """Forget the offsets that neither the broker nor the store has any more: groups come and go."""
+        for done, key in enumerate({**self._agreed, **self._marks.eras, **self._marks.ceilings}, start=1):
+            if done % SMALL == 0:
+                await others()
+            known = self._agreed.get(key)
+            if key in self._unsent or (known and known.at_broker is not None) or self._core.store.get(key):
+                continue
+            self._agreed.pop(key, None)
+            for marks in (self._marks.eras, self._marks.ceilings):
+                self._marks_changed |= marks.pop(key, None) is not None
 
     @property
     def _known_identity(self) -> Identity:
