@@ -630,8 +630,27 @@ async def test_a_slave_is_not_followed_until_it_is_the_master(broker: FakeBroker
     async with broker.serving(), bridged(tmp_path, broker, meta) as here:
         await here.looked(broker)
         assert 43 not in broker.calls
+        assert (await status_of(here)).slave
         broker.role = "SYNC_MASTER"
         await eventually(lambda: broker.offset("g", "T", 0) == 180)
+        found = await status_of(here)
+        assert (found.connected, found.slave) == (True, False)
+
+
+async def test_a_slave_that_is_away_is_not_said_to_wait(broker: FakeBroker, tmp_path: Path) -> None:
+    """Its alert is that of any broker that does not answer."""
+    broker.role = "SLAVE"
+    async with bridged(tmp_path, broker) as here:
+        bridge = here.sidecar._bridge
+        assert bridge
+        async with broker.serving():
+            await eventually(lambda: bridge.counts.slave)
+        await eventually(lambda: not bridge.counts.slave and bool(bridge.counts.last_error))
+
+
+async def status_of(here: Bridged) -> offsets_pb.RocketmqStatus:
+    """What Status tells of the bridge."""
+    return (await here.client.status()).rocketmq
 
 
 async def test_a_master_that_becomes_a_slave_rewinds_nothing(broker: FakeBroker, tmp_path: Path) -> None:

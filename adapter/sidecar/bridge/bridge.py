@@ -87,7 +87,7 @@ class Bridge:
                 self._lost(error)
                 pause = pause_s(failures + 1, RECONNECT_S, RECONNECT_MAX_S)
             failures = 0 if self.counts.connected else failures + 1
-            self.counts.connected = False
+            self.counts.connected = self.counts.slave = False
             await anyio.sleep(pause)
 
     def _lost(self, error: AdapterError) -> None:
@@ -192,9 +192,12 @@ class Following:
             )
             self._forget_life()
             await self._save_marks()
+            self._counts.broker, self._counts.version = identity.name, identity.version
+            self._counts.slave = True
         while identity.is_slave:
             await anyio.sleep(SLAVE_S)
             identity = await broker.identity()
+        self._counts.slave = False
         return identity
 
     async def _still(self, broker: Broker) -> None:
