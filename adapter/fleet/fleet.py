@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import Protocol, Self
 
@@ -115,7 +116,7 @@ class Fleet:
     async def open(cls, section: FleetSection, *, resolving: Resolve = resolve) -> AsyncIterator[Self]:
         """Follow the adapters until the end of the context. Raises ConfigError for files that cannot be used."""
         files = read_client_files(section.tls, "fleet.tls") if section.tls else None
-        token = read_token(section.token_file, "fleet.token_file") if section.token_file else ""
+        token = _token_of(section)
         failure: Exception | None = None
         async with asyncio.TaskGroup() as tasks:
             fleet = cls(section, files, token, resolving, tasks)
@@ -261,7 +262,9 @@ class Fleet:
 
     async def _run_link(self, address: str, entry: str, slot: int, made: "asyncio.Future[AdapterLink]") -> None:
         section, table = self._section, self._table
-        async with AdapterLink.open(address, entry, slot, section, table, self._files, self._token, self._told) as link:
+        async with AdapterLink.open(
+            address, entry, slot, section, table, self._files, self._token, self._told, partial(_token_of, section)
+        ) as link:
             made.set_result(link)
             await link.run()
 
@@ -397,6 +400,11 @@ class Fleet:
             failed, self._failed = self._failed, set()
             self._table.unmerged.update(dict.fromkeys(failed))
             self._told(adapters=False)
+
+
+def _token_of(section: FleetSection) -> str:
+    """The token of the adapters; empty without a file. Raises ConfigError."""
+    return read_token(section.token_file, "fleet.token_file") if section.token_file else ""
 
 
 class _Watcher:

@@ -5,7 +5,7 @@ stream ends, it is opened again with growing pauses; until all has come again, w
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from time import monotonic
@@ -17,6 +17,7 @@ import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from adapter.client.client import CHANNEL_OPTIONS, OffsetClient
+from adapter.errors import ConfigError
 from adapter.fleet.discovery import server_name
 from adapter.fleet.section import FleetSection
 from adapter.fleet.table import GroupTable
@@ -71,12 +72,16 @@ class AdapterLink:
         channel: grpc.aio.Channel,
         token: str,
         told: Told,
+        read_token: Callable[[], str],
     ) -> None:
         self.slot = slot
         self._section = section
         self._timeout_s = section.timeout_ms / 1000
         self._table = table
         self._told = told
+        self._channel = channel
+        self._token = token
+        self._read_token = read_token
         self._client = OffsetClient(channel, self._timeout_s, token=token, resend=False)
         self._lag = lag_grpc.OffsetLagStub(channel)
         self._health = health_pb2_grpc.HealthStub(channel)
@@ -103,13 +108,14 @@ class AdapterLink:
         files: PemFiles | None,
         token: str,
         told: Told,
+        read_token: Callable[[], str],
     ) -> AsyncIterator[Self]:
-        """A link with a channel of its own."""
+        """A link with a channel of its own. `read_token` gives the token anew, or raises ConfigError."""
         name = server_name(configured)
         options = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", name)) if name and files else CHANNEL_OPTIONS
         channel = open_channel_with(address, files, options)
         try:
-            yield cls(address, configured, slot, section, table, channel, token, told)
+            yield cls(address, configured, slot, section, table, channel, token, told, read_token)
         finally:
             await close_channels([channel])
 
@@ -172,7 +178,9 @@ class AdapterLink:
             except grpc.aio.AioRpcError as error:
                 if error.code() not in _REFUSED:
                     raise
-                self._denied_at, status_error = self._polls, f"{error.code().name}: {error.details()}"
+                status_error = f"{error.code().name}: {error.details()}"
+                if not self._has_new_token():
+                    self._denied_at = self._polls
         if self.left:
             return
         if status is None:
@@ -192,6 +200,19 @@ class AdapterLink:
         quiet_s = QUIET_S if self._expected is None else LONG_QUIET_S
         if self._coming is not None and monotonic() - self._came_at > quiet_s:
             await self._all_came()
+
+    def _has_new_token(self) -> bool:
+        """Take the token from its file, if that has another one by now."""
+        try:
+            token = self._read_token()
+        except ConfigError as error:
+            log.warning("fleet.token", error=str(error), help="the one before is used")
+            return False
+        if token == self._token:
+            return False
+        self._token = token
+        self._client = OffsetClient(self._channel, self._timeout_s, token=token, resend=False)
+        return True
 
     async def _health_of(self) -> Health:
         """The state by the health service, which needs no token, and does not tell whether a serving adapter is degraded."""

@@ -323,6 +323,23 @@ async def test_what_does_not_fit_is_counted_and_not_kept() -> None:
         assert (page.matching, page.kept, page.left_out) == (2, 2, 1)
 
 
+async def test_a_token_that_was_replaced_is_read_again(tmp_path: Path) -> None:
+    """Adapters take a new one by a reload; a file that is bad meanwhile changes nothing."""
+    token = tmp_path / "token"
+    token.write_text("a" * 32)
+    token.chmod(0o600)
+    adapter = FakeLagAdapter("broker-1")
+    adapter.token = "a" * 32
+    async with fleet_of(adapter, token_file=token) as fleet:
+        await eventually(lambda: fleet.adapters[0].status is not None)
+        token.write_text("short")
+        adapter.token = "b" * 32
+        await eventually(lambda: fleet.adapters[0].status is None)
+        token.write_text("b" * 32)
+        await eventually(lambda: fleet.adapters[0].status is not None)
+        assert not fleet.adapters[0].status_error
+
+
 async def test_a_token_does_not_leave_the_machine_in_plaintext(tmp_path: Path) -> None:
     """As for the command line."""
     with pytest.raises(ValueError, match="plaintext"):
