@@ -773,6 +773,23 @@ async def test_an_idle_group_does_not_expire(broker: FakeBroker, tmp_path: Path)
         assert here.at() == (1, 100, True)
 
 
+@pytest.mark.parametrize("hours", [0, 8_000])
+async def test_an_idle_group_does_not_expire_behind_a_reload(
+    hours: int, broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its offsets are committed again by the retention that is in force."""
+    monkeypatch.setattr(bridge, "REFRESH_PART", 100_000)
+    meta, one = FakeMeta(), key("broker-a/T/0")
+    async with broker.serving(), bridged(tmp_path, broker, meta, expiry={"retention_hours": hours}) as here:
+        await eventually(lambda: one in meta.records)
+        stood = meta.records[one].committed_at_ms
+        await here.looked(broker)
+        assert meta.records[one].committed_at_ms == stood
+        here.sidecar.core().take(adapter_config(tmp_path, expiry={"retention_hours": 25}))
+        await eventually(lambda: meta.records[one].committed_at_ms > stood)
+        assert here.at() == (1, 100, True)
+
+
 async def test_the_bounds_of_queues_come_from_the_broker(broker: FakeBroker) -> None:
     """Without those of other brokers, of unknown topics, and what is no queue."""
     broker.logs = {("T", 0): (5, 9), ("T", 1): (0, 0)}

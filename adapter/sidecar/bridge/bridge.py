@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import NamedTuple
 
 import anyio
@@ -112,7 +113,6 @@ class Following:
 
     def __init__(self, config: AdapterConfig, core: Core, commits: Commits, counts: BridgeCounts, changes: StoreChanges) -> None:
         self._section: RocketmqSection = config.rocketmq
-        self._retention_s = config.expiry.retention_hours * 3_600
         self._core = core
         self._commits = commits
         self._counts = counts
@@ -131,7 +131,7 @@ class Following:
         self._unlisted = True  # whether the Meta Service is still to be asked for offsets that are not here
         self._failing = False
         self._rests: deque[float] = deque(maxlen=POLLS_KEPT)
-        self._refresh_at = 0.0
+        self._refreshed_at = -inf
         self._forget_at = 0.0
 
     async def follow(self, broker: Broker) -> None:
@@ -281,7 +281,7 @@ class Following:
         self._note_life(identity)
         await self._save_marks()
         self._unlisted = True
-        self._refresh_at = 0.0
+        self._refreshed_at = -inf
 
     def _memory(self, key: OffsetKey, *, known: bool, same_life: bool) -> Memory:
         return Memory(same_life, known, self._marks.eras.get(key, 0), self._marks.ceilings.get(key, -1))
@@ -399,9 +399,10 @@ class Following:
         if anyio.current_time() >= self._forget_at and not self._unlisted:
             self._forget_at = anyio.current_time() + FORGET_S
             await self._forget()
-        if self._retention_s and anyio.current_time() >= self._refresh_at:
-            self._refresh_at = anyio.current_time() + self._retention_s / REFRESH_PART
-            await self._refresh()
+        every_s = self._core.expiry.retention_s / REFRESH_PART  # a reload may have changed it
+        if every_s and anyio.current_time() >= self._refreshed_at + every_s:
+            self._refreshed_at = anyio.current_time()
+            await self._refresh(every_s)
 
     async def _pass_on(self, broker: Broker) -> None:
         """The one place where a foreign change of an offset goes to the broker."""
@@ -540,9 +541,9 @@ class Following:
             row = OffsetRow(*key, known.at_broker, topic=queue.topic, partition=queue.queue_id)
             self._unsent.setdefault(key, row)
 
-    async def _refresh(self) -> None:
-        """Commit again what has stood unchanged for long, so that a group that is idle at the broker does not expire here."""
-        before_ms = self._core.clocks.now_ms() - int(self._retention_s * 1_000 / REFRESH_PART)
+    async def _refresh(self, age_s: float) -> None:
+        """Commit again what has stood unchanged for so long, so that a group that is idle at the broker does not expire here."""
+        before_ms = self._core.clocks.now_ms() - int(age_s * 1_000)
         old: list[OffsetRow] = []
         async for key, stored in self._changes.records():
             known, queue = self._agreed.get(key), self._queue(key)
