@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from adapter.client.client import OffsetClient
-from adapter.errors import ConfigError, MetaUnavailableError
+from adapter.errors import BrokerLogError, ConfigError, MetaUnavailableError
 from adapter.formats.rocketmq_json import broker_file
 from adapter.formats.rocketmq_rows import rows_of
 from adapter.formats.rows import Naming, OffsetRow
@@ -752,6 +752,29 @@ async def test_each_reason_why_a_broker_is_not_followed_is_logged_once(
     lost = [line for line in capsys.readouterr().out.splitlines() if "rocketmq.lost" in line]
     assert ["Check signature failed" in line for line in lost][:2] == [False, True]
     assert len(lost) < 6
+
+
+async def test_a_secret_that_was_replaced_is_read_again(broker: FakeBroker, tmp_path: Path) -> None:
+    """With the next connection, of the bridge and of what asks for bounds; a file that is bad meanwhile ends nothing."""
+    secret = tmp_path / "secret"
+    secret.write_text("12345678")
+    secret.chmod(0o600)
+    broker.secret = "12345678"  # noqa: S105
+    acl = {"access_key": "admin", "secret_key_file": str(secret)}
+    log = RocketmqLog(RocketmqSection.model_validate({"broker": broker.address, "acl": acl}))
+    async with broker.serving(), bridged(tmp_path, broker, rocketmq={"acl": acl}) as here:
+        await here.until(100)
+        secret.write_text("")
+        broker.secret = "87654321"  # noqa: S105
+        counts = here.sidecar._bridge
+        assert counts
+        await eventually(lambda: "secret_key_file" in counts.counts.last_error)
+        with pytest.raises(BrokerLogError, match="secret_key_file"):
+            await log.bounds("default", ["broker-a/T/0"])
+        secret.write_text("87654321")
+        broker.commit("g", "T", 0, 130)
+        await here.until(130)
+        assert await log.bounds("default", ["broker-a/T/0"])
 
 
 async def test_a_table_of_many_offsets_is_taken_in_many_requests(broker: FakeBroker, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ class Bridge:
     def __init__(self, config: AdapterConfig, commits: Commits) -> None:
         self._config = config
         self._commits = commits
-        self._signer = signer_of(config.rocketmq)
+        signer_of(config.rocketmq)  # a bad file is told at the start
         self.counts = BridgeCounts(address=config.rocketmq.broker)
 
     async def run(self, core: Core) -> None:
@@ -80,7 +80,7 @@ class Bridge:
         while True:
             pause = RECONNECT_S
             try:
-                async with connected(section, self._signer) as broker:
+                async with connected(section, signer_of(section)) as broker:
                     await following.follow(broker)
             except BrokerUnreachableError as error:
                 self._lost(error)
