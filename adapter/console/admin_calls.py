@@ -16,6 +16,7 @@ import grpc.aio
 from adapter.client.client import CHANNEL_OPTIONS, OffsetClient
 from adapter.errors import AdapterError, ConfigError
 from adapter.fleet.discovery import server_name
+from adapter.fleet.link import NotUnderstoodError, understood
 from adapter.fleet.section import FleetSection
 from adapter.fleet.views import AdapterView
 from adapter.rpc import offsets_pb
@@ -86,8 +87,8 @@ class AdminCalls:
         """DescribeGroup of one adapter. Raises NotToldError."""
         request = offsets_pb.DescribeGroupRequest(namespace=namespace, group=group)
         try:
-            return await self.client(address).admin.DescribeGroup(request, timeout=self._timeout_s)
-        except (grpc.aio.AioRpcError, ConfigError) as error:
+            return understood(await self.client(address).admin.DescribeGroup(request, timeout=self._timeout_s))
+        except (grpc.aio.AioRpcError, ConfigError, NotUnderstoodError) as error:
             raise self._not_told(address, error) from error
         except asyncio.CancelledError:
             await anyio.lowlevel.checkpoint_if_cancelled()  # grpc.aio drops the mark of the scope that cancels
@@ -97,15 +98,15 @@ class AdminCalls:
         """ListChanges of one adapter. Raises NotToldError."""
         request = offsets_pb.ListChangesRequest(namespace=namespace, group=group, limit=CHANGES_MAX)
         try:
-            return await self.client(address).admin.ListChanges(request, timeout=self._timeout_s)
-        except (grpc.aio.AioRpcError, ConfigError) as error:
+            return understood(await self.client(address).admin.ListChanges(request, timeout=self._timeout_s))
+        except (grpc.aio.AioRpcError, ConfigError, NotUnderstoodError) as error:
             raise self._not_told(address, error) from error
         except asyncio.CancelledError:
             await anyio.lowlevel.checkpoint_if_cancelled()  # grpc.aio drops the mark of the scope that cancels
             raise
 
-    def _not_told(self, address: str, error: grpc.aio.AioRpcError | ConfigError) -> NotToldError:
-        if isinstance(error, ConfigError):
+    def _not_told(self, address: str, error: grpc.aio.AioRpcError | AdapterError) -> NotToldError:
+        if isinstance(error, AdapterError):
             return NotToldError(str(error))
         if error.code() in _NO_ACCESS:
             self._keep(set(self._opened) - {address})

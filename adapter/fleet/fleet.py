@@ -23,7 +23,7 @@ import structlog
 from adapter.errors import OverloadedError
 from adapter.fleet.discovery import Resolve, UnresolvedError, addresses_of, resolve
 from adapter.fleet.history import History
-from adapter.fleet.link import AdapterLink
+from adapter.fleet.link import AdapterLink, NotUnderstoodError, why
 from adapter.fleet.merging import Told, merge, sums
 from adapter.fleet.section import DNS, FleetSection
 from adapter.fleet.shards import ShardsCache
@@ -370,8 +370,8 @@ class Fleet:
         if not link.left and link.view.health is not Health.AWAY:
             try:
                 reply = await link.shards(key)
-            except grpc.aio.AioRpcError as error:
-                reason, since = f"{error.code().name}: {error.details()}", since or wall_ms()
+            except (grpc.aio.AioRpcError, NotUnderstoodError) as error:
+                reason, since = why(error), since or wall_ms()
             else:
                 self._shards.put(slot, key, said, reply)
                 return Told(address, reply.shards, since, reply.evaluated_at_ms)

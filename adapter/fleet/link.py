@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from time import monotonic
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 import grpc
 import grpc.aio
@@ -17,7 +17,7 @@ import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from adapter.client.client import CHANNEL_OPTIONS, OffsetClient
-from adapter.errors import ConfigError
+from adapter.errors import ConfigError, TransientError
 from adapter.fleet.discovery import server_name
 from adapter.fleet.section import FleetSection
 from adapter.fleet.table import GroupTable
@@ -51,6 +51,16 @@ _HEALTH = {
 _ANSWERING = {Health.SERVING, Health.DEGRADED}  # in which what an adapter says of lag is complete
 _REFUSED = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
 _COMMITS = "commits"  # the health service's name for: commits are taken
+
+
+T = TypeVar("T")
+
+
+class NotUnderstoodError(TransientError):
+    """An answer that is no message of an adapter. The address may be another service's by now."""
+
+    def __init__(self) -> None:
+        super().__init__("it answered with something that is no message of an adapter: is another service at this address?")
 
 
 class Told(Protocol):
@@ -131,10 +141,10 @@ class AdapterLink:
             tasks.create_task(self._poll(), name=f"fleet.status {self.view.address}")
 
     async def shards(self, key: Key) -> lag_pb.GetGroupLagReply:
-        """The shards of a group; none if the adapter does not have it. Raises AioRpcError."""
+        """The shards of a group; none if the adapter does not have it. Raises AioRpcError or NotUnderstoodError."""
         request = lag_pb.GetGroupLagRequest(namespace=key[0], group=key[1])
         try:
-            return await self._lag.GetGroupLag(request, timeout=self._timeout_s)
+            return understood(await self._lag.GetGroupLag(request, timeout=self._timeout_s))
         except grpc.aio.AioRpcError as error:
             if error.code() == grpc.StatusCode.NOT_FOUND:
                 return lag_pb.GetGroupLagReply(evaluated_at_ms=wall_ms())
@@ -156,8 +166,8 @@ class AdapterLink:
             if not self.left:
                 try:
                     await self._ask()
-                except grpc.aio.AioRpcError as error:
-                    self._is_away(f"{error.code().name}: {error.details()}")
+                except (grpc.aio.AioRpcError, NotUnderstoodError) as error:
+                    self._is_away(why(error))
                 self._polls += 1
             try:
                 async with asyncio.timeout(self._section.interval_ms / 1000):
@@ -167,18 +177,21 @@ class AdapterLink:
             await asyncio.sleep(FIRST_PAUSE_S)  # a stream that ends again and again must not ask without a pause
 
     async def _ask(self) -> None:
-        """Ask for the state, and from time to time how much lag is kept. Raises AioRpcError if the adapter does not answer."""
+        """Ask for the state, and from time to time how much lag is kept.
+
+        Raises AioRpcError if the adapter does not answer, or NotUnderstoodError.
+        """
         status = None
         status_error = self.view.status_error
         if self._polls - self._denied_at >= DENIED_EACH:
             try:
-                status = await self._client.status()
+                status = understood(await self._client.status())
                 status_error = ""
                 self._denied_at = -DENIED_EACH - 1
             except grpc.aio.AioRpcError as error:
                 if error.code() not in _REFUSED:
                     raise
-                status_error = f"{error.code().name}: {error.details()}"
+                status_error = why(error)
                 if not self._has_new_token():
                     self._denied_at = self._polls
         if self.left:
@@ -223,7 +236,7 @@ class AdapterLink:
     async def _serves(self, service: str) -> bool:
         request = health_pb2.HealthCheckRequest(service=service)
         try:
-            reply = await self._health.Check(request, timeout=self._timeout_s)
+            reply = understood(await self._health.Check(request, timeout=self._timeout_s))
         except grpc.aio.AioRpcError as error:
             if error.code() == grpc.StatusCode.NOT_FOUND:
                 return False
@@ -232,8 +245,8 @@ class AdapterLink:
 
     async def _ask_totals(self) -> None:
         try:
-            reply = await self._lag.ListGroupLag(lag_pb.ListGroupLagRequest(page_size=1), timeout=self._timeout_s)
-        except grpc.aio.AioRpcError:
+            reply = understood(await self._lag.ListGroupLag(lag_pb.ListGroupLagRequest(page_size=1), timeout=self._timeout_s))
+        except (grpc.aio.AioRpcError, NotUnderstoodError):
             return  # why there is no lag, the stream tells
         self._show(
             replace(
@@ -254,7 +267,7 @@ class AdapterLink:
             try:
                 await self._follow_once()
                 error = "the adapter ended the stream"
-            except grpc.aio.AioRpcError as failed:
+            except (grpc.aio.AioRpcError, NotUnderstoodError) as failed:
                 error = _why(failed)
             self._coming = None
             self._unknown(error)
@@ -266,7 +279,7 @@ class AdapterLink:
         call = self._lag.WatchGroupLag(lag_pb.WatchGroupLagRequest())
         try:
             async for reply in call:
-                await self._take(reply)
+                await self._take(understood(reply))
         finally:
             call.cancel()
 
@@ -327,10 +340,22 @@ class AdapterLink:
             self._table.unmerged[key] = None
 
 
-def _why(error: grpc.aio.AioRpcError) -> str:
-    if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+def why(error: grpc.aio.AioRpcError | NotUnderstoodError) -> str:
+    """The reason of a failed call, for a person."""
+    return f"{error.code().name}: {error.details()}" if isinstance(error, grpc.aio.AioRpcError) else str(error)
+
+
+def _why(error: grpc.aio.AioRpcError | NotUnderstoodError) -> str:
+    if isinstance(error, grpc.aio.AioRpcError) and error.code() == grpc.StatusCode.UNIMPLEMENTED:
         return "the adapter tells no lag: its version is older, or [lag] shards = 0"
-    return f"{error.code().name}: {error.details()}"
+    return why(error)
+
+
+def understood(reply: T | None) -> T:
+    """The reply of a call, which grpc.aio gives as None if it cannot be parsed. Raises NotUnderstoodError."""
+    if reply is None:
+        raise NotUnderstoodError
+    return reply
 
 
 def _shown(view: AdapterView) -> tuple[object, ...]:

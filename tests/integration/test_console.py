@@ -19,7 +19,7 @@ import pytest
 
 from adapter.client.client import OffsetClient
 from adapter.console import process
-from adapter.console.admin_calls import AdminCalls
+from adapter.console.admin_calls import AdminCalls, NotToldError
 from adapter.console.config import ConsoleConfig
 from adapter.errors import ConfigError, ListenError
 from adapter.fleet.views import AdapterView, Health
@@ -278,6 +278,20 @@ async def test_an_adapter_that_dns_knows_is_asked_by_its_name(directory: Path) -
             views.clear()
             calls.client("unix:elsewhere")
             assert list(calls._opened) == ["unix:elsewhere"]
+
+
+async def test_what_is_no_message_of_an_adapter_is_told() -> None:
+    """Another service may have the address by now."""
+
+    async def nothing(*_: object, **__: object) -> None:
+        """As grpc.aio gives what it cannot parse."""
+
+    async with AdminCalls.open(settings_of().fleet, tuple) as calls:
+        admin = calls.client("127.0.0.1:1").admin
+        admin.DescribeGroup = admin.ListChanges = nothing  # type: ignore[assignment]
+        for ask in (calls.describe, calls.changes):
+            with pytest.raises(NotToldError, match="no message of an adapter"):
+                await ask("127.0.0.1:1", "default", "g")
 
 
 async def _never(_: Callable[[], None]) -> None:

@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import grpc
+import grpc.aio
 import pytest
 
 from adapter.errors import ConfigError
@@ -17,6 +19,7 @@ from adapter.rpc import lag_pb, offsets_pb
 from adapter.testing.lag_adapters import FakeLagAdapter, serving, shard_lag
 from adapter.testing.waiting import PATIENCE_S, eventually
 
+NO_MESSAGE = b"\xff\xff\xff\xff"
 SLOW = {"timeout_ms": 10_000, "interval_ms": 50}  # nothing is away only because the machine is busy
 
 
@@ -384,3 +387,48 @@ async def test_an_adapter_may_be_forgotten_while_a_group_of_it_is_compared(monke
         assert found
         assert "b" in {row.lag.shard for row in found.shards}
         await until_lag(fleet, 3)
+
+
+class _OtherService(grpc.GenericRpcHandler):
+    """Answers every call with bytes that are no message."""
+
+    def service(self, details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        async def one(_: bytes, __: object) -> bytes:
+            return NO_MESSAGE
+
+        async def some(_: bytes, __: object) -> AsyncIterator[bytes]:
+            yield NO_MESSAGE
+
+        if "Watch" in details.method:
+            return grpc.unary_stream_rpc_method_handler(some)
+        return grpc.unary_unary_rpc_method_handler(one)
+
+
+async def test_what_is_no_message_of_an_adapter_is_told_and_ends_nothing() -> None:
+    """Another service may have got the address of a pod that is gone. grpc.aio gives None for what it cannot parse."""
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((_OtherService(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    adapter = FakeLagAdapter()
+    adapter.set_group("g", [shard_lag("s", 1, 3)])
+    try:
+        async with serving(adapter) as address, Fleet.open(section(f"127.0.0.1:{port}", address)) as fleet:
+            await eventually(
+                lambda: any("no message" in view.error and "no message" in view.lag_error for view in fleet.adapters)
+            )
+            await until_lag(fleet, 2)
+    finally:
+        await server.stop(0)
+
+
+async def test_numbers_that_no_field_can_hold_in_sum_end_nothing() -> None:
+    """Whoever reports bounds with its commits can make the lag of a shard as large as that."""
+    most, unknown = 2**64 - 1, lag_pb.LagStatus.ValueType(300)
+    one, other = FakeLagAdapter(), FakeLagAdapter()
+    for number, adapter in enumerate((one, other)):
+        rows = [shard_lag(f"{number}/{at}", 0, most, lost=most) for at in range(2)]
+        adapter.put(lag_pb.GroupLag(namespace="default", group="g", shards=2**32 - 1, lag=most, lost=most, status=unknown), rows)
+    async with fleet_of(one, other) as fleet:
+        view = await until(fleet, lambda view: view.exact)
+        assert (view.lag.lag, view.lag.lost) == (most, most)
