@@ -412,14 +412,16 @@ class Following:
         if not self._changes.pending:
             return
         await self._still(broker)
-        differing = dict(await self._changes.differing(self._agreed))
+        differing = await self._changes.differing(self._agreed, lambda key: self._queue(key) is not None)
         for key in due:
             if key not in differing:
                 del self._owed[key]
         # The next commit of these decides what stands.
         self._changes.look_at(key for key in differing if key in self._unsent)
         gifts: list[Gift] = []
-        for key, stored in differing.items():
+        for done, (key, stored) in enumerate(differing.items(), start=1):
+            if done % SMALL == 0:
+                await others()
             queue = self._queue(key)
             owed = self._owed.get(key)
             if queue is None or key in self._unsent or key in self._deleting or (owed and owed.at_s > now):

@@ -6,7 +6,7 @@ with the broker: rarely, because it takes microseconds for each record, and neve
 """
 
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
 import anyio
 
@@ -55,8 +55,13 @@ class StoreChanges:
             after = page[-1].key
             await others()
 
-    async def differing(self, agreed: Mapping[OffsetKey, Agreed]) -> list[tuple[OffsetKey, OffsetRecord]]:
-        """The records that are not what was agreed on, or on which nothing was agreed."""
+    async def differing(
+        self, agreed: Mapping[OffsetKey, Agreed], is_ours: Callable[[OffsetKey], bool]
+    ) -> dict[OffsetKey, OffsetRecord]:
+        """The records that are not what was agreed on, or on which nothing was agreed; in slices.
+
+        `is_ours` tells keys of this broker: the store has those of others, too, as a group is loaded as a whole.
+        """
         while self._watcher.pending:
             news = await self._watcher.next()
             if news.resync:
@@ -65,7 +70,7 @@ class StoreChanges:
         whole, seq, began = self._is_whole_due(), self._store.seq, time.thread_time()
         keys, self._keys = self._keys, {}
         records = self.records() if whole else self._records_of(keys)
-        differing = [(key, record) async for key, record in records if _differs(record, agreed.get(key))]
+        differing = {key: record async for key, record in records if _differs(record, agreed.get(key)) and is_ours(key)}
         if whole:
             self._seen_seq = seq
             self._whole_at = anyio.current_time() + max(WHOLE_S, REST_CPU * (time.thread_time() - began))
