@@ -444,6 +444,26 @@ async def test_a_larger_offset_of_another_client_goes_to_the_broker(
         assert here.at() == (1, 150, True)
 
 
+async def test_polls_go_on_while_many_offsets_are_given(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind an import or a clone of a large group: commits at the broker meanwhile are not known elsewhere."""
+    monkeypatch.setattr(bridge, "GIVE_AT_ONCE", 2)
+    monkeypatch.setattr(store_changes, "KEYS_AT_ONCE", 3)
+    async with broker.serving(), bridged(tmp_path, broker) as here:
+        await here.until(100)
+        await here.until(7, 1)
+        await here.polled()
+        broker.logs.update({("T", queue): (0, 10) for queue in range(2, 12)})
+        request = offsets_pb.ImportOffsetsRequest(
+            groups=commits({f"broker-a/T/{queue}": 4 for queue in range(2, 12)}).groups, execute=True
+        )
+        await here.client.admin.ImportOffsets(request)
+        await eventually(lambda: all(broker.offset("g", "T", queue) == 4 for queue in range(2, 12)))
+        between = "".join({15: "g", 43: "p"}.get(code, "") for code in broker.calls).strip("p").split("p")
+        assert max(map(len, between)) <= 2
+
+
 async def test_offsets_of_others_are_left_alone(broker: FakeBroker, tmp_path: Path) -> None:
     """Of another broker, another namespace, and shards that are no queues."""
     async with broker.serving(), bridged(tmp_path, broker) as here:
