@@ -77,6 +77,8 @@ def _clock_text(reply: offsets_pb.StatusReply) -> str:
 def _rocketmq_text(broker: offsets_pb.RocketmqStatus) -> str:
     name = " ".join(filter(None, [broker.broker, broker.version, f"at {broker.address}"]))
     if not broker.connected:
+        if broker.slave:
+            return f"{name}: is a slave, and the adapter of its master commits"
         return f"{name}: NOT CONNECTED: {broker.last_error or 'it was not reached yet'}"
     return f"{name}: {counted(broker.offsets, 'offset')}, read every {broker.poll_interval_seconds:.2f} s"
 

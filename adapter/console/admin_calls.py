@@ -1,10 +1,11 @@
 """Calls to single adapters that a fleet does not make: what a group's shards are, and what changed them.
 
-One channel for each adapter, opened when it is first asked. A token that was refused is read again for the next call.
+One channel for each adapter, opened when it is first asked, and closed when the fleet does not have its address any more. A token
+that was refused is read again for the next call.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -14,9 +15,12 @@ import grpc.aio
 
 from adapter.client.client import CHANNEL_OPTIONS, OffsetClient
 from adapter.errors import AdapterError, ConfigError
+from adapter.fleet.discovery import server_name
+from adapter.fleet.link import NotUnderstoodError, understood
 from adapter.fleet.section import FleetSection
+from adapter.fleet.views import AdapterView
 from adapter.rpc import offsets_pb
-from adapter.runtime.channels import close_channels, open_channel
+from adapter.runtime.channels import RetiredChannels, close_channels, open_channel
 from adapter.runtime.secret_files import read_token
 
 CHANGES_MAX = 200  # of one adapter, for one group
@@ -39,21 +43,24 @@ class _Opened(NamedTuple):
 class AdminCalls:
     """The adapters by their addresses."""
 
-    def __init__(self, section: FleetSection) -> None:
+    def __init__(self, section: FleetSection, adapters: Callable[[], Sequence[AdapterView]]) -> None:
         self._section = section
+        self._adapters = adapters
         self._timeout_s = section.timeout_ms / 1000
         self._opened: dict[str, _Opened] = {}
+        self._retired = RetiredChannels(self._timeout_s)
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, section: FleetSection) -> AsyncIterator["AdminCalls"]:
+    async def open(cls, section: FleetSection, adapters: Callable[[], Sequence[AdapterView]]) -> AsyncIterator["AdminCalls"]:
         """Close the channels at the end. Raises ConfigError for a token that cannot be used."""
         if section.token_file:
             read_token(section.token_file, "fleet.token_file")
-        calls = cls(section)
+        calls = cls(section, adapters)
         try:
             yield calls
         finally:
+            await calls._retired.close()
             await close_channels(opened.channel for opened in calls._opened.values())
 
     def client(self, address: str) -> OffsetClient:
@@ -61,22 +68,28 @@ class AdminCalls:
         opened = self._opened.get(address)
         if opened is None:
             token = read_token(self._section.token_file, "fleet.token_file") if self._section.token_file else ""
-            channel = open_channel(address, self._section.tls, CHANNEL_OPTIONS, name="fleet.tls")
+            names = {view.address: server_name(view.configured) for view in self._adapters()}
+            self._keep({address, *names})
+            name = names.get(address, "")
+            options = (
+                (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", name)) if name and self._section.tls else CHANNEL_OPTIONS
+            )
+            channel = open_channel(address, self._section.tls, options, name="fleet.tls")
             opened = self._opened[address] = _Opened(channel, OffsetClient(channel, token=token))
         return opened.client
 
-    async def keep(self, addresses: Collection[str]) -> None:
-        """Close the channels to all other adapters: a name that is asked again and again has new addresses every time."""
-        gone = [self._opened.pop(address) for address in set(self._opened) - set(addresses)]
-        await close_channels(opened.channel for opened in gone)
+    def _keep(self, addresses: Collection[str]) -> None:
+        """Close the channels to all other adapters, once their calls are over: a name in DNS has new addresses all the time."""
+        if gone := set(self._opened) - set(addresses):
+            self._retired.add([self._opened.pop(address).channel for address in gone])
 
     async def describe(self, address: str, namespace: str, group: str) -> offsets_pb.DescribeGroupReply:
         """DescribeGroup of one adapter. Raises NotToldError."""
         request = offsets_pb.DescribeGroupRequest(namespace=namespace, group=group)
         try:
-            return await self.client(address).admin.DescribeGroup(request, timeout=self._timeout_s)
-        except (grpc.aio.AioRpcError, ConfigError) as error:
-            raise await self._not_told(address, error) from error
+            return understood(await self.client(address).admin.DescribeGroup(request, timeout=self._timeout_s))
+        except (grpc.aio.AioRpcError, ConfigError, NotUnderstoodError) as error:
+            raise self._not_told(address, error) from error
         except asyncio.CancelledError:
             await anyio.lowlevel.checkpoint_if_cancelled()  # grpc.aio drops the mark of the scope that cancels
             raise
@@ -85,17 +98,17 @@ class AdminCalls:
         """ListChanges of one adapter. Raises NotToldError."""
         request = offsets_pb.ListChangesRequest(namespace=namespace, group=group, limit=CHANGES_MAX)
         try:
-            return await self.client(address).admin.ListChanges(request, timeout=self._timeout_s)
-        except (grpc.aio.AioRpcError, ConfigError) as error:
-            raise await self._not_told(address, error) from error
+            return understood(await self.client(address).admin.ListChanges(request, timeout=self._timeout_s))
+        except (grpc.aio.AioRpcError, ConfigError, NotUnderstoodError) as error:
+            raise self._not_told(address, error) from error
         except asyncio.CancelledError:
             await anyio.lowlevel.checkpoint_if_cancelled()  # grpc.aio drops the mark of the scope that cancels
             raise
 
-    async def _not_told(self, address: str, error: grpc.aio.AioRpcError | ConfigError) -> NotToldError:
-        if isinstance(error, ConfigError):
+    def _not_told(self, address: str, error: grpc.aio.AioRpcError | AdapterError) -> NotToldError:
+        if isinstance(error, AdapterError):
             return NotToldError(str(error))
         if error.code() in _NO_ACCESS:
-            await self.keep(set(self._opened) - {address})
+            self._keep(set(self._opened) - {address})
             return NotToldError("needs the adapter's admin token: set fleet.token_file", refused=True)
         return NotToldError(f"{error.code().name}: {error.details()}")

@@ -277,7 +277,7 @@ def _of_parts(who: str, status: offsets_pb.StatusReply) -> Iterator[Problem]:
             f"Its journal lost {counted(journal.dropped_rows, 'row')} since the start{why}.",
             "Offsets are not concerned; statistics have a gap. Look at the journal's disk.",
         )
-    if status.HasField("rocketmq") and not rocketmq.connected:
+    if status.HasField("rocketmq") and not rocketmq.connected and not rocketmq.slave:
         yield Problem(
             "bad",
             "broker-away",

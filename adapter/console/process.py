@@ -123,7 +123,7 @@ async def run(
         address = _address(listener, tls=tls is not None)
         async with (
             Fleet.open(config.fleet) as fleet,
-            AdminCalls.open(config.fleet) as calls,
+            AdminCalls.open(config.fleet, lambda: fleet.adapters) as calls,
             MetaInstances.opened(config.meta, raft) as meta,
             anyio.create_task_group() as tasks,
         ):

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import Protocol, Self
 
@@ -22,7 +23,7 @@ import structlog
 from adapter.errors import OverloadedError
 from adapter.fleet.discovery import Resolve, UnresolvedError, addresses_of, resolve
 from adapter.fleet.history import History
-from adapter.fleet.link import AdapterLink
+from adapter.fleet.link import AdapterLink, NotUnderstoodError, why
 from adapter.fleet.merging import Told, merge, sums
 from adapter.fleet.section import DNS, FleetSection
 from adapter.fleet.shards import ShardsCache
@@ -115,7 +116,7 @@ class Fleet:
     async def open(cls, section: FleetSection, *, resolving: Resolve = resolve) -> AsyncIterator[Self]:
         """Follow the adapters until the end of the context. Raises ConfigError for files that cannot be used."""
         files = read_client_files(section.tls, "fleet.tls") if section.tls else None
-        token = read_token(section.token_file, "fleet.token_file") if section.token_file else ""
+        token = _token_of(section)
         failure: Exception | None = None
         async with asyncio.TaskGroup() as tasks:
             fleet = cls(section, files, token, resolving, tasks)
@@ -261,7 +262,9 @@ class Fleet:
 
     async def _run_link(self, address: str, entry: str, slot: int, made: "asyncio.Future[AdapterLink]") -> None:
         section, table = self._section, self._table
-        async with AdapterLink.open(address, entry, slot, section, table, self._files, self._token, self._told) as link:
+        async with AdapterLink.open(
+            address, entry, slot, section, table, self._files, self._token, self._told, partial(_token_of, section)
+        ) as link:
             made.set_result(link)
             await link.run()
 
@@ -330,10 +333,11 @@ class Fleet:
         """The shards of a group, each once; what a group comes to that several adapters have is set by them."""
         owners = self._table.owners(key)
         said = {slot: words for slot in owners if (words := self._table.told(slot, key)) is not None}
+        links = {slot: self._links[slot] for slot in owners}  # now: an adapter may be forgotten while others are asked
         self._table.unmerged.pop(key, None)
         missing: dict[str, str] = {}
         try:
-            told = await asyncio.gather(*(self._told_by(slot, key, said[slot], missing, max_age_s) for slot in owners))
+            told = await asyncio.gather(*(self._told_by(links[slot], key, said[slot], missing, max_age_s) for slot in owners))
         except BaseException:
             self._table.unmerged[key] = None  # still to do
             raise
@@ -343,7 +347,7 @@ class Fleet:
                 self._failed.add(key)
                 self._keep_inexact(key, owners)
             else:
-                parts = {self._links[slot].view.address: lag_pb.GroupLag.FromString(said[slot]) for slot in owners}
+                parts = {links[slot].view.address: lag_pb.GroupLag.FromString(said[slot]) for slot in owners}
                 since = min((row.stale_since_ms for row in rows if row.stale_since_ms), default=0)
                 self._table.set_merged(key, sums(*key, rows, parts), since, exact=True)
         view = self._group_view(key)
@@ -357,18 +361,17 @@ class Fleet:
         since = [self._table.stale_since(slot) for slot in owners]
         self._table.set_merged(key, lag, min((one for one in since if one), default=wall_ms()), exact=exact)
 
-    async def _told_by(self, slot: int, key: Key, said: bytes, missing: dict[str, str], max_age_s: float) -> Told | None:
+    async def _told_by(self, link: AdapterLink, key: Key, said: bytes, missing: dict[str, str], max_age_s: float) -> Told | None:
         """The shards of a group that an adapter has: as they were got before, while nothing changed; else asked now."""
-        link = self._links[slot]
-        address, since = link.view.address, self._table.stale_since(slot)
+        slot, address, since = link.slot, link.view.address, self._table.stale_since(link.slot)
         if (kept := self._shards.get(slot, key, said, max_age_s)) is not None:
             return Told(address, kept.shards, since, kept.evaluated_at_ms)
         reason = link.view.error
         if not link.left and link.view.health is not Health.AWAY:
             try:
                 reply = await link.shards(key)
-            except grpc.aio.AioRpcError as error:
-                reason, since = f"{error.code().name}: {error.details()}", since or wall_ms()
+            except (grpc.aio.AioRpcError, NotUnderstoodError) as error:
+                reason, since = why(error), since or wall_ms()
             else:
                 self._shards.put(slot, key, said, reply)
                 return Told(address, reply.shards, since, reply.evaluated_at_ms)
@@ -397,6 +400,11 @@ class Fleet:
             failed, self._failed = self._failed, set()
             self._table.unmerged.update(dict.fromkeys(failed))
             self._told(adapters=False)
+
+
+def _token_of(section: FleetSection) -> str:
+    """The token of the adapters; empty without a file. Raises ConfigError."""
+    return read_token(section.token_file, "fleet.token_file") if section.token_file else ""
 
 
 class _Watcher:

@@ -5,11 +5,11 @@ stream ends, it is opened again with growing pauses; until all has come again, w
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from time import monotonic
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 import grpc
 import grpc.aio
@@ -17,6 +17,7 @@ import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from adapter.client.client import CHANNEL_OPTIONS, OffsetClient
+from adapter.errors import ConfigError, TransientError
 from adapter.fleet.discovery import server_name
 from adapter.fleet.section import FleetSection
 from adapter.fleet.table import GroupTable
@@ -52,6 +53,16 @@ _REFUSED = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
 _COMMITS = "commits"  # the health service's name for: commits are taken
 
 
+T = TypeVar("T")
+
+
+class NotUnderstoodError(TransientError):
+    """An answer that is no message of an adapter. The address may be another service's by now."""
+
+    def __init__(self) -> None:
+        super().__init__("it answered with something that is no message of an adapter: is another service at this address?")
+
+
 class Told(Protocol):
     """Called after something changed: the state of an adapter, or else only groups."""
 
@@ -71,12 +82,16 @@ class AdapterLink:
         channel: grpc.aio.Channel,
         token: str,
         told: Told,
+        read_token: Callable[[], str],
     ) -> None:
         self.slot = slot
         self._section = section
         self._timeout_s = section.timeout_ms / 1000
         self._table = table
         self._told = told
+        self._channel = channel
+        self._token = token
+        self._read_token = read_token
         self._client = OffsetClient(channel, self._timeout_s, token=token, resend=False)
         self._lag = lag_grpc.OffsetLagStub(channel)
         self._health = health_pb2_grpc.HealthStub(channel)
@@ -103,13 +118,14 @@ class AdapterLink:
         files: PemFiles | None,
         token: str,
         told: Told,
+        read_token: Callable[[], str],
     ) -> AsyncIterator[Self]:
-        """A link with a channel of its own."""
+        """A link with a channel of its own. `read_token` gives the token anew, or raises ConfigError."""
         name = server_name(configured)
         options = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", name)) if name and files else CHANNEL_OPTIONS
         channel = open_channel_with(address, files, options)
         try:
-            yield cls(address, configured, slot, section, table, channel, token, told)
+            yield cls(address, configured, slot, section, table, channel, token, told, read_token)
         finally:
             await close_channels([channel])
 
@@ -125,10 +141,10 @@ class AdapterLink:
             tasks.create_task(self._poll(), name=f"fleet.status {self.view.address}")
 
     async def shards(self, key: Key) -> lag_pb.GetGroupLagReply:
-        """The shards of a group; none if the adapter does not have it. Raises AioRpcError."""
+        """The shards of a group; none if the adapter does not have it. Raises AioRpcError or NotUnderstoodError."""
         request = lag_pb.GetGroupLagRequest(namespace=key[0], group=key[1])
         try:
-            return await self._lag.GetGroupLag(request, timeout=self._timeout_s)
+            return understood(await self._lag.GetGroupLag(request, timeout=self._timeout_s))
         except grpc.aio.AioRpcError as error:
             if error.code() == grpc.StatusCode.NOT_FOUND:
                 return lag_pb.GetGroupLagReply(evaluated_at_ms=wall_ms())
@@ -150,8 +166,8 @@ class AdapterLink:
             if not self.left:
                 try:
                     await self._ask()
-                except grpc.aio.AioRpcError as error:
-                    self._is_away(f"{error.code().name}: {error.details()}")
+                except (grpc.aio.AioRpcError, NotUnderstoodError) as error:
+                    self._is_away(why(error))
                 self._polls += 1
             try:
                 async with asyncio.timeout(self._section.interval_ms / 1000):
@@ -161,18 +177,23 @@ class AdapterLink:
             await asyncio.sleep(FIRST_PAUSE_S)  # a stream that ends again and again must not ask without a pause
 
     async def _ask(self) -> None:
-        """Ask for the state, and from time to time how much lag is kept. Raises AioRpcError if the adapter does not answer."""
+        """Ask for the state, and from time to time how much lag is kept.
+
+        Raises AioRpcError if the adapter does not answer, or NotUnderstoodError.
+        """
         status = None
         status_error = self.view.status_error
         if self._polls - self._denied_at >= DENIED_EACH:
             try:
-                status = await self._client.status()
+                status = understood(await self._client.status())
                 status_error = ""
                 self._denied_at = -DENIED_EACH - 1
             except grpc.aio.AioRpcError as error:
                 if error.code() not in _REFUSED:
                     raise
-                self._denied_at, status_error = self._polls, f"{error.code().name}: {error.details()}"
+                status_error = why(error)
+                if not self._has_new_token():
+                    self._denied_at = self._polls
         if self.left:
             return
         if status is None:
@@ -193,6 +214,19 @@ class AdapterLink:
         if self._coming is not None and monotonic() - self._came_at > quiet_s:
             await self._all_came()
 
+    def _has_new_token(self) -> bool:
+        """Take the token from its file, if that has another one by now."""
+        try:
+            token = self._read_token()
+        except ConfigError as error:
+            log.warning("fleet.token", error=str(error), help="the one before is used")
+            return False
+        if token == self._token:
+            return False
+        self._token = token
+        self._client = OffsetClient(self._channel, self._timeout_s, token=token, resend=False)
+        return True
+
     async def _health_of(self) -> Health:
         """The state by the health service, which needs no token, and does not tell whether a serving adapter is degraded."""
         if await self._serves(""):
@@ -202,7 +236,7 @@ class AdapterLink:
     async def _serves(self, service: str) -> bool:
         request = health_pb2.HealthCheckRequest(service=service)
         try:
-            reply = await self._health.Check(request, timeout=self._timeout_s)
+            reply = understood(await self._health.Check(request, timeout=self._timeout_s))
         except grpc.aio.AioRpcError as error:
             if error.code() == grpc.StatusCode.NOT_FOUND:
                 return False
@@ -211,8 +245,8 @@ class AdapterLink:
 
     async def _ask_totals(self) -> None:
         try:
-            reply = await self._lag.ListGroupLag(lag_pb.ListGroupLagRequest(page_size=1), timeout=self._timeout_s)
-        except grpc.aio.AioRpcError:
+            reply = understood(await self._lag.ListGroupLag(lag_pb.ListGroupLagRequest(page_size=1), timeout=self._timeout_s))
+        except (grpc.aio.AioRpcError, NotUnderstoodError):
             return  # why there is no lag, the stream tells
         self._show(
             replace(
@@ -233,7 +267,7 @@ class AdapterLink:
             try:
                 await self._follow_once()
                 error = "the adapter ended the stream"
-            except grpc.aio.AioRpcError as failed:
+            except (grpc.aio.AioRpcError, NotUnderstoodError) as failed:
                 error = _why(failed)
             self._coming = None
             self._unknown(error)
@@ -245,7 +279,7 @@ class AdapterLink:
         call = self._lag.WatchGroupLag(lag_pb.WatchGroupLagRequest())
         try:
             async for reply in call:
-                await self._take(reply)
+                await self._take(understood(reply))
         finally:
             call.cancel()
 
@@ -306,10 +340,22 @@ class AdapterLink:
             self._table.unmerged[key] = None
 
 
-def _why(error: grpc.aio.AioRpcError) -> str:
-    if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+def why(error: grpc.aio.AioRpcError | NotUnderstoodError) -> str:
+    """The reason of a failed call, for a person."""
+    return f"{error.code().name}: {error.details()}" if isinstance(error, grpc.aio.AioRpcError) else str(error)
+
+
+def _why(error: grpc.aio.AioRpcError | NotUnderstoodError) -> str:
+    if isinstance(error, grpc.aio.AioRpcError) and error.code() == grpc.StatusCode.UNIMPLEMENTED:
         return "the adapter tells no lag: its version is older, or [lag] shards = 0"
-    return f"{error.code().name}: {error.details()}"
+    return why(error)
+
+
+def understood(reply: T | None) -> T:
+    """The reply of a call, which grpc.aio gives as None if it cannot be parsed. Raises NotUnderstoodError."""
+    if reply is None:
+        raise NotUnderstoodError
+    return reply
 
 
 def _shown(view: AdapterView) -> tuple[object, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from adapter.fleet.views import ShardRow
+from adapter.model.records import U64_MAX
 from adapter.rpc import lag_pb
 
 STANDING = (lag_pb.STALL, lag_pb.STOP)  # more consumers would not help
@@ -63,8 +64,13 @@ def sums(namespace: str, group: str, rows: Sequence[ShardRow], parts: Mapping[st
     return total
 
 
+def together(one: int, other: int, most: int = U64_MAX) -> int:
+    """A sum of what adapters tell, as far as its field can hold it."""
+    return min(one + other, most)
+
+
 def _add(total: lag_pb.GroupLag, shard: lag_pb.ShardLag) -> None:
-    total.lost += shard.lost
+    total.lost = together(total.lost, shard.lost)
     total.burrow = max(total.burrow, shard.burrow)
     total.last_commit_at_ms = max(total.last_commit_at_ms, shard.committed_at_ms)
     total.warn += shard.status == lag_pb.WARN
@@ -73,8 +79,8 @@ def _add(total: lag_pb.GroupLag, shard: lag_pb.ShardLag) -> None:
     total.stop += shard.status == lag_pb.STOP
     if shard.HasField("lag"):
         total.known += 1
-        total.lag += shard.lag
-        total.moving_lag += 0 if shard.status in STANDING else shard.lag
+        total.lag = together(total.lag, shard.lag)
+        total.moving_lag = together(total.moving_lag, 0 if shard.status in STANDING else shard.lag)
     if shard.HasField("lag_seconds"):
         total.lag_seconds = max(total.lag_seconds, shard.lag_seconds)
     if shard.HasField("commit_rate"):

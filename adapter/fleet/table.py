@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from adapter.fleet.merging import together
 from adapter.fleet.views import Key
 from adapter.rpc import lag_pb
 
@@ -20,6 +21,8 @@ SEVERAL = -1  # adapters have this group
 NOBODY = -2  # the row is free
 FIRST_ROWS = 1_024
 INT64_MAX = 2**63 - 1
+UINT32_MAX = 2**32 - 1
+STATUSES = frozenset(lag_pb.LagStatus.values())
 SEPARATOR = b"\x01"  # between namespace and group: smaller than any letter of a name, so that the bytes sort in key order
 CHUNK = 5_000  # names that are converted at once: a thread holds up the event loop for as long
 
@@ -287,7 +290,7 @@ class GroupTable:
     def _set(self, row: int, group: lag_pb.GroupLag, told: bytes) -> None:
         self._merged[row] = told
         columns = self._columns
-        columns["status"][row] = group.status
+        columns["status"][row] = group.status if group.status in STATUSES else lag_pb.LAG_STATUS_UNSPECIFIED
         columns["lag"][row] = min(group.lag, INT64_MAX) if group.HasField("lag") else UNKNOWN
         columns["seconds"][row] = group.lag_seconds if group.HasField("lag_seconds") else np.nan
         columns["trend"][row] = group.trend if group.HasField("trend") else np.nan
@@ -403,18 +406,14 @@ def plain_sum(groups: Iterable[lag_pb.GroupLag]) -> lag_pb.GroupLag:
     first = parts[0]
     total = lag_pb.GroupLag(namespace=first.namespace, group=first.group)
     for part in parts:
-        total.shards += part.shards
-        total.known += part.known
-        total.lost += part.lost
-        total.warn += part.warn
-        total.rewind += part.rewind
-        total.stall += part.stall
-        total.stop += part.stop
+        for count in ("shards", "known", "warn", "rewind", "stall", "stop"):
+            setattr(total, count, together(getattr(total, count), getattr(part, count), UINT32_MAX))
+        total.lost = together(total.lost, part.lost)
         total.last_commit_at_ms = max(total.last_commit_at_ms, part.last_commit_at_ms)
         if part.HasField("lag"):
-            total.lag += part.lag
+            total.lag = together(total.lag, part.lag)
         if part.HasField("moving_lag"):
-            total.moving_lag += part.moving_lag
+            total.moving_lag = together(total.moving_lag, part.moving_lag)
         if part.HasField("lag_seconds"):
             total.lag_seconds = max(total.lag_seconds, part.lag_seconds)
         if part.HasField("commit_rate"):

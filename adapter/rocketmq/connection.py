@@ -137,8 +137,9 @@ async def _connect(section: RocketmqSection) -> tuple[asyncio.StreamReader, asyn
             f"no TLS with the broker at {section.broker}: {error.reason or error}; does it serve TLS (tls.server.mode), and did "
             "rocketmq.tls.ca sign its certificate?"
         ) from error
-    except OSError as error:
-        raise BrokerUnreachableError(f"the broker at {section.broker} cannot be reached: {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:  # of a name that DNS cannot have, such as a..b
+        reason = getattr(error, "strerror", None) or error
+        raise BrokerUnreachableError(f"the broker at {section.broker} cannot be reached: {reason}") from error
 
 
 def tls_context(section: RocketmqSection) -> ssl.SSLContext | None:

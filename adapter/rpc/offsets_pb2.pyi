@@ -2217,6 +2217,7 @@ class RocketmqStatus(_message.Message):
     LAST_ERROR_FIELD_NUMBER: _builtins.int
     OFFSETS_FIELD_NUMBER: _builtins.int
     POLL_INTERVAL_SECONDS_FIELD_NUMBER: _builtins.int
+    SLAVE_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     broker: _builtins.str
     """Its brokerName and version; empty until it was reached."""
@@ -2229,6 +2230,10 @@ class RocketmqStatus(_message.Message):
     """Offsets that broker and adapter have agreed on."""
     poll_interval_seconds: _builtins.float
     """Seconds between two reads of the broker's table."""
+    slave: _builtins.bool
+    """True while the broker answers as a slave: the adapter of its master
+    commits, and this one waits until it is the master.
+    """
     def __init__(
         self,
         *,
@@ -2239,10 +2244,11 @@ class RocketmqStatus(_message.Message):
         last_error: _builtins.str = ...,
         offsets: _builtins.int = ...,
         poll_interval_seconds: _builtins.float = ...,
+        slave: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "broker", b"broker", "connected", b"connected", "last_error", b"last_error", "offsets", b"offsets", "poll_interval_seconds", b"poll_interval_seconds", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "broker", b"broker", "connected", b"connected", "last_error", b"last_error", "offsets", b"offsets", "poll_interval_seconds", b"poll_interval_seconds", "slave", b"slave", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -30,12 +30,12 @@ class Authority:
         self._key = directory / f"{name}.key"
         _openssl("req", "-x509", *_new_key(self._key), "-out", self.cert, "-days", "2", "-subj", f"/CN={name}")
 
-    def issue(self, name: str) -> Certificate:
-        """A new certificate that this authority has signed."""
+    def issue(self, name: str, of: str = "IP:127.0.0.1,DNS:localhost") -> Certificate:
+        """A new certificate that this authority has signed, of these addresses and names."""
         made = Certificate(self._directory / f"{self._name}-{name}.crt", self._directory / f"{self._name}-{name}.key")
         request = self._directory / f"{name}.csr"
         extensions = self._directory / "extensions"
-        extensions.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+        extensions.write_text(f"subjectAltName={of}\n")
         _openssl("req", *_new_key(made.key), "-out", request, "-subj", f"/CN={name}")
         signing: list[str | Path] = [
             "-CA",

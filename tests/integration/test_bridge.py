@@ -1,6 +1,6 @@
 """The bridge between a sidecar and a RocketMQ broker, which is a fake one over the real wire."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -9,20 +9,22 @@ import anyio
 import pytest
 
 from adapter.client.client import OffsetClient
-from adapter.errors import ConfigError, MetaUnavailableError
+from adapter.errors import BrokerLogError, ConfigError, MetaUnavailableError
 from adapter.formats.rocketmq_json import broker_file
 from adapter.formats.rocketmq_rows import rows_of
 from adapter.formats.rows import Naming, OffsetRow
-from adapter.model.records import next_era
+from adapter.model.records import OffsetKey, OffsetRecord, next_era
 from adapter.rocketmq.config import RocketmqSection
 from adapter.rpc import offsets_pb
-from adapter.sidecar.bridge import store_changes
+from adapter.sidecar.bridge import bridge, store_changes
 from adapter.sidecar.bridge.broker_log import RocketmqLog
+from adapter.sidecar.bridge.marks import FILE, Marks
+from adapter.sidecar.engine.changes import Forget
 from adapter.sidecar.process import Sidecar
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config
 from adapter.testing.waiting import PATIENCE_S, eventually
-from tests.fake_rocketmq import FakeBroker
+from tests.fake_rocketmq import Answer, FakeBroker
 from tests.integration.helpers import commits, key, record, serving
 
 Position = tuple[int, int, bool]
@@ -358,6 +360,64 @@ async def test_a_reset_while_the_broker_is_away_reaches_it_later(broker: FakeBro
         assert len(broker.resets) == 1
 
 
+async def test_a_reset_that_is_refused_at_the_meeting_is_offered_again(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a reset, and no commit of the group undoes it meanwhile; a broker that has just started is often overloaded."""
+    async with bridged(tmp_path, broker) as here:
+        async with broker.serving():
+            await here.until(100)
+            await here.looked(broker)
+        await here.reset(30)
+        broker.restart()
+        busy = _busy(broker, 222, monkeypatch)
+        async with broker.serving():
+            await eventually(lambda: 222 in broker.calls)
+            broker.commit("g", "T", 0, 110)
+            await here.looked(broker)
+            assert here.at() == (next_era(1), 30, True)
+            busy.clear()
+            await eventually(lambda: broker.offset("g", "T", 0) == 30)
+            await here.polled()
+            assert here.at() == (next_era(1), 30, True)
+
+
+async def test_a_rewind_that_is_refused_at_the_meeting_is_offered_again(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker came back with its file from before a reset there."""
+    async with bridged(tmp_path, broker) as here:
+        async with broker.serving():
+            await here.until(100)
+            broker.commit("g", "T", 0, 20)
+            await here.until(20)
+        broker.restart()
+        busy = _busy(broker, 15, monkeypatch)
+        async with broker.serving():
+            await eventually(lambda: 15 in broker.calls)
+            broker.commit("g", "T", 0, 101)
+            await here.looked(broker)
+            assert here.at() == (2, 20, True)
+            busy.clear()
+            await eventually(lambda: broker.offset("g", "T", 0) == 20)
+            await here.polled()
+            assert here.at() == (2, 20, True)
+
+
+def _busy(broker: FakeBroker, code: int, monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Have a broker refuse this request, until the set that is returned is empty."""
+    answer, refused = broker.answer, {code}
+
+    def busily(code: int, fields: dict[str, str], body: bytes) -> Answer:
+        if code not in refused:
+            return answer(code, fields, body)
+        broker.calls.append(code)
+        return 2, "[TIMEOUT_CLEAN_QUEUE]broker busy", {}, b""
+
+    monkeypatch.setattr(broker, "answer", busily)
+    return refused
+
+
 @pytest.mark.parametrize("old", ["V4_9_7", "V5_3_3"])
 async def test_a_broker_that_knows_no_reset_of_a_queue_is_not_asked_for_one(old: str, broker: FakeBroker, tmp_path: Path) -> None:
     """It would reset all queues to a time. The offset is set; who is online goes on, and the log says so."""
@@ -382,6 +442,26 @@ async def test_a_larger_offset_of_another_client_goes_to_the_broker(
         await here.client.store.CommitOffsets(commits({"broker-a/T/0": 150, "broker-a/T/2": 4}))
         await eventually(lambda: (broker.offset("g", "T", 0), broker.offset("g", "T", 2)) == (150, 4))
         assert here.at() == (1, 150, True)
+
+
+async def test_polls_go_on_while_many_offsets_are_given(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind an import or a clone of a large group: commits at the broker meanwhile are not known elsewhere."""
+    monkeypatch.setattr(bridge, "GIVE_AT_ONCE", 2)
+    monkeypatch.setattr(store_changes, "KEYS_AT_ONCE", 3)
+    async with broker.serving(), bridged(tmp_path, broker) as here:
+        await here.until(100)
+        await here.until(7, 1)
+        await here.polled()
+        broker.logs.update({("T", queue): (0, 10) for queue in range(2, 12)})
+        request = offsets_pb.ImportOffsetsRequest(
+            groups=commits({f"broker-a/T/{queue}": 4 for queue in range(2, 12)}).groups, execute=True
+        )
+        await here.client.admin.ImportOffsets(request)
+        await eventually(lambda: all(broker.offset("g", "T", queue) == 4 for queue in range(2, 12)))
+        between = "".join({15: "g", 43: "p"}.get(code, "") for code in broker.calls).strip("p").split("p")
+        assert max(map(len, between)) <= 2
 
 
 async def test_offsets_of_others_are_left_alone(broker: FakeBroker, tmp_path: Path) -> None:
@@ -409,6 +489,92 @@ async def test_a_group_that_is_deleted_at_the_broker_is_deleted_here(broker: Fak
         await here.until(3)
         await here.looked(broker)
         assert broker.offset("g", "T", 0) == 3
+
+
+async def test_a_deleted_group_is_forgotten_when_its_tombstones_are(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In memory and in the file, which grew with each group that came and went; one of the same name begins anew."""
+    monkeypatch.setattr(bridge, "FORGET_S", 0.0)
+    meta, marks = FakeMeta(), tmp_path / "adapter" / FILE
+    async with broker.serving(), bridged(tmp_path, broker, meta) as here:
+        await here.until(100)
+        await here.until(7, 1)
+        broker.commit("h", "T", 0, 1)
+        del broker.offsets["T@g"]
+        await here.until(None)
+        await here.until(None, 1)
+        await eventually(lambda: len(Marks.load(marks).eras) == 2)
+        keys = [key("broker-a/T/0"), key("broker-a/T/1")]
+        for one in keys:
+            del meta.records[one]
+        await here.sidecar.core().committer.submit(Forget(keys))
+        await eventually(lambda: not Marks.load(marks).eras)
+        following = here.sidecar._bridge
+        assert following
+        await eventually(lambda: following.counts.offsets == 1)
+        broker.commit("g", "T", 0, 3)
+        await here.until(3)
+
+
+class _SlowMeta(FakeMeta):
+    """One that does not answer reads of the group "g" while `slow` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slow = False
+        self.asked = anyio.Event()
+        self.go_on = anyio.Event()
+
+    async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
+        if self.slow and keys[0].group == "g":
+            self.asked.set()
+            await self.go_on.wait()
+        return await super().get(keys, patient=patient)
+
+
+async def test_no_poll_waits_for_the_meta_service_to_delete_a_group(broker: FakeBroker, tmp_path: Path) -> None:
+    """Which may be slow, or hang, while the broker has commits that nobody else knows."""
+    meta = _SlowMeta()
+    async with broker.serving(), bridged(tmp_path, broker, meta) as here:
+        await here.until(100)
+        await here.until(7, 1)
+        broker.commit("h", "T", 0, 1)
+        await here.looked(broker)
+        meta.slow = True
+        del broker.offsets["T@g"]
+        with anyio.fail_after(PATIENCE_S):
+            await meta.asked.wait()
+        broker.commit("h", "T", 0, 2)
+        await here.until(2, group="h")
+        assert here.at() == (1, 100, True)
+        meta.go_on.set()
+        await here.until(None)
+        await here.until(None, 1)
+
+
+async def test_a_group_that_comes_back_while_it_is_deleted_keeps_its_new_offsets(broker: FakeBroker, tmp_path: Path) -> None:
+    """They were acknowledged by the broker, and are given back to it."""
+    meta = _SlowMeta()
+    async with bridged(tmp_path, broker, meta) as here:
+        async with broker.serving():
+            await here.until(100)
+            await here.until(7, 1)
+            await here.looked(broker)
+            meta.slow = True
+            del broker.offsets["T@g"]
+            with anyio.fail_after(PATIENCE_S):
+                await meta.asked.wait()
+            broker.commit("g", "T", 0, 3)
+            await here.until(3)
+            meta.go_on.set()
+            await here.until(None, 1)
+            await here.until(3)
+        broker.store = {}
+        broker.restart()
+        async with broker.serving():
+            await eventually(lambda: broker.offset("g", "T", 0) == 3)
+            assert broker.offset("g", "T", 1) is None
 
 
 async def test_an_offset_that_is_gone_for_a_moment_is_not_deleted(broker: FakeBroker, tmp_path: Path) -> None:
@@ -484,8 +650,27 @@ async def test_a_slave_is_not_followed_until_it_is_the_master(broker: FakeBroker
     async with broker.serving(), bridged(tmp_path, broker, meta) as here:
         await here.looked(broker)
         assert 43 not in broker.calls
+        assert (await status_of(here)).slave
         broker.role = "SYNC_MASTER"
         await eventually(lambda: broker.offset("g", "T", 0) == 180)
+        found = await status_of(here)
+        assert (found.connected, found.slave) == (True, False)
+
+
+async def test_a_slave_that_is_away_is_not_said_to_wait(broker: FakeBroker, tmp_path: Path) -> None:
+    """Its alert is that of any broker that does not answer."""
+    broker.role = "SLAVE"
+    async with bridged(tmp_path, broker) as here:
+        bridge = here.sidecar._bridge
+        assert bridge
+        async with broker.serving():
+            await eventually(lambda: bridge.counts.slave)
+        await eventually(lambda: not bridge.counts.slave and bool(bridge.counts.last_error))
+
+
+async def status_of(here: Bridged) -> offsets_pb.RocketmqStatus:
+    """What Status tells of the bridge."""
+    return (await here.client.status()).rocketmq
 
 
 async def test_a_master_that_becomes_a_slave_rewinds_nothing(broker: FakeBroker, tmp_path: Path) -> None:
@@ -535,6 +720,21 @@ async def test_while_the_store_takes_no_commits_nothing_is_forgotten(broker: Fak
         await here.until(3, 1)
 
 
+async def test_a_group_that_is_written_through_keeps_no_other_from_the_store(broker: FakeBroker, tmp_path: Path) -> None:
+    """While the Meta Service is away, what is written back is stored."""
+    meta = FakeMeta()
+    policy = [{"groups": "g", "mode": "write_through"}]
+    async with broker.serving(), bridged(tmp_path, broker, meta, policy=policy) as here:
+        await here.until(100)
+        meta.down = MetaUnavailableError("no endpoint answers")
+        broker.commit("g", "T", 0, 130)
+        broker.commit("h", "T", 0, 5)
+        await here.until(5, group="h")
+        assert here.at() == (1, 100, True)
+        meta.down = None
+        await here.until(130)
+
+
 async def test_a_broker_that_answers_garbage_changes_nothing(broker: FakeBroker, tmp_path: Path) -> None:
     """And is followed again when it is itself again."""
     async with broker.serving(), bridged(tmp_path, broker) as here:
@@ -574,6 +774,29 @@ async def test_each_reason_why_a_broker_is_not_followed_is_logged_once(
     assert len(lost) < 6
 
 
+async def test_a_secret_that_was_replaced_is_read_again(broker: FakeBroker, tmp_path: Path) -> None:
+    """With the next connection, of the bridge and of what asks for bounds; a file that is bad meanwhile ends nothing."""
+    secret = tmp_path / "secret"
+    secret.write_text("12345678")
+    secret.chmod(0o600)
+    broker.secret = "12345678"  # noqa: S105
+    acl = {"access_key": "admin", "secret_key_file": str(secret)}
+    log = RocketmqLog(RocketmqSection.model_validate({"broker": broker.address, "acl": acl}))
+    async with broker.serving(), bridged(tmp_path, broker, rocketmq={"acl": acl}) as here:
+        await here.until(100)
+        secret.write_text("")
+        broker.secret = "87654321"  # noqa: S105
+        counts = here.sidecar._bridge
+        assert counts
+        await eventually(lambda: "secret_key_file" in counts.counts.last_error)
+        with pytest.raises(BrokerLogError, match="secret_key_file"):
+            await log.bounds("default", ["broker-a/T/0"])
+        secret.write_text("87654321")
+        broker.commit("g", "T", 0, 130)
+        await here.until(130)
+        assert await log.bounds("default", ["broker-a/T/0"])
+
+
 async def test_a_table_of_many_offsets_is_taken_in_many_requests(broker: FakeBroker, tmp_path: Path) -> None:
     """None of them large."""
     for group in range(40):
@@ -590,6 +813,23 @@ async def test_an_idle_group_does_not_expire(broker: FakeBroker, tmp_path: Path)
     meta = FakeMeta({key("broker-a/T/0"): old})
     async with broker.serving(), bridged(tmp_path, broker, meta) as here:
         await eventually(lambda: meta.records[key("broker-a/T/0")].committed_at_ms > 1_000)
+        assert here.at() == (1, 100, True)
+
+
+@pytest.mark.parametrize("hours", [0, 8_000])
+async def test_an_idle_group_does_not_expire_behind_a_reload(
+    hours: int, broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its offsets are committed again by the retention that is in force."""
+    monkeypatch.setattr(bridge, "REFRESH_PART", 100_000)
+    meta, one = FakeMeta(), key("broker-a/T/0")
+    async with broker.serving(), bridged(tmp_path, broker, meta, expiry={"retention_hours": hours}) as here:
+        await eventually(lambda: one in meta.records)
+        stood = meta.records[one].committed_at_ms
+        await here.looked(broker)
+        assert meta.records[one].committed_at_ms == stood
+        here.sidecar.core().take(adapter_config(tmp_path, expiry={"retention_hours": 25}))
+        await eventually(lambda: meta.records[one].committed_at_ms > stood)
         assert here.at() == (1, 100, True)
 
 

@@ -19,8 +19,10 @@ import pytest
 
 from adapter.client.client import OffsetClient
 from adapter.console import process
+from adapter.console.admin_calls import AdminCalls, NotToldError
 from adapter.console.config import ConsoleConfig
 from adapter.errors import ConfigError, ListenError
+from adapter.fleet.views import AdapterView, Health
 from adapter.rpc import offsets_pb
 from adapter.runtime.addresses import split_address
 from adapter.runtime.config import parse
@@ -253,6 +255,43 @@ async def test_a_token_file_that_cannot_be_read_is_named(directory: Path) -> Non
     settings = settings_of(fleet={"token_file": str(directory / "none")})
     with pytest.raises(ConfigError, match=r"fleet\.token_file"):
         await process.run(settings, _never)
+
+
+async def test_an_adapter_that_dns_knows_is_asked_by_its_name(directory: Path) -> None:
+    """Its certificate is for the name of the settings, not for the address that the name has now."""
+    authority = Authority(directory)
+    server = authority.issue("server", "DNS:adapters.example")
+    token = directory / "token"
+    token.write_text("t" * 32)
+    token.chmod(0o600)
+    sections: dict[str, Any] = {
+        "server": {"tls": {"cert": str(server.cert), "key": str(server.key)}},
+        "admin": {"token_file": str(token)},
+    }
+    fleet = {"tls": {"ca": str(authority.cert)}, "token_file": str(token), "timeout_ms": 60_000}
+    async with serving(directory, **sections) as (sidecar, client):
+        await client.commit("g", {"a": 7})
+        address = sidecar.addresses[0]
+        views = [AdapterView(address, "dns:adapters.example:9520", Health.SERVING)]
+        async with AdminCalls.open(settings_of(fleet=fleet).fleet, lambda: views) as calls:
+            assert [row.shard for row in (await calls.describe(address, "default", "g")).shards] == ["a"]
+            views.clear()
+            calls.client("unix:elsewhere")
+            assert list(calls._opened) == ["unix:elsewhere"]
+
+
+async def test_what_is_no_message_of_an_adapter_is_told() -> None:
+    """Another service may have the address by now."""
+
+    async def nothing(*_: object, **__: object) -> None:
+        """As grpc.aio gives what it cannot parse."""
+
+    async with AdminCalls.open(settings_of().fleet, tuple) as calls:
+        admin = calls.client("127.0.0.1:1").admin
+        admin.DescribeGroup = admin.ListChanges = nothing  # type: ignore[assignment]
+        for ask in (calls.describe, calls.changes):
+            with pytest.raises(NotToldError, match="no message of an adapter"):
+                await ask("127.0.0.1:1", "default", "g")
 
 
 async def _never(_: Callable[[], None]) -> None:

@@ -1,6 +1,7 @@
 """The client of a broker, over a real socket: calls, timeouts, ACL, TLS, and brokers that answer garbage."""
 
 import asyncio
+import re
 import ssl
 import struct
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 from adapter.rocketmq.broker import connected
 from adapter.rocketmq.config import RocketmqSection, RocketmqTls
 from adapter.rocketmq.connection import Connection, open_connection
-from adapter.rocketmq.errors import BrokerError, BrokerRefusedError
+from adapter.rocketmq.errors import BrokerError, BrokerRefusedError, BrokerUnreachableError
 from adapter.rocketmq.frames import MAX_FRAME_BYTES
 from adapter.rocketmq.signing import Signer
 from adapter.testing.waiting import eventually
@@ -59,6 +60,14 @@ async def test_many_calls_overlap_on_one_connection() -> None:
     async with fake.serving(), connected(section(fake), None) as broker:
         found = await asyncio.gather(*(broker.bounds("T", queue) for queue in range(200)))
     assert [bounds.high for bounds in found] == list(range(200))
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example"])
+async def test_a_name_that_dns_cannot_have_is_an_error_of_the_connection(host: str) -> None:
+    """Python raises none of the system's then, and the bridge would end with it, and with the bridge the sidecar."""
+    with pytest.raises(BrokerUnreachableError, match=re.escape(f"the broker at {host}:1 cannot be reached: ")):
+        async with connected(RocketmqSection(broker=f"{host}:1"), None):
+            pass
 
 
 @pytest.mark.parametrize("name", GARBAGE)

@@ -219,7 +219,7 @@ SCENARIOS = (
     ),
     Scenario(
         alert="OffsetAdapterBridgeDisconnected",
-        series=[Gauge("offset_adapter_rocketmq_connected", ADAPTER, 1, 0)],
+        series=[Gauge("offset_adapter_rocketmq_connected", ADAPTER, 1, 0), Gauge("offset_adapter_rocketmq_slave", ADAPTER, 0, 0)],
         labels=ADAPTER,
     ),
     Scenario(

@@ -1,5 +1,6 @@
 """Each alert fires and is resolved, by promtool; and none flaps when processes are restarted one after the other."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,14 @@ def test_a_restart_does_not_resolve_an_alert_that_fires(scenario: Scenario, tmp_
         ]
     }
     check_rules(tmp_path, [checked])
+
+
+def test_an_adapter_that_waits_beside_a_slave_is_no_reason_for_an_alert(tmp_path: Path) -> None:
+    """The adapter of its master commits; each broker of a pair has one."""
+    scenario = next(one for one in SCENARIOS if one.alert == "OffsetAdapterBridgeDisconnected")
+    bridge = [Gauge(series.name, series.labels, good, good) for series, good in zip(scenario.series, (0, 1), strict=True)]
+    times = (GOOD_S, scenario.fires_s, scenario.resolved_s)
+    check_rules(tmp_path, [case(replace(scenario, series=bridge), [at(scenario.alert, when) for when in times])])
 
 
 def restarted(series: Series, gap_s: int, total_s: int) -> dict[str, str]:

@@ -27,6 +27,19 @@ class Agreed(NamedTuple):
         record = stored or NOWHERE
         return cls(at_broker, record.epoch, record.offset, record.live)
 
+    @classmethod
+    def until(cls, act: "Act", at_broker: int, stored: OffsetRecord | None) -> "Agreed":
+        """What counts as agreed on until the broker gets what a meeting found to be its due.
+
+        Before a reset or rewind: in an earlier era, where there is one, since a commit with the epoch of a reset takes it up.
+        """
+        if act is Act.NOTHING:
+            return cls.on(at_broker, stored)
+        if stored is None or act is Act.GIVE:
+            return cls.on(at_broker, None)
+        moved = (era_of(stored.epoch) << ERA_BITS) or stored.epoch
+        return cls(at_broker, max(moved - 1, 0), 0, live=False)
+
     def is_stored(self, record: OffsetRecord | None) -> bool:
         """True while the store has what was agreed on; the time of a commit does not count."""
         stands = record or NOWHERE

@@ -9,8 +9,9 @@ ever; an error of the store keeps what was not committed for the next poll. Neve
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import NamedTuple
 
 import anyio
@@ -49,10 +50,12 @@ REST = 2
 POLLS_KEPT = 5  # the shortest of them counts: one that was held up by others says nothing of the table
 GONE_LOOKS = 3  # looks in which an offset has to be missing before it counts as deleted
 COMMIT_AT_ONCE = SMALL // 2  # offsets of a request, each with its group: such a request is checked in one go
+GIVE_AT_ONCE = 500  # offsets that go to the broker between two polls: a tenth of a second
 OWED_S, OWED_MAX_S = 1.0, 60.0  # between attempts to give an offset that the broker refused, such as of a topic that it lost
 LIST_AGAIN_S = 1.0  # between two attempts to list what the Meta Service has
 LIST_PAGE = 1_000  # offsets of a page of the Meta Service
 REFRESH_PART = 8  # of the retention: how often unchanged offsets are looked through
+FORGET_S = 600.0  # how often offsets are forgotten that neither side has any more
 MAX_TOLD = 20  # entries that cannot be used are logged one by one up to here
 
 
@@ -62,7 +65,7 @@ class Bridge:
     def __init__(self, config: AdapterConfig, commits: Commits) -> None:
         self._config = config
         self._commits = commits
-        self._signer = signer_of(config.rocketmq)
+        signer_of(config.rocketmq)  # a bad file is told at the start
         self.counts = BridgeCounts(address=config.rocketmq.broker)
 
     async def run(self, core: Core) -> None:
@@ -78,7 +81,7 @@ class Bridge:
         while True:
             pause = RECONNECT_S
             try:
-                async with connected(section, self._signer) as broker:
+                async with connected(section, signer_of(section)) as broker:
                     await following.follow(broker)
             except BrokerUnreachableError as error:
                 self._lost(error)
@@ -86,7 +89,7 @@ class Bridge:
                 self._lost(error)
                 pause = pause_s(failures + 1, RECONNECT_S, RECONNECT_MAX_S)
             failures = 0 if self.counts.connected else failures + 1
-            self.counts.connected = False
+            self.counts.connected = self.counts.slave = False
             await anyio.sleep(pause)
 
     def _lost(self, error: AdapterError) -> None:
@@ -111,7 +114,6 @@ class Following:
 
     def __init__(self, config: AdapterConfig, core: Core, commits: Commits, counts: BridgeCounts, changes: StoreChanges) -> None:
         self._section: RocketmqSection = config.rocketmq
-        self._retention_s = config.expiry.retention_hours * 3_600
         self._core = core
         self._commits = commits
         self._counts = counts
@@ -123,12 +125,15 @@ class Following:
         self._agreed: dict[OffsetKey, Agreed] = {}
         self._unsent: dict[OffsetKey, OffsetRow] = {}  # changes of the broker that are not committed yet
         self._gone: dict[OffsetKey, int] = {}  # offsets that are missing at the broker, for how many looks
+        self._deleting: set[OffsetKey] = set()  # of these, those that are being deleted here
+        self._deletes: asyncio.Task[None] | None = None
         self._owed: dict[OffsetKey, _Owed] = {}  # offsets that the broker refused
         self._changes = changes
         self._unlisted = True  # whether the Meta Service is still to be asked for offsets that are not here
         self._failing = False
         self._rests: deque[float] = deque(maxlen=POLLS_KEPT)
-        self._refresh_at = 0.0
+        self._refreshed_at = -inf
+        self._forget_at = 0.0
 
     async def follow(self, broker: Broker) -> None:
         """Follow the broker until its connection fails. Raises BrokerError."""
@@ -142,9 +147,12 @@ class Following:
         try:
             await self._follow(broker, identity, listing)
         finally:
-            listing.cancel()
+            tasks = [task for task in (listing, self._deletes) if task]
+            self._deletes = None
+            for task in tasks:
+                task.cancel()
             with anyio.CancelScope(shield=True):
-                await asyncio.wait([listing])
+                await asyncio.wait(tasks)
 
     async def _follow(self, broker: Broker, identity: Identity, listing: "asyncio.Task[None]") -> None:
         self._changes.look_at_all()
@@ -185,9 +193,12 @@ class Following:
             )
             self._forget_life()
             await self._save_marks()
+            self._counts.broker, self._counts.version = identity.name, identity.version
+            self._counts.slave = True
         while identity.is_slave:
             await anyio.sleep(SLAVE_S)
             identity = await broker.identity()
+        self._counts.slave = False
         return identity
 
     async def _still(self, broker: Broker) -> None:
@@ -271,7 +282,7 @@ class Following:
         self._note_life(identity)
         await self._save_marks()
         self._unlisted = True
-        self._refresh_at = 0.0
+        self._refreshed_at = -inf
 
     def _memory(self, key: OffsetKey, *, known: bool, same_life: bool) -> Memory:
         return Memory(same_life, known, self._marks.eras.get(key, 0), self._marks.ceilings.get(key, -1))
@@ -309,12 +320,11 @@ class Following:
                 if known:
                     self._agreed[key] = known._replace(at_broker=row.offset)
                 else:
-                    self._agreed[key] = Agreed.on(row.offset, stored if act is Act.NOTHING else None)
+                    self._agreed[key] = Agreed.until(act, row.offset, stored)
                 if not self._agreed[key].is_stored(stored):  # the store's move is passed on
                     self._changes.look_at([key])
                 del self._unsent[key]
-        for part in _in_requests(commits):
-            await self._commit(part, offsets_pb.INCREASE_ONLY)
+        await self._commit_all(commits, offsets_pb.INCREASE_ONLY)
         if rewinds:
             await self._rewind(broker, rewinds)
 
@@ -330,12 +340,21 @@ class Following:
             if stored and stored.offset <= bounds.high:
                 self._raise_ceiling(row.key, stored.offset)
         await self._save_marks()
-        for part in _in_requests(rows):
-            log.info("rocketmq.rewound", offsets=len(part), group=part[0].group, shard=part[0].shard, to=part[0].offset)
-            await self._commit(part, offsets_pb.OVERWRITE)
+        log.info("rocketmq.rewound", offsets=len(rows), group=rows[0].group, shard=rows[0].shard, to=rows[0].offset)
+        await self._commit_all(rows, offsets_pb.OVERWRITE)
 
-    async def _commit(self, rows: Sequence[OffsetRow], mode: offsets_pb.CommitMode.ValueType) -> None:
-        """Commit some rows, and agree on what is stored then. On an error they stay unsent."""
+    async def _commit_all(self, rows: Sequence[OffsetRow], mode: offsets_pb.CommitMode.ValueType) -> None:
+        """Commit rows in small requests. Those that wait for the Meta Service come last, and apart, until one fails."""
+        writes_through = self._core.router.policies.writes_through
+        waiting = [row for row in rows if writes_through(row.key.group_key)]
+        for part in _in_requests(row for row in rows if not writes_through(row.key.group_key)):
+            await self._commit(part, mode)
+        for part in _in_requests(waiting):
+            if not await self._commit(part, mode):
+                return
+
+    async def _commit(self, rows: Sequence[OffsetRow], mode: offsets_pb.CommitMode.ValueType) -> bool:
+        """Commit some rows, and agree on what is stored then. On an error they stay unsent, and False is returned."""
         groups: dict[str, offsets_pb.GroupCommits] = {}
         for row in rows:
             group = groups.setdefault(row.group, offsets_pb.GroupCommits(namespace=row.namespace, group=row.group))
@@ -354,7 +373,7 @@ class Following:
             if not self._failing:
                 log.error("rocketmq.commit", error=str(error), help="it is repeated with each poll until it is stored")
             self._failing = True
-            return
+            return False
         self._failing = False
         superseded = {OffsetKey(row.namespace, row.group, row.shard) for row in reply.superseded}
         self._counts.committed += len(rows) - len(superseded)
@@ -370,16 +389,21 @@ class Following:
                 self._agree(key, row.offset, stored)
             self._unsent.pop(key, None)
         await others()  # most commits wait for nothing, and there may be many parts
+        return True
 
     # From the store to the broker.
 
     async def _look(self, broker: Broker) -> None:
         """Delete what was deleted at the broker, keep unchanged offsets from expiring."""
         await self._still(broker)
-        await self._delete_gone()
-        if self._retention_s and anyio.current_time() >= self._refresh_at:
-            self._refresh_at = anyio.current_time() + self._retention_s / REFRESH_PART
-            await self._refresh()
+        self._delete_gone()
+        if anyio.current_time() >= self._forget_at and not self._unlisted:
+            self._forget_at = anyio.current_time() + FORGET_S
+            await self._forget()
+        every_s = self._core.expiry.retention_s / REFRESH_PART  # a reload may have changed it
+        if every_s and anyio.current_time() >= self._refreshed_at + every_s:
+            self._refreshed_at = anyio.current_time()
+            await self._refresh(every_s)
 
     async def _pass_on(self, broker: Broker) -> None:
         """The one place where a foreign change of an offset goes to the broker."""
@@ -389,17 +413,19 @@ class Following:
         if not self._changes.pending:
             return
         await self._still(broker)
-        differing = dict(await self._changes.differing(self._agreed))
+        differing = await self._changes.differing(self._agreed, lambda key: self._queue(key) is not None)
         for key in due:
-            if key not in differing:
+            if key not in differing and not self._changes.is_waiting(key):
                 del self._owed[key]
         # The next commit of these decides what stands.
         self._changes.look_at(key for key in differing if key in self._unsent)
         gifts: list[Gift] = []
-        for key, stored in differing.items():
+        for done, (key, stored) in enumerate(differing.items(), start=1):
+            if done % SMALL == 0:
+                await others()
             queue = self._queue(key)
             owed = self._owed.get(key)
-            if queue is None or key in self._unsent or (owed and owed.at_s > now):
+            if queue is None or key in self._unsent or key in self._deleting or (owed and owed.at_s > now):
                 continue
             known = self._agreed.get(key)
             act = when_store_moved(stored, known) if known else on_meeting(None, stored, Memory())
@@ -417,7 +443,9 @@ class Following:
             else:
                 gifts.append(Gift(key, queue.topic, queue.queue_id, stored, at_broker, act))
         if gifts:
-            given = await self._give(broker, self._known_identity, gifts)
+            # The rest behind the next poll: what the broker is told meanwhile is known to nobody else.
+            self._changes.look_at(gift.key for gift in gifts[GIVE_AT_ONCE:])
+            given = await self._give(broker, self._known_identity, gifts[:GIVE_AT_ONCE])
             log.info("rocketmq.passed_on", offsets=sum(one.moved for one in given), of=len(gifts))
 
     async def _give(self, broker: Broker, identity: Identity, gifts: Sequence[Gift]) -> list[Given]:
@@ -468,32 +496,59 @@ class Following:
             if not token:
                 return [Wanted(group, shards) for group, shards in found.items()]
 
-    async def _delete_gone(self) -> None:
-        """Delete here what was deleted at the broker (mqadmin deleteSubGroup, deleteTopic), once it stays away."""
-        ripe: dict[GroupKey, list[str]] = {}
-        for key, looks in self._gone.items():
-            known = self._agreed.get(key)
-            self._gone[key] = looks + 1
-            if looks >= GONE_LOOKS and known and known.live and known.is_stored(self._core.store.get(key)):
-                ripe.setdefault(key.group_key, []).append(key.shard)
-        for group, shards in ripe.items():
-            try:
-                await self._core.resets.delete(Wanted(group, shards), execute=True)
-            except AdapterError as error:
-                log.warning("rocketmq.delete", group=group.group, shards=len(shards), error=str(error), help="it is repeated")
-                continue
-            log.info("rocketmq.deleted", group=group.group, shards=len(shards), reason="deleted at the broker")
-            self._counts.deleted += len(shards)
-            for shard in shards:
-                key = OffsetKey(*group, shard)
-                self._gone.pop(key, None)
-                self._agree(key, None, self._core.store.get(key))
-        for key in [key for key in self._gone if not (known := self._agreed.get(key)) or not known.live]:
-            del self._gone[key]
+    def _delete_gone(self) -> None:
+        """Begin to delete what was deleted at the broker (mqadmin deleteSubGroup, deleteTopic), once it stays away.
 
-    async def _refresh(self) -> None:
-        """Commit again what has stood unchanged for long, so that a group that is idle at the broker does not expire here."""
-        before_ms = self._core.clocks.now_ms() - int(self._retention_s * 1_000 / REFRESH_PART)
+        Beside the polls, which do not wait for the Meta Service.
+        """
+        if self._deletes:
+            if not self._deletes.done():
+                return
+            self._deletes.result()
+            self._deletes = None
+        ripe: dict[GroupKey, list[str]] = {}
+        for key, looks in list(self._gone.items()):
+            known = self._agreed.get(key)
+            if not known or not known.live:
+                del self._gone[key]
+                continue
+            self._gone[key] = looks + 1
+            if looks >= GONE_LOOKS and known.is_stored(self._core.store.get(key)):
+                ripe.setdefault(key.group_key, []).append(key.shard)
+        if ripe:
+            self._deletes = asyncio.create_task(self._delete(ripe), name="rocketmq.delete")
+
+    async def _delete(self, ripe: Mapping[GroupKey, Sequence[str]]) -> None:
+        """Delete these shards, but for those that come back at the broker before their turn."""
+        for group, shards in ripe.items():
+            keys = [key for shard in shards if (key := OffsetKey(*group, shard)) in self._gone]
+            if not keys:
+                continue
+            self._deleting.update(keys)
+            try:
+                await self._core.resets.delete(Wanted(group, [key.shard for key in keys]), execute=True)
+            except AdapterError as error:
+                log.warning("rocketmq.delete", group=group.group, shards=len(keys), error=str(error), help="it is repeated")
+                self._changes.look_at(keys)
+            else:
+                log.info("rocketmq.deleted", group=group.group, shards=len(keys), reason="deleted at the broker")
+                self._counts.deleted += len(keys)
+                for key in keys:
+                    self._deleted(key)
+            finally:
+                self._deleting.clear()
+
+    def _deleted(self, key: OffsetKey) -> None:
+        """Agree on a delete; what the broker has again since then is committed once more."""
+        is_gone, known, queue = self._gone.pop(key, None) is not None, self._agreed.get(key), self._queue(key)
+        self._agree(key, None, self._core.store.get(key))
+        if not is_gone and known and known.at_broker is not None and queue:
+            row = OffsetRow(*key, known.at_broker, topic=queue.topic, partition=queue.queue_id)
+            self._unsent.setdefault(key, row)
+
+    async def _refresh(self, age_s: float) -> None:
+        """Commit again what has stood unchanged for so long, so that a group that is idle at the broker does not expire here."""
+        before_ms = self._core.clocks.now_ms() - int(age_s * 1_000)
         old: list[OffsetRow] = []
         async for key, stored in self._changes.records():
             known, queue = self._agreed.get(key), self._queue(key)
@@ -501,10 +556,21 @@ class Following:
                 continue
             if stored.live and stored.committed_at_ms < before_ms:
                 old.append(OffsetRow(*key, stored.offset, topic=queue.topic, partition=queue.queue_id))
-        for part in _in_requests(old):
-            await self._commit(part, offsets_pb.INCREASE_ONLY)
+        await self._commit_all(old, offsets_pb.INCREASE_ONLY)
 
     # What is remembered.
+
+    async def _forget(self) -> None:
+        """Forget the offsets that neither the broker nor the store has any more: groups come and go."""
+        for done, key in enumerate({**self._agreed, **self._marks.eras, **self._marks.ceilings}, start=1):
+            if done % SMALL == 0:
+                await others()
+            known = self._agreed.get(key)
+            if key in self._unsent or (known and known.at_broker is not None) or self._core.store.get(key):
+                continue
+            self._agreed.pop(key, None)
+            for marks in (self._marks.eras, self._marks.ceilings):
+                self._marks_changed |= marks.pop(key, None) is not None
 
     @property
     def _known_identity(self) -> Identity:

@@ -9,11 +9,12 @@ from typing import TypeVar
 
 import anyio
 
-from adapter.errors import BrokerLogError
+from adapter.errors import BrokerLogError, ConfigError
 from adapter.model.bounds import Bounds
 from adapter.model.queues import MessageQueue, queue_of
 from adapter.rocketmq.broker import Broker, connected
 from adapter.rocketmq.config import RocketmqSection, signer_of
+from adapter.rocketmq.signing import Signer
 from adapter.runtime.clocks import wall_ms
 
 R = TypeVar("R")
@@ -28,7 +29,7 @@ class RocketmqLog:
 
     def __init__(self, section: RocketmqSection) -> None:
         self._section = section
-        self._signer = signer_of(section)
+        signer_of(section)  # a bad file is told at the start
 
     async def bounds(self, namespace: str, shards: Iterable[str]) -> dict[str, Bounds]:
         """The bounds of these shards at this moment, without those that the broker does not have. Raises BrokerLogError."""
@@ -56,6 +57,13 @@ class RocketmqLog:
 
         found = await self._each(namespace, shards, ask)
         return {shard: offset for shard, offset in found.items() if offset != -1}
+
+    def _signed(self) -> Signer | None:
+        """The account as its file has it now. Raises BrokerLogError."""
+        try:
+            return signer_of(self._section)
+        except ConfigError as error:
+            raise BrokerLogError(str(error)) from error
 
     @staticmethod
     async def _has(broker: Broker, topic: str, there: dict[str, bool]) -> bool:
@@ -85,7 +93,7 @@ class RocketmqLog:
                 except BrokerLogError as error:
                     errors.append(error)
 
-        async with connected(self._section, self._signer) as broker:
+        async with connected(self._section, self._signed()) as broker:
             name = (await broker.identity()).name if self._section.name_in_shards else ""
             async with anyio.create_task_group() as tasks:
                 for _ in range(min(AT_ONCE, len(left))):

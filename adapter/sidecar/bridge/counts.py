@@ -13,6 +13,7 @@ class BridgeCounts:
     broker: str = ""
     version: str = ""
     connected: bool = False
+    slave: bool = False
     last_error: str = ""
     offsets: int = 0
     poll_interval_s: float = 0.0
@@ -37,6 +38,7 @@ class BridgeCounts:
             last_error=self.last_error,
             offsets=self.offsets,
             poll_interval_seconds=self.poll_interval_s,
+            slave=self.slave,
         )
 
     def counters(self) -> dict[str, tuple[str, float]]:
@@ -58,6 +60,7 @@ class BridgeCounts:
         """Gauges by name, each with its help text."""
         return {
             "rocketmq_connected": ("1 while the bridge follows its broker.", float(self.connected)),
+            "rocketmq_slave": ("1 while the broker is a slave, and the adapter of its master commits.", float(self.slave)),
             "rocketmq_offsets": ("Offsets that broker and store have agreed on.", float(self.offsets)),
             "rocketmq_poll_interval_seconds": ("Time between two polls: longer for a larger table.", self.poll_interval_s),
         }

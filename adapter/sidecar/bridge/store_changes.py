@@ -6,7 +6,8 @@ with the broker: rarely, because it takes microseconds for each record, and neve
 """
 
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from itertools import islice
 
 import anyio
 
@@ -19,6 +20,7 @@ from adapter.sidecar.engine.watching import Watcher
 from adapter.sidecar.storage.store import LocalStore
 
 WHOLE_S = 10.0  # the shortest time between two comparisons of the whole store
+KEYS_AT_ONCE = 2_000
 REST_CPU = 20  # so many times the CPU time of a look or a poll passes until the next one
 
 
@@ -42,6 +44,10 @@ class StoreChanges:
         """Let the next `differing` look at these records too."""
         self._keys.update(dict.fromkeys(keys))
 
+    def is_waiting(self, key: OffsetKey) -> bool:
+        """True for a record that the next `differing` is to look at."""
+        return key in self._keys
+
     def look_at_all(self) -> None:
         """Let the next `differing` compare the whole store."""
         self._seen_seq, self._whole_at = -1, 0.0
@@ -55,17 +61,27 @@ class StoreChanges:
             after = page[-1].key
             await others()
 
-    async def differing(self, agreed: Mapping[OffsetKey, Agreed]) -> list[tuple[OffsetKey, OffsetRecord]]:
-        """The records that are not what was agreed on, or on which nothing was agreed."""
+    async def differing(
+        self, agreed: Mapping[OffsetKey, Agreed], is_ours: Callable[[OffsetKey], bool]
+    ) -> dict[OffsetKey, OffsetRecord]:
+        """The records that are not what was agreed on, or on which nothing was agreed; in slices.
+
+        Of records that were named, as many as `KEYS_AT_ONCE`; `is_waiting` tells those that were not looked at.
+        `is_ours` tells keys of this broker: the store has those of others, too, as a group is loaded as a whole.
+        """
         while self._watcher.pending:
             news = await self._watcher.next()
             if news.resync:
                 self.look_at_all()
             self.look_at(news.keys)
         whole, seq, began = self._is_whole_due(), self._store.seq, time.thread_time()
-        keys, self._keys = self._keys, {}
+        if whole:
+            self._keys.clear()
+        keys = list(islice(self._keys, KEYS_AT_ONCE))
+        for key in keys:
+            del self._keys[key]
         records = self.records() if whole else self._records_of(keys)
-        differing = [(key, record) async for key, record in records if _differs(record, agreed.get(key))]
+        differing = {key: record async for key, record in records if _differs(record, agreed.get(key)) and is_ours(key)}
         if whole:
             self._seen_seq = seq
             self._whole_at = anyio.current_time() + max(WHOLE_S, REST_CPU * (time.thread_time() - began))

@@ -75,6 +75,11 @@ class Expiry:
         """Use these settings from the next group on."""
         self._section.take(section)
 
+    @property
+    def retention_s(self) -> float:
+        """How long an idle group is kept, in seconds; 0: for ever."""
+        return self._section.now.retention_hours * 3_600
+
     async def run(self) -> None:
         """Sweep once per interval, first after one interval, as Kafka does: consumers that were away have time to return."""
         while True:

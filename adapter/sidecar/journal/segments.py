@@ -117,10 +117,10 @@ class SegmentFiles:
         frames = framed(batch.serialize())
         if not self._size:
             frames = framed(self._schema().serialize()) + frames
+        self._make_room(len(frames))
         # At the end of what counts: what an attempt that failed left behind is written over.
         write_all(self._segment, frames, self._size)
         self._size += len(frames)
-        self._make_room()
 
     def finish(self) -> None:
         """Finish the open segment, if there is one."""
@@ -134,8 +134,8 @@ class SegmentFiles:
         if published:
             self._finished.append(published)
             self._held += published.size
-        self._make_room()
         os.close(file)
+        self._make_room()
 
     def close(self) -> None:
         """Release the directory. The next run finishes an open segment."""
@@ -191,9 +191,9 @@ class SegmentFiles:
             if _NAME.fullmatch(path.name):
                 yield Finished(path.stem, path, path.stat().st_size)
 
-    def _make_room(self) -> None:
-        """Delete the oldest finished segments while all segments together are over the bound."""
-        while self._finished and self._held + self._size > self._disk_max_bytes:
+    def _make_room(self, more: int = 0) -> None:
+        """Delete the oldest finished segments while all segments together, with `more` bytes, are over the bound."""
+        while self._finished and self._held + self._size + more > self._disk_max_bytes:
             name, path, size = self._finished[0]
             path.unlink(missing_ok=True)
             self._finished.popleft()

@@ -61,6 +61,7 @@ class LiveLag:
         self.watches = LagWatches(self.filters)
         self.left_out = 0  # offsets of the store that had no room when it was read
         self._complete_from: int | None = None  # the version of the view that has all offsets of the store
+        self._to_fill = anyio.Event()
 
     @property
     def bounds_error(self) -> str:
@@ -74,9 +75,10 @@ class LiveLag:
 
     async def run(self) -> None:
         """Read the store's offsets, and evaluate, until cancelled. Begin it when the store was compared with the Meta Service."""
+        self._begin_anew()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._asking.run, name="lag.bounds")
-            tasks.start_soon(self._fill, name="lag.fill")
+            tasks.start_soon(self._keep_filled, name="lag.fill")
             rest_s = 0.0
             while True:
                 await anyio.sleep(rest_s)
@@ -85,7 +87,7 @@ class LiveLag:
                 except Exception:  # commits go on, whatever is wrong here
                     log.exception("lag.failed", help="what was known is forgotten, and begins anew; report this")
                     self.table.fail()
-                    self._complete_from = None
+                    self._begin_anew()
                     rest_s = FAILED_S
 
     def end(self) -> None:
@@ -101,6 +103,8 @@ class LiveLag:
         work = partial(self.table.evaluate, news, self._asking.take(), now_ms, ask=self._asking.idle)
         view, ask, cpu_s = await self._in_thread(work)
         self.view = view
+        if news.anew:
+            self._begin_anew()
         if ask:
             self._asking.ask(ask)
         took_s = time.perf_counter() - began
@@ -109,12 +113,25 @@ class LiveLag:
         log.debug("lag.evaluated", shards=view.shards_kept, seconds=took_s, cpu=cpu_s, held=news.held_s, longest=news.longest_s)
         return max(self._section.interval_ms / 1000 - took_s, REST_LOOP * news.held_s, REST_WORK * cpu_s)
 
+    def _begin_anew(self) -> None:
+        """Have the store's offsets read: those of a group that stands still would not come otherwise."""
+        self._complete_from = None
+        self._to_fill.set()
+
+    async def _keep_filled(self) -> None:
+        """Read the store's offsets at the start, and each time when all was forgotten."""
+        while True:
+            await self._to_fill.wait()
+            self._to_fill = anyio.Event()
+            await self._fill()
+
     async def _fill(self) -> None:
         try:
             self.left_out = await self._feed.fill(anyio.sleep)
         except StorageFailedError:
             return  # it is about to be opened again
-        self._complete_from = self.view.version + 2  # the next one may have been under way when the last offsets were read
+        if not self._to_fill.is_set():
+            self._complete_from = self.view.version + 2  # the next one may have been under way when the last offsets were read
         if self.left_out:
             log.warning(
                 "lag.left_out",

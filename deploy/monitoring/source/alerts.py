@@ -142,11 +142,11 @@ ADAPTERS = (
     Alert(
         name="OffsetAdapterBridgeDisconnected",
         severity="critical",
-        expr="offset_adapter_rocketmq_connected == 0",
+        expr="offset_adapter_rocketmq_connected == 0 unless offset_adapter_rocketmq_slave == 1",
         after="2m",
         summary="The bridge of {{ $labels.instance }} does not follow its RocketMQ broker",
         description="Commits to the RocketMQ broker do not reach {{ $labels.instance }}.",
-        reason="A broker restarts in less than a minute; the bridge connects again within seconds.",
+        reason="A broker restarts in less than a minute; the bridge connects again within seconds. Beside a slave it waits.",
     ),
     Alert(
         name="OffsetAdapterRefusesConnections",

@@ -23,6 +23,10 @@ ADDRESS = "127.0.0.1:10911"
             ),
             f"b at {ADDRESS}: 1,200 offsets, read every 0.10 s",
         ),
+        (
+            offsets_pb.RocketmqStatus(address=ADDRESS, broker="b", slave=True, last_error="old"),
+            f"b at {ADDRESS}: is a slave, and the adapter of its master commits",
+        ),
     ],
 )
 def test_the_line_of_a_rocketmq_broker(broker: offsets_pb.RocketmqStatus, text: str) -> None:

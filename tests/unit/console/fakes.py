@@ -127,7 +127,7 @@ class FakeCalls(AdminCalls):
     """Single adapters: their answers by address; an absent one does not answer."""
 
     def __init__(self) -> None:
-        super().__init__(ConsoleConfig().fleet)
+        super().__init__(ConsoleConfig().fleet, tuple)
         self.described: dict[str, offsets_pb.DescribeGroupReply] = {}
         self.changed: dict[str, offsets_pb.ListChangesReply] = {}
         self.asked: list[tuple[str, str]] = []

@@ -75,6 +75,7 @@ def test_what_a_status_tells_is_a_problem(status: dict[str, Any], kind: str, lev
         {"dirty_keys": 0, "oldest_dirty_seconds": 100.0},
         {"journal": offsets_pb.JournalStatus(rows=9)},
         {"rocketmq": offsets_pb.RocketmqStatus(connected=True)},
+        {"rocketmq": offsets_pb.RocketmqStatus(slave=True)},
         {"config": offsets_pb.ConfigStatus(sha256="ab")},
         {"clock_skew_seconds": 1.0},
     ],

@@ -1,11 +1,14 @@
 """A fleet over fake adapters on real sockets: what each of them says, as one."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 import anyio
+import grpc
+import grpc.aio
 import pytest
 
 from adapter.errors import ConfigError
@@ -16,6 +19,7 @@ from adapter.rpc import lag_pb, offsets_pb
 from adapter.testing.lag_adapters import FakeLagAdapter, serving, shard_lag
 from adapter.testing.waiting import PATIENCE_S, eventually
 
+NO_MESSAGE = b"\xff\xff\xff\xff"
 SLOW = {"timeout_ms": 10_000, "interval_ms": 50}  # nothing is away only because the machine is busy
 
 
@@ -115,12 +119,13 @@ async def test_the_shards_of_a_group_are_asked_again_only_after_a_change() -> No
         adapter.set_group("g", [shard_lag(shard, 1, 3)])
     async with fleet_of(one, other) as fleet:
         await until(fleet, lambda view: view.lag.lag == 4 and view.exact)
-        await eventually(lambda: not fleet._to_merge.is_set())  # the page may have been first: they are asked beside it as well
-        asked = one.calls["GetGroupLag"]
-        for _ in range(5):
-            await fleet.groups()
-            await fleet.group("default", "g")
-        assert one.calls["GetGroupLag"] == asked
+        asked = -1
+        with anyio.fail_after(PATIENCE_S):
+            while asked != one.calls["GetGroupLag"]:  # the page may have been first: they are being asked beside it as well
+                asked = one.calls["GetGroupLag"]
+                for _ in range(5):
+                    await fleet.groups()
+                    await fleet.group("default", "g")
         other.set_group("g", [shard_lag("b", 1, 9)])
         await until_lag(fleet, 10)
         assert one.calls["GetGroupLag"] == asked, "nothing changed there"
@@ -322,6 +327,23 @@ async def test_what_does_not_fit_is_counted_and_not_kept() -> None:
         assert (page.matching, page.kept, page.left_out) == (2, 2, 1)
 
 
+async def test_a_token_that_was_replaced_is_read_again(tmp_path: Path) -> None:
+    """Adapters take a new one by a reload; a file that is bad meanwhile changes nothing."""
+    token = tmp_path / "token"
+    token.write_text("a" * 32)
+    token.chmod(0o600)
+    adapter = FakeLagAdapter("broker-1")
+    adapter.token = "a" * 32
+    async with fleet_of(adapter, token_file=token) as fleet:
+        await eventually(lambda: fleet.adapters[0].status is not None)
+        token.write_text("short")
+        adapter.token = "b" * 32
+        await eventually(lambda: fleet.adapters[0].status is None)
+        token.write_text("b" * 32)
+        await eventually(lambda: fleet.adapters[0].status is not None)
+        assert not fleet.adapters[0].status_error
+
+
 async def test_a_token_does_not_leave_the_machine_in_plaintext(tmp_path: Path) -> None:
     """As for the command line."""
     with pytest.raises(ValueError, match="plaintext"):
@@ -343,3 +365,71 @@ async def test_a_missing_file_of_a_token_is_an_error_at_the_start(tmp_path: Path
     with pytest.raises(ConfigError, match=r"fleet\.token_file"):
         async with Fleet.open(section("unix:/run/a.sock", token_file=tmp_path / "none")):
             pass
+
+
+async def test_an_adapter_may_be_forgotten_while_a_group_of_it_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look at who has the group and the question: what the others have of it is compared."""
+
+    async def at_once(_: object) -> None:
+        """The link has ended already."""
+
+    left, stays = FakeLagAdapter("left"), FakeLagAdapter("stays")
+    left.set_group("g", [shard_lag("a", 1, 3)])
+    stays.set_group("g", [shard_lag("b", 1, 4)])
+    async with fleet_of(left, stays) as fleet:
+        link = next(link for link in fleet._links.values() if link.view.address == left.address)
+        link.leave()
+        comparing = asyncio.create_task(fleet._compared(("default", "g"), 0.0))
+        await asyncio.sleep(0)
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio, "wait", at_once)
+            await fleet._end(link)
+        found = await comparing
+        assert found
+        assert "b" in {row.lag.shard for row in found.shards}
+        await until_lag(fleet, 3)
+
+
+class _OtherService(grpc.GenericRpcHandler):
+    """Answers every call with bytes that are no message."""
+
+    def service(self, details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        async def one(_: bytes, __: object) -> bytes:
+            return NO_MESSAGE
+
+        async def some(_: bytes, __: object) -> AsyncIterator[bytes]:
+            yield NO_MESSAGE
+
+        if "Watch" in details.method:
+            return grpc.unary_stream_rpc_method_handler(some)
+        return grpc.unary_unary_rpc_method_handler(one)
+
+
+async def test_what_is_no_message_of_an_adapter_is_told_and_ends_nothing() -> None:
+    """Another service may have got the address of a pod that is gone. grpc.aio gives None for what it cannot parse."""
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((_OtherService(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    adapter = FakeLagAdapter()
+    adapter.set_group("g", [shard_lag("s", 1, 3)])
+    try:
+        async with serving(adapter) as address, Fleet.open(section(f"127.0.0.1:{port}", address)) as fleet:
+            await eventually(
+                lambda: any("no message" in view.error and "no message" in view.lag_error for view in fleet.adapters)
+            )
+            await until_lag(fleet, 2)
+    finally:
+        await server.stop(0)
+
+
+async def test_numbers_that_no_field_can_hold_in_sum_end_nothing() -> None:
+    """Whoever reports bounds with its commits can make the lag of a shard as large as that."""
+    most, unknown = 2**64 - 1, lag_pb.LagStatus.ValueType(300)
+    one, other = FakeLagAdapter(), FakeLagAdapter()
+    for number, adapter in enumerate((one, other)):
+        rows = [shard_lag(f"{number}/{at}", 0, most, lost=most) for at in range(2)]
+        adapter.put(lag_pb.GroupLag(namespace="default", group="g", shards=2**32 - 1, lag=most, lost=most, status=unknown), rows)
+    async with fleet_of(one, other) as fleet:
+        view = await until(fleet, lambda view: view.exact)
+        assert (view.lag.lag, view.lag.lost) == (most, most)

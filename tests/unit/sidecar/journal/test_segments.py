@@ -196,6 +196,26 @@ def test_the_oldest_segments_are_deleted_over_the_bound(tmp_path: Path) -> None:
     assert foreign.exists()
 
 
+def test_where_no_segment_can_be_deleted_nothing_is_written_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator took the older directories away, as for an archive: the bound holds, and rows wait until it can be kept."""
+    files = written(tmp_path, [1])
+    files.finish()
+    files._disk_max_bytes = files._held
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", _refused)
+        for _ in range(3):
+            with pytest.raises(PermissionError):
+                files.append(batch_of([2], 1), NOW_MS)
+    files.append(batch_of([2], 1), NOW_MS)
+    files._disk_max_bytes = MIB
+    files.finish()
+    assert offsets_in(tmp_path) == [2]
+
+
+def _refused(path: Path, *, missing_ok: bool = False) -> None:  # noqa: ARG001 - as the method
+    raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+
 def test_the_bound_holds_for_what_former_runs_left(tmp_path: Path) -> None:
     """It is enforced at the start."""
     for at in range(5):

@@ -2,14 +2,17 @@
 
 from pathlib import Path
 
+import anyio
 import pytest
 
 from adapter.errors import MetaUnavailableError
 from adapter.model.records import GroupKey, next_era
 from adapter.rpc import lag_pb
 from adapter.sidecar.engine.changes import Forget, Reconcile
+from adapter.sidecar.lag import feed
 from adapter.sidecar.storage import record_cache
 from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.waiting import PATIENCE_S
 from tests.unit.helpers import core_over, key, record, tombstone
 from tests.unit.sidecar.engine.fast_requests import request
 from tests.unit.sidecar.lag.lagging import Lagging, lagging
@@ -321,6 +324,34 @@ async def test_an_evaluation_that_fails_forgets_all_and_commits_go_on(tmp_path: 
         await lag.commit({"t": 5}, "h")
         await lag.evaluate()
         assert lag.kept() == {("h", "t")}
+
+
+async def test_a_group_that_stands_still_outlives_more_removals_than_are_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All is forgotten then, and read again from the store; until it was, not all is known."""
+    monkeypatch.setattr(feed, "MAX_REMOVED", 1)
+    async with lagging(tmp_path) as lag, anyio.create_task_group() as tasks:
+        await lag.step(1, 10, "still")
+        await lag.commit({"a": 1, "b": 1, "c": 1})
+        await lag.core.flusher.flush_once()
+        lag.live._begin_anew()
+        tasks.start_soon(lag.live._keep_filled)
+        await _until_complete(lag)
+        await lag.core.committer.submit(Forget([key("a"), key("b")]))
+        await lag.evaluate()
+        assert not lag.live.complete
+        await _until_complete(lag)
+        assert lag.kept() == {("still", "s"), ("g", "c")}
+        tasks.cancel_scope.cancel()
+
+
+async def _until_complete(lag: Lagging) -> None:
+    """Evaluate until the view has all offsets of the store."""
+    with anyio.fail_after(PATIENCE_S):
+        while not lag.live.complete:
+            await anyio.sleep(0.001)
+            await lag.evaluate()
 
 
 async def test_offsets_above_the_largest_signed_integer_are_clamped(tmp_path: Path) -> None:
