@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import structlog
@@ -11,6 +12,7 @@ from rocksdict import Rdict
 
 from adapter.errors import StorageFailedError, StoreDamagedError, StoreLockedError
 from adapter.runtime import format_mark, rocks
+from adapter.runtime.files import refuse_root_for
 from adapter.runtime.format_mark import ADAPTER_STORE
 from adapter.runtime.wording import counted
 from adapter.sidecar.config import StoreSection
@@ -19,20 +21,23 @@ from adapter.sidecar.storage.store import LocalStore
 
 log = structlog.get_logger(__name__)
 
+LOCK = "LOCK"  # RocksDB's, in its directory
+
 
 def repair(section: StoreSection) -> str:
     """Copy the store aside, let RocksDB rebuild it from the files that are intact, and open it; says what is left.
 
     Raises StoreLockedError while an adapter runs, StoreDamagedError when nothing could be rebuilt, StoreVersionError for a store
-    of a later version.
+    of a later version, StorageFailedError for root if it belongs to another user.
     """
     database = section.path / "db"
-    _must_be_free(section.path)
-    if not format_mark.is_marked(ADAPTER_STORE, section.path):
-        with contextlib.suppress(StoreDamagedError):  # what is to be repaired; the open at the end looks again
-            refuse_later_version(section.path)
-    aside = _aside(section.path)
-    shutil.copytree(section.path, aside, ignore=shutil.ignore_patterns("*.sock"))
+    with _kept_free(section.path):
+        refuse_root_for(section.path)
+        if not format_mark.is_marked(ADAPTER_STORE, section.path):
+            with contextlib.suppress(StoreDamagedError):  # what is to be repaired; the open at the end looks again
+                refuse_later_version(section.path)
+        aside = _aside(section.path)
+        _copy(section.path, aside)
     log.info("repair.copied", to=str(aside))
     database.mkdir(0o700, exist_ok=True)
     rocks.guarded(Rdict.repair, str(database), rocks.options())
@@ -50,21 +55,23 @@ def repair(section: StoreSection) -> str:
 
 def start_from_meta(section: StoreSection) -> str:
     """Set the store aside, so that the next start begins empty and loads from the Meta Service on demand."""
-    _must_be_free(section.path)
     aside = _aside(section.path)
-    try:
-        section.path.rename(aside)
-    except OSError as error:
-        raise StorageFailedError(f"{section.path}: cannot be renamed to {aside}: {error.strerror}") from error
+    with _kept_free(section.path):
+        try:
+            section.path.rename(aside)
+        except OSError as error:
+            raise StorageFailedError(f"{section.path}: cannot be renamed to {aside}: {error.strerror}") from error
     return f"The store is set aside in {aside}. The next start begins empty; what the Meta Service never got is only in there."
 
 
-def _must_be_free(path: Path) -> None:
-    """Raise StoreDamagedError if there is no store, StoreLockedError if a process has it open."""
+@contextlib.contextmanager
+def _kept_free(path: Path) -> Iterator[None]:
+    """Keep adapters from opening the store. Raises StoreDamagedError without a store, StoreLockedError if a process has it."""
     if not path.exists():
         raise StoreDamagedError(f"{path}: does not exist; store.path in the configuration names it")
-    lock = path / "db" / "LOCK"
+    lock = path / "db" / LOCK
     if not lock.exists():
+        yield
         return
     with lock.open("ab") as file:
         try:
@@ -72,6 +79,18 @@ def _must_be_free(path: Path) -> None:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise StoreLockedError(f"{path}: another process has this store open; stop it first") from error
+        yield
+
+
+def _copy(path: Path, aside: Path) -> None:
+    """Copy the store, or leave nothing. Raises StorageFailedError."""
+    try:
+        # Who closes a file gives up its locks: the one that is held is not read.
+        shutil.copytree(path, aside, ignore=shutil.ignore_patterns("*.sock", LOCK))
+    except OSError as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        why = error.args[0][0][2] if isinstance(error, shutil.Error) else error
+        raise StorageFailedError(f"{path}: cannot be copied to {aside}: {why}. Nothing was changed.") from error
 
 
 def _aside(path: Path) -> Path:
