@@ -47,7 +47,8 @@ def test_the_example_calls_the_service_of_the_manifests() -> None:
     ]
     (service,) = services
     ports = {port["port"] for port in service["spec"]["ports"]}
-    assert address.split(".")[0] == service["metadata"]["name"]
+    namespace = yaml.safe_load((ROOT / "deploy/kubernetes/kustomization.yaml").read_text())["namespace"]
+    assert address.split(".")[:2] == [service["metadata"]["name"], namespace]
     assert int(address.rpartition(":")[2]) in ports
     assert {one["parameter"] for one in authentication["spec"]["secretTargetRef"]} == {"caCert", "tlsClientCert", "tlsClientKey"}
 
@@ -93,4 +94,4 @@ def test_the_settings_in_the_document_are_settings() -> None:
     """Of the Meta Service."""
     text = "\n".join(line.strip() for line in DOCUMENT.read_text().splitlines() if re.match(r" {6}[\[a-z]", line))
     found = parse(tomllib.loads(text), MetaConfig, source="docs/keda.md")
-    assert found.fleet.adapters == ("dns:broker.default.svc:9520",)
+    assert found.fleet.adapters == ("dns:broker.offset-adapter.svc:9520",)
