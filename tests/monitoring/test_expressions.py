@@ -11,7 +11,7 @@ from deploy.monitoring.source.promql import problems, uses
 from deploy.monitoring.source.recordings import RECORDINGS, objectives
 from tests.monitoring.catalog import Catalog, real_metrics
 
-TARGET = frozenset({"job", "instance"})
+TARGET = frozenset({"job", "instance", "namespace"})  # the last one in Kubernetes
 PROMETHEUS: Catalog = {
     "up": frozenset(),
     "ALERTS": frozenset({"alertname", "alertstate", "severity", "raft_group", "group", "namespace"}),
