@@ -176,7 +176,7 @@ def test_a_group_has_the_first_objective_that_fits_its_name(tmp_path: Path) -> N
     assert '\\\\d\\"' in objectives(1, [('\\d"', 2)]).expr
 
 
-@pytest.mark.parametrize("text", ["pay.*", "=5", "pay=0", "pay=soon", "pay=inf"])
+@pytest.mark.parametrize("text", ["pay.*", "=5", "pay=0", "pay=soon", "pay=inf", "pay(=5"])
 def test_an_objective_that_is_none_is_refused(text: str) -> None:
     """The message names the option."""
     told = command("--objective", text, "--check")
