@@ -41,10 +41,13 @@ def repair(path: Path, tombstones_before_ms: int) -> str:
     store no longer used. Raises StoreLockedError while a Meta Service runs, StoreDamagedError if there is no store,
     StoreVersionError for a store of a later version, DiskFullError, or StorageFailedError, also for root if another user has it.
     """
-    if not any((path / name).exists() for name in ("db", REPAIRED, "watermark")):
-        raise StoreDamagedError(f"{path}: there is no store; store.path in the configuration names it")
-    refuse_root_for(path)
-    lock = store.lock_directory(path)
+    try:
+        if not any((path / name).exists() for name in ("db", REPAIRED, "watermark")):
+            raise StoreDamagedError(f"{path}: there is no store; store.path in the configuration names it")
+        refuse_root_for(path)
+        lock = store.lock_directory(path)
+    except OSError as error:
+        raise rocks.unusable(error, path) from error
     try:
         format_mark.is_marked(format_mark.META_STORE, path)
         if not (path / REPAIRED).exists():

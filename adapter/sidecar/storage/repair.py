@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import structlog
 from rocksdict import Rdict
@@ -66,27 +67,40 @@ def start_from_meta(section: StoreSection) -> str:
 
 @contextlib.contextmanager
 def _kept_free(path: Path) -> Iterator[None]:
-    """Keep adapters from opening the store. Raises StoreDamagedError without a store, StoreLockedError if a process has it."""
-    if not path.exists():
-        raise StoreDamagedError(f"{path}: does not exist; store.path in the configuration names it")
+    """Keep adapters from opening the store. OSErrors in the context become StorageFailedError or DiskFullError.
+
+    Raises StoreDamagedError without a store, StoreLockedError if a process has it open.
+    """
     lock = path / "db" / LOCK
-    if not lock.exists():
-        yield
-        return
-    with lock.open("ab") as file:
-        try:
-            # RocksDB's own lock, which goes with its process.
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise StoreLockedError(f"{path}: another process has this store open; stop it first") from error
-        yield
+    try:
+        if not path.exists():
+            raise StoreDamagedError(f"{path}: does not exist; store.path in the configuration names it")
+        with lock.open("ab") if lock.exists() else contextlib.nullcontext() as file:
+            if file and not _is_taken(file):
+                raise StoreLockedError(f"{path}: another process has this store open; stop it first")
+            yield
+    except OSError as error:
+        raise rocks.unusable(error, path) from error
+
+
+def _is_taken(file: IO[bytes]) -> bool:
+    """Take RocksDB's own lock, which goes with its process, until the file is closed; False if another process has it."""
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _copy(path: Path, aside: Path) -> None:
     """Copy the store, or leave nothing. Raises StorageFailedError."""
     try:
+        aside.mkdir(0o700)
+    except OSError as error:
+        raise StorageFailedError(f"{aside}: cannot be made: {error.strerror}. Nothing was changed.") from error
+    try:
         # Who closes a file gives up its locks: the one that is held is not read.
-        shutil.copytree(path, aside, ignore=shutil.ignore_patterns("*.sock", LOCK))
+        shutil.copytree(path, aside, ignore=shutil.ignore_patterns("*.sock", LOCK), dirs_exist_ok=True)
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
         why = error.args[0][0][2] if isinstance(error, shutil.Error) else error

@@ -7,13 +7,15 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from adapter.errors import StorageFailedError
 from adapter.metaservice.rocksdb import repair as meta_repair
 from adapter.sidecar.config import StoreSection
-from adapter.sidecar.storage.repair import repair
+from adapter.sidecar.storage import repair as module
+from adapter.sidecar.storage.repair import repair, start_from_meta
 from adapter.sidecar.storage.store import LocalStore
 
 NOBODY = 65_534
@@ -66,6 +68,15 @@ def test_a_store_that_cannot_be_copied_stays_as_it_is(path: Path, monkeypatch: p
     assert {file.name: file.read_bytes() for file in (path / "db").iterdir()} == before
 
 
+def test_a_copy_that_is_there_is_never_deleted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two repairs of one name: names are of a second, and a clock may be set back."""
+    monkeypatch.setattr(module, "time", SimpleNamespace(strftime=lambda _: "20261127T220000"))
+    assert repair(StoreSection(path=path)).startswith("Repaired")
+    with pytest.raises(StorageFailedError, match=r"damaged-20261127T220000: cannot be made: File exists"):
+        repair(StoreSection(path=path))
+    assert (path.with_name("store.damaged-20261127T220000") / "db" / "CURRENT").exists()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can repair the store of another user")
 @pytest.mark.parametrize(
     "run",
@@ -78,3 +89,24 @@ def test_root_repairs_no_store_of_another_user(path: Path, run: Callable[[Path],
     with pytest.raises(StorageFailedError, match=r"belongs to nobody, .*: run this as nobody"):
         run(path)
     assert [found.name for found in path.parent.iterdir()] == ["store"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda path: repair(StoreSection(path=path)),
+        lambda path: start_from_meta(StoreSection(path=path)),
+        lambda path: meta_repair.repair(path, 0),
+    ],
+    ids=["repair", "start_from_meta", "meta repair"],
+)
+def test_a_user_who_may_not_look_at_a_store_is_told_so(path: Path, run: Callable[[Path], str]) -> None:
+    """In a sentence that names what is closed."""
+    path.parent.chmod(0o700)
+    os.seteuid(NOBODY)
+    try:
+        with pytest.raises(StorageFailedError, match="Permission denied"):
+            run(path)
+    finally:
+        os.seteuid(0)
