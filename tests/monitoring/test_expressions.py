@@ -49,6 +49,12 @@ async def test_every_metric_and_label_of_every_expression_exists(tmp_path: Path)
     assert wrong(await real_metrics(tmp_path)) == []
 
 
+def test_raft_groups_of_one_name_are_told_apart_by_namespace() -> None:
+    """Every installation in Kubernetes has a group `metadata`: the good one must not hide the bad one."""
+    grouped = {place: uses(expr).grouped for place, expr in expressions().items()}
+    assert [place for place, labels in grouped.items() if "raft_group" in labels and "namespace" not in labels] == []
+
+
 async def test_a_metric_that_is_renamed_is_found(tmp_path: Path) -> None:
     """By name, wherever it is used; a label as well."""
     known = await real_metrics(tmp_path)
