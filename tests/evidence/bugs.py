@@ -594,6 +594,7 @@ HELD_UP = (
         "e36415de",
         f"{INTEGRATION}/test_bridge.py::test_polls_go_on_while_many_offsets_are_given",
         found_by="a review",
+        planted=Planted("adapter/sidecar/bridge/bridge.py", "gifts[:GIVE_AT_ONCE])", "gifts)"),
     ),
 )
 OPEN = (
@@ -760,6 +761,7 @@ WRONG = (
         "91698db2",
         f"{INTEGRATION}/test_console.py::test_an_adapter_that_dns_knows_is_asked_by_its_name",
         found_by="a review",
+        planted=Planted("adapter/console/admin_calls.py", "if name and self._section.tls else", "if False else"),
     ),
     Bug(
         "A token of the fleet that was replaced was not read again",
@@ -778,6 +780,7 @@ WRONG = (
         "6a98b282",
         f"{UNIT}/runtime/test_statuses.py::test_of_many_lines_those_are_told_for_which_there_is_room",
         found_by="a review",
+        planted=Planted("adapter/runtime/statuses.py", "if kept and left else text", "if False else text"),
     ),
     Bug(
         "`groups describe` of several groups ended at one that is too large",
