@@ -6,16 +6,20 @@ transactions meets a commit, the earlier ones are undone by a merge: a live reco
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from adapter.errors import MetaUnavailableError
+import structlog
+
+from adapter.errors import MetaUnavailableError, StoreDamagedError
 from adapter.metaservice.engine import Expiry
 from adapter.metaservice.etcd.fences import Fences, LayoutChangedError
-from adapter.metaservice.etcd.keys import Keys, decode_value, encode_value
+from adapter.metaservice.etcd.keys import Keys, encode_value
 from adapter.metaservice.etcd.reads import Row, read, read_all
 from adapter.metaservice.etcd.sharding import Layout
 from adapter.metaservice.etcd.txn_batcher import MAX_TXN_ENTRIES, Item, TxnBatcher
 from adapter.model.codec import prefix_end
 from adapter.model.records import OffsetKey, SaveEntry, expired, is_old_tombstone, taken_up
 from adapter.rpc import etcd_pb
+
+log = structlog.get_logger(__name__)
 
 PAGE = 1_000  # tombstones read at once
 CHANGES = 5  # attempts while the group keeps changing
@@ -35,8 +39,8 @@ class Expirer:
         """Implements `Engine.expire`; `packed` is the packed cluster, namespace and group."""
         for _ in range(CHANGES):
             found = await read_all(batcher, layout, self._fences, self._keys.offsets + packed)
-            live = [row for row in found.rows if decode_value(row.value).live]
-            newest_ms = max((decode_value(row.value).committed_at_ms for row in live), default=0)
+            live = [row for row in found.rows if row.record.live]
+            newest_ms = max((row.record.committed_at_ms for row in live), default=0)
             if newest_ms >= before_ms:
                 return Expiry(0, newest_ms)
             if await self._bury(batcher, layout, self._keys.offsets + packed, live, found.revision, now_ms):
@@ -80,7 +84,7 @@ class Expirer:
         return True
 
     def _add_tombstone(self, request: etcd_pb.TxnRequest, row: Row, now_ms: int) -> None:
-        tombstone = expired(decode_value(row.value), now_ms)
+        tombstone = expired(row.record, now_ms)
         put = request.success.add().request_put
         put.key, put.value = row.where, encode_value(tombstone)
         request.success.add().request_put.key = self._keys.tombstone(row.where, tombstone)
@@ -91,7 +95,7 @@ class Expirer:
         Under the layout of now: what refused a transaction in the middle may have been a change of it. What was held is taken up,
         since its tombstone is.
         """
-        records = [decode_value(row.value) for row in rows]
+        records = [row.record for row in rows]
         live = [record._replace(epoch=taken_up(record.epoch)) for record in records]
         items = [Item(SaveEntry(_ANY, record), row.where) for record, row in zip(live, rows, strict=True)]
         await self._merge(items)
@@ -107,7 +111,7 @@ class Expirer:
         tombstones = 0
         for entry, found in zip(entries, standing, strict=True):
             row = next(iter(found.rows), None)
-            if row and is_old_tombstone(decode_value(row.value), before_ms):
+            if row and _is_old_tombstone(row, before_ms):
                 inner = request.success.add().request_txn
                 inner.compare.add(
                     result=etcd_pb.Compare.EQUAL, target=etcd_pb.Compare.MOD, key=row.where, mod_revision=row.revision
@@ -119,6 +123,15 @@ class Expirer:
         if not reply.succeeded:
             raise LayoutChangedError("the layout of the offsets has changed")
         return sum(found.response_txn.succeeded for found in reply.responses if found.HasField("response_txn"))
+
+
+def _is_old_tombstone(row: Row, before_ms: int) -> bool:
+    """Whether a row may be removed; not if another program has written it, which ends no run."""
+    try:
+        return is_old_tombstone(row.record, before_ms)
+    except StoreDamagedError as error:
+        log.error("tombstones.foreign", error=str(error))
+        return False
 
 
 _ANY = OffsetKey("", "", "")  # the rules do not use the key

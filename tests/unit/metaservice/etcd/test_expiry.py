@@ -188,6 +188,17 @@ async def test_a_commit_over_a_tombstone_that_is_being_forgotten_stays() -> None
         assert not [where for where in found.cluster.kvs if where.startswith(KEYS.tombstones)]
 
 
+async def test_what_another_program_has_written_keeps_no_tombstone() -> None:
+    """It stays where it is, and the tombstones are removed."""
+    async with bench() as found:
+        for number in range(2):
+            found.put(shard(number), OLD)
+        await found.expire()
+        found.cluster.put(KEYS.offset("c", shard(0)), b"of another program")
+        assert await found.expirer.drop(found.batcher, found.layout, NOW + 1) == 1
+        assert found.cluster.value(KEYS.offset("c", shard(0))) == b"of another program"
+
+
 async def test_a_young_tombstone_over_an_old_one_stays_with_its_entry() -> None:
     """Only stored, old tombstones are removed; of the replaced one only the index entry is."""
     async with bench() as found:
