@@ -104,25 +104,31 @@ class Expirer:
             raise error
 
     async def _drop(self, batcher: TxnBatcher, layout: Layout, entries: Sequence[bytes], before_ms: int) -> int:
-        """Delete tombstones together with their index entries; only the entry if the record is live or newer."""
+        """Delete tombstones together with their index entries; only the entry if the record is live or newer.
+
+        Neither if the record has changed since it was read, as by the same tombstone once more: the next run finds the entry.
+        """
         asked = [etcd_pb.RangeRequest(key=self._keys.buried(entry)) for entry in entries]
         standing = await read(batcher, layout, self._fences, asked)
         request = etcd_pb.TxnRequest(compare=[self._fences.guard(layout, batcher.cluster.name)])
-        tombstones = 0
-        for entry, found in zip(entries, standing, strict=True):
+        tombstones: list[bool] = []
+        for entry, asking, found in zip(entries, asked, standing, strict=True):
             row = next(iter(found.rows), None)
-            if row and _is_old_tombstone(row, before_ms):
-                inner = request.success.add().request_txn
-                inner.compare.add(
-                    result=etcd_pb.Compare.EQUAL, target=etcd_pb.Compare.MOD, key=row.where, mod_revision=row.revision
-                )
-                inner.success.add().request_delete_range.key = row.where
-                tombstones += 1
-            request.success.add().request_delete_range.key = entry
+            inner = request.success.add().request_txn
+            inner.compare.add(
+                result=etcd_pb.Compare.EQUAL,
+                target=etcd_pb.Compare.MOD,
+                key=asking.key,
+                mod_revision=row.revision if row else 0,  # 0: absent
+            )
+            inner.success.add().request_delete_range.key = entry
+            tombstones.append(row is not None and _is_old_tombstone(row, before_ms))
+            if tombstones[-1]:
+                inner.success.add().request_delete_range.key = asking.key
         reply = await batcher.cluster.txn(request)
         if not reply.succeeded:
             raise LayoutChangedError("the layout of the offsets has changed")
-        return sum(found.response_txn.succeeded for found in reply.responses if found.HasField("response_txn"))
+        return sum(old and done.response_txn.succeeded for old, done in zip(tombstones, reply.responses, strict=True))
 
 
 def _is_old_tombstone(row: Row, before_ms: int) -> bool:
