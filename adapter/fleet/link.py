@@ -36,6 +36,7 @@ NOT_ASKED = "not asked yet"  # the error of an adapter before its first answer o
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 5.0  # between attempts to follow the groups
 QUIET_S = 2.0  # after which all groups have come, if the adapter does not tell how many it has
 LONG_QUIET_S = 10.0  # the same, if it told more than have come: some were removed meanwhile
+GROUP_BYTES = 4_096  # of what an adapter says of a group: three names of 255 bytes, and numbers
 TOTALS_EACH = 5  # polls: how often the adapter is asked how much it keeps
 DENIED_EACH = 30  # polls: how often Status is tried again after it was refused
 
@@ -99,6 +100,7 @@ class AdapterLink:
         self._polls = 0
         self._denied_at = -DENIED_EACH
         self._coming: set[Key] | None = None  # what has come since a resync, until all has
+        self._nameless = 0  # how many came beside those, for whose names the table has no room
         self._expected: int | None = None  # how many groups have to come
         self._came_at = 0.0
         now = wall_ms()
@@ -285,14 +287,17 @@ class AdapterLink:
 
     async def _take(self, reply: lag_pb.WatchGroupLagReply) -> None:
         if reply.resync:
-            self._coming, self._expected = set(), None
+            self._coming, self._nameless, self._expected = set(), 0, None
             self._poll_now.set()
         table, slot = self._table, self.slot
         async for groups in in_slices(reply.groups):
             for group in groups:
-                table.put(slot, group)
-            if self._coming is not None:
-                self._coming.update((group.namespace, group.group) for group in groups)
+                if group.ByteSize() > GROUP_BYTES:
+                    raise NotUnderstoodError
+                has_name = table.put(slot, group)
+                if self._coming is not None and has_name:
+                    self._coming.add((group.namespace, group.group))
+                self._nameless += not has_name
         async for removed in in_slices(reply.removed):
             for one in removed:
                 table.remove(slot, (one.namespace, one.group))
@@ -303,7 +308,7 @@ class AdapterLink:
         self._told(adapters=False)
 
     async def _finish_if_all(self) -> None:
-        if self._coming is not None and self._expected is not None and len(self._coming) >= self._expected:
+        if self._coming is not None and self._expected is not None and len(self._coming) + self._nameless >= self._expected:
             await self._all_came()
 
     async def _all_came(self) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from adapter.errors import ConfigError
 from adapter.fleet.fleet import Fleet
+from adapter.fleet.link import AdapterLink
 from adapter.fleet.section import FleetSection
 from adapter.fleet.views import Change, GroupView, Health
 from adapter.rpc import lag_pb, offsets_pb
@@ -325,6 +326,28 @@ async def test_what_does_not_fit_is_counted_and_not_kept() -> None:
     async with fleet_of(adapter, max_groups=2) as fleet:
         page = await fleet.groups()
         assert (page.matching, page.kept, page.left_out) == (2, 2, 1)
+
+
+async def test_an_adapter_that_makes_up_groups_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by their number nor by the size of one. An honest one with more groups than fit twice is known all the same."""
+    links: list[AdapterLink] = []
+    all_came = AdapterLink._all_came
+
+    async def noted(link: AdapterLink) -> None:
+        links.append(link)
+        assert link._coming
+        assert len(link._coming) == 2 * 2
+        await all_came(link)
+
+    monkeypatch.setattr(AdapterLink, "_all_came", noted)
+    adapter = FakeLagAdapter()
+    for at in range(10):
+        adapter.set_group(f"g{at}", [shard_lag("s", 1, 8)])
+    async with fleet_of(adapter, max_groups=2) as fleet:
+        assert links
+        assert fleet.adapters[0].lag_known
+        adapter.put(lag_pb.GroupLag(namespace="default", group="g" * 5_000))
+        await eventually(lambda: "no message" in fleet.adapters[0].lag_error)
 
 
 async def test_a_token_that_was_replaced_is_read_again(tmp_path: Path) -> None:
