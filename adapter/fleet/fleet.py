@@ -104,6 +104,8 @@ class Fleet:
         self._links: dict[int, AdapterLink] = {}  # by slot
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._problems: dict[str, str] = {}  # entry -> why it leads to no adapter
+        self._named: dict[str, Sequence[str]] = {}  # entry of a name in DNS -> the addresses that it had last
+        self._taking = asyncio.Lock()  # else two entries would begin a link to the same address at once
         self._settled: set[str] = set()  # entries that were resolved at least once
         self._watchers: set[_Watcher] = set()
         self._sorting: Sorting | None = None
@@ -226,24 +228,26 @@ class Fleet:
             else:
                 self._settled.add(entry)
                 self._problem(entry, "" if addresses else f"{entry}: has no address")
-                await self._take_addresses(entry, addresses, links, left_at)
+                async with self._taking:
+                    await self._take_addresses(entry, addresses, links, left_at)
             await asyncio.sleep(self._section.resolve_ms / 1000)
 
     async def _take_addresses(
         self, entry: str, addresses: Sequence[str], links: dict[str, AdapterLink], left_at: dict[str, float]
     ) -> None:
         now = asyncio.get_running_loop().time()
+        self._named[entry] = addresses
         for address in addresses:
-            link = links.get(address)
-            if link is not None and link.left:
-                del left_at[address]
-                link.come_back()
-            elif link is None and not any(other.view.address == address for other in self._links.values()):
+            # An address that another entry has as well has one link.
+            link = next((link for link in self._links.values() if link.view.address == address), None)
+            if link is None:
                 links[address] = await self._begin(address, entry)
+            elif link.left:
+                link.come_back()
         for address in [*links]:
-            if address in addresses:
-                continue
-            if not links[address].left:
+            if any(address in named for named in self._named.values()):
+                left_at.pop(address, None)
+            elif not links[address].left:
                 left_at[address] = now
                 links[address].leave()
             elif now - left_at[address] >= self._section.forget_ms / 1000:

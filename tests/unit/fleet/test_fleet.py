@@ -1,6 +1,7 @@
 """A fleet over fake adapters on real sockets: what each of them says, as one."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -262,6 +263,38 @@ async def test_addresses_of_a_name_come_and_go() -> None:
             assert [view.lag.group for view in (await fleet.groups()).groups] == ["h"]
             has = [first, second]
             await until_lag(fleet, 7)
+
+
+async def test_an_address_of_two_names_is_there_until_both_have_lost_it() -> None:
+    """As a pod behind two services: whichever of them had it first, and also if the other one gets it later."""
+    adapter = FakeLagAdapter()
+    adapter.set_group("g", [shard_lag("s", 1, 8)])
+    async with serving(adapter) as address:
+        has: dict[str, Sequence[str]] = {"a": [address], "b": [address]}
+        asked: Counter[str] = Counter()
+
+        async def resolving(host: str, _port: int) -> Sequence[str]:
+            asked[host] += 1
+            return has[host]
+
+        async def rounds() -> None:
+            before = Counter(asked)
+            await eventually(lambda: all(asked[host] > before[host] + 2 for host in has))
+
+        settings = section("dns:a:1", "dns:b:1", resolve_ms=100, forget_ms=600_000)
+        async with Fleet.open(settings, resolving=resolving) as fleet:
+            await eventually(lambda: bool(fleet.adapters) and fleet.adapters[0].lag_known)
+            await rounds()
+            assert len(fleet.adapters) == 1
+            has["a"] = []
+            await rounds()
+            assert [view.health for view in fleet.adapters] == [Health.SERVING]
+            has["b"] = []
+            await eventually(lambda: fleet.adapters[0].health is Health.AWAY)
+            has["b"] = [address]
+            await eventually(lambda: [view.health for view in fleet.adapters] == [Health.SERVING])
+            await rounds()
+            assert [view.health for view in fleet.adapters] == [Health.SERVING]
 
 
 async def test_a_name_that_cannot_be_resolved_is_a_problem_and_forgets_nothing() -> None:
