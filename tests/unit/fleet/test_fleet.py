@@ -400,6 +400,20 @@ async def test_a_token_that_was_replaced_is_read_again(tmp_path: Path) -> None:
         assert not fleet.adapters[0].status_error
 
 
+async def test_groups_are_followed_on_a_new_channel_when_the_former_one_is_closed() -> None:
+    """As after new TLS files; grpc.aio tells the end of a channel by a cancellation, which ends nothing here."""
+    adapter = FakeLagAdapter()
+    adapter.set_group("g", [shard_lag("s", 1, 8)])
+    async with fleet_of(adapter) as fleet:
+        (link,) = fleet._links.values()
+        former = link._channel
+        link._connect(None)
+        await former.close()
+        adapter.set_group("g", [shard_lag("s", 1, 10)])
+        await until_lag(fleet, 9)
+        await eventually(lambda: fleet.adapters[0].lag_known)
+
+
 async def test_a_token_does_not_leave_the_machine_in_plaintext(tmp_path: Path) -> None:
     """As for the command line."""
     with pytest.raises(ValueError, match="plaintext"):
