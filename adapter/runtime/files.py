@@ -8,9 +8,10 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pwd import getpwuid
 from typing import IO
 
-from adapter.errors import InvalidInputError
+from adapter.errors import InvalidInputError, StorageFailedError
 
 STDIO = "-"
 
@@ -73,3 +74,19 @@ def sync_directory(path: Path) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def refuse_root_for(path: Path) -> None:
+    """Raise StorageFailedError if this is root and `path` belongs to another user, who could not read what root writes there."""
+    owner = path.stat().st_uid
+    if os.geteuid() == 0 and owner != 0:
+        name = user_name(owner)
+        raise StorageFailedError(f"{path}: belongs to {name}, who could not open what root writes there: run this as {name}")
+
+
+def user_name(uid: int) -> str:
+    """The name of a user; the number, if it has none."""
+    try:
+        return getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

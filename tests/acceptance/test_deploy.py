@@ -4,6 +4,7 @@ There is no Docker and no Kubernetes here, so nothing of it is started. For the 
 manifests see tests/release/test_manifests.py.
 """
 
+import os
 import re
 import subprocess
 import tomllib
@@ -95,12 +96,35 @@ def test_every_endpoint_is_a_part_of_the_manifests() -> None:
     named = {
         *re.findall(r"^  name: ([a-z0-9-]+)$", "".join(path.read_text() for path in KUBERNETES.glob("*.yaml")), re.MULTILINE)
     }
-    certified = re.search(r"for cluster in (.*); do", (KUBERNETES / "certificates.sh").read_text())
+    certified = re.search(r"CLUSTERS:-(.*)}", (KUBERNETES / "certificates.sh").read_text())
     assert certified
     for cluster, members in zip(certified[1].split(), (etcd.metadata, *etcd.offsets), strict=True):
         assert cluster in named
         assert [split_address(endpoint)[0] for endpoint in members.endpoints] == [f"{cluster}-{n}.{cluster}" for n in range(3)]
     assert {split_address(endpoint)[0] for endpoint in adapter(KUBERNETES).meta.endpoints} <= named
+
+
+def test_a_raft_group_that_is_added_gets_its_certificate_and_secret(tmp_path: Path) -> None:
+    """By the script that made the others; these stay as they are."""
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text('#!/bin/sh\n[ "$3" = create ] && echo "$6" >> "$CALLS" || cat\n')
+    kubectl.chmod(0o700)
+    calls, made = tmp_path / "calls", tmp_path / "certificates"
+    command = ["sh", str(KUBERNETES / "certificates.sh"), str(made)]
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CALLS": str(calls)}
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=60)
+    secrets = ["etcd-metadata-tls", "etcd-offsets-1-tls", "offset-meta-etcd-tls"]
+    assert calls.read_text().split() == secrets
+    before = {path.name: path.read_bytes() for path in made.iterdir() if path.suffix in {".crt", ".key"}}
+
+    more = environment | {"CLUSTERS": "etcd-metadata etcd-offsets-1 etcd-offsets-2"}
+    subprocess.run(command, env=more, check=True, capture_output=True, timeout=60)
+    assert calls.read_text().split()[3:] == [*secrets[:2], "etcd-offsets-2-tls", secrets[2]]
+    after = {path.name: path.read_bytes() for path in made.iterdir() if path.suffix in {".crt", ".key"}}
+    assert after.keys() - before.keys() == {"etcd-offsets-2.crt", "etcd-offsets-2.key"}
+    assert before.items() <= after.items()
+    verified = ["openssl", "verify", "-CAfile", str(made / "ca.crt"), str(made / "etcd-offsets-2.crt")]
+    subprocess.run(verified, check=True, capture_output=True, timeout=60)
 
 
 def test_everything_that_pip_installs_into_the_image_has_a_hash() -> None:

@@ -47,21 +47,37 @@ def test_the_example_calls_the_service_of_the_manifests() -> None:
     ]
     (service,) = services
     ports = {port["port"] for port in service["spec"]["ports"]}
-    assert address.split(".")[0] == service["metadata"]["name"]
+    namespace = yaml.safe_load((ROOT / "deploy/kubernetes/kustomization.yaml").read_text())["namespace"]
+    assert address.split(".")[:2] == [service["metadata"]["name"], namespace]
     assert int(address.rpartition(":")[2]) in ports
     assert {one["parameter"] for one in authentication["spec"]["secretTargetRef"]} == {"caCert", "tlsClientCert", "tlsClientKey"}
 
 
-def test_the_policies_select_the_pods_of_the_manifests() -> None:
-    """By the labels and ports of deploy/kubernetes/network-policy.yaml."""
+def test_the_policy_selects_the_pods_of_the_manifests() -> None:
+    """By the labels of deploy/kubernetes/network-policy.yaml."""
     theirs = {
         policy["metadata"]["name"]: policy
         for policy in yaml.safe_load_all((ROOT / "deploy/kubernetes/network-policy.yaml").read_text())
     }
-    meta, adapters = objects("network-policy.yaml")
+    (meta,) = objects("network-policy.yaml")
     assert meta["spec"]["podSelector"] == theirs["offset-meta"]["spec"]["podSelector"]
-    assert adapters["spec"]["ingress"][0]["from"][0]["podSelector"] == meta["spec"]["podSelector"]
-    assert adapters["spec"]["podSelector"] == theirs["offset-meta"]["spec"]["ingress"][0]["from"][0]["podSelector"]
+
+
+def test_no_policy_closes_the_ports_of_a_broker() -> None:
+    """A policy that selects a pod refuses what it does not name: the broker's clients, and Prometheus."""
+    (broker,) = [
+        found
+        for found in yaml.safe_load_all((ROOT / "deploy/kubernetes/broker.yaml").read_text())
+        if found["kind"] == "StatefulSet"
+    ]
+    labels = broker["spec"]["template"]["metadata"]["labels"]
+    for path in (ROOT / "deploy").rglob("*.yaml"):
+        if "\nkind: NetworkPolicy\n" not in path.read_text() or "templates" in path.parts:
+            continue
+        for policy in yaml.safe_load_all(path.read_text()):
+            selector = policy["spec"]["podSelector"]
+            if "matchExpressions" not in selector:  # that of etcd is by one of `app`
+                assert not selector.get("matchLabels", {}).items() <= labels.items(), f"{path}: {policy['metadata']['name']}"
 
 
 def test_the_document_has_every_key_and_no_other() -> None:
@@ -78,4 +94,4 @@ def test_the_settings_in_the_document_are_settings() -> None:
     """Of the Meta Service."""
     text = "\n".join(line.strip() for line in DOCUMENT.read_text().splitlines() if re.match(r" {6}[\[a-z]", line))
     found = parse(tomllib.loads(text), MetaConfig, source="docs/keda.md")
-    assert found.fleet.adapters == ("dns:broker.default.svc:9520",)
+    assert found.fleet.adapters == ("dns:broker.offset-adapter.svc:9520",)

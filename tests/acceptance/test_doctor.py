@@ -170,6 +170,24 @@ token_file = '{token}'
     assert [row["state"] for row in ran.json if row["check"] == "meta.tls"] == ["warn", "warn", "ok"]  # two days are left
 
 
+def test_files_of_a_collector_and_of_a_fleet(directory: Path) -> None:
+    """A start with them fails, so the doctor does. Nothing is asked of an extra that no setting needs."""
+    token = directory / "token"
+    token.write_text("x" * 40)
+    token.chmod(0o644)
+    ran = run("doctor", "--config", settings(directory, extra="[telemetry]\n"), "--json")
+    assert not {"telemetry", "collector", "journal"} & {*rows(ran)}
+    telemetry = f"[telemetry]\nendpoint = 'https://127.0.0.1:1'\nheaders_file = '{token}'\n[telemetry.tls]\nca = '{token}'\n"
+    ran = run("doctor", "--config", settings(directory, extra=telemetry), "--json")
+    assert failed(ran) == {"Meta Service", "telemetry.headers_file", "telemetry.tls"}
+    assert (rows(ran)["telemetry"]["state"], rows(ran)["collector"]["state"]) == ("ok", "warn")
+
+    config = directory / "meta.toml"
+    fleet = f"[fleet]\nadapters = ['127.0.0.1:1']\ntoken_file = '{token}'\n[fleet.tls]\nca = '{token}'\n"
+    config.write_text(f"{meta_process(directory).settings}\n{fleet}")
+    assert failed(run("meta", "doctor", "--config", config, "--json")) == {"fleet.token_file", "fleet.tls"}
+
+
 def test_a_configuration_that_the_process_would_refuse(directory: Path) -> None:
     """A finding for each setting; what does not depend on it is checked all the same. A file that is absent is one too."""
     config = directory / "bad.toml"

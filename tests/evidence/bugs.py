@@ -196,6 +196,36 @@ LOSS = (
         f"{UNIT}/sidecar/engine/test_expiry.py::test_a_written_through_commit_while_a_page_is_read_stays",
         found_by="the model",
     ),
+    Bug(
+        "Bridge: a reset that the broker refused when they met was forgotten, and the next commit undid it",
+        "78f1eb83",
+        f"{INTEGRATION}/test_bridge.py::test_a_reset_that_is_refused_at_the_meeting_is_offered_again",
+        found_by="a review",
+    ),
+    Bug(
+        "etcd: an expiry that a rebalance interrupted left tombstones over a part of the group",
+        "8ca1a129",
+        f"{UNIT}/metaservice/etcd/test_rebalancing.py::test_an_expiry_that_a_rebalance_interrupts_is_taken_back_where_the_offsets_are_now",
+        found_by="a review",
+    ),
+    Bug(
+        "A reset that nobody had taken up was lost when a commit interrupted the expiry of its group",
+        "aa6b3794",
+        f"{UNIT}/sidecar/engine/test_expiry.py::test_a_reset_that_nobody_took_up_comes_back_with_its_group",
+        found_by="a review",
+    ),
+    Bug(
+        "Bridge: idle groups expired where a reload had made the retention shorter",
+        "550d4654",
+        f"{INTEGRATION}/test_bridge.py::test_an_idle_group_does_not_expire_behind_a_reload",
+        found_by="a review",
+    ),
+    Bug(
+        "Bridge: one group that is written through kept others out of the store",
+        "72051ed5",
+        f"{INTEGRATION}/test_bridge.py::test_a_group_that_is_written_through_keeps_no_other_from_the_store",
+        found_by="a review",
+    ),
 )
 
 REFUSED = (
@@ -264,7 +294,56 @@ REFUSED = (
     Bug(
         "Where one of several endpoints of the Meta Service let nobody in, nothing was saved",
         "417b694a",
-        "tests/integration/test_meta_client_faults.py::test_another_endpoint_is_tried_where_one_lets_nobody_in",
+        f"{INTEGRATION}/test_meta_client_faults.py::test_another_endpoint_is_tried_where_one_lets_nobody_in",
+        found_by="a review",
+    ),
+    Bug(
+        "Behind damage that a compaction had met, each write was refused for ever by a process that was ready",
+        "2a8f5a05",
+        f"{UNIT}/sidecar/storage/test_store.py::test_a_write_that_meets_damage_fails_the_store",
+        found_by="a review",
+    ),
+    Bug(
+        "An endpoint that serves no offsets was taken for a server without epochs: nothing was saved any more",
+        "93a47796",
+        f"{INTEGRATION}/test_meta_client_faults.py::test_another_endpoint_is_tried_where_one_has_no_offsets",
+        found_by="a review",
+    ),
+    Bug(
+        "etcd: saves that are decided on long metadata were refused again and again as too large",
+        "3ad49072",
+        f"{UNIT}/metaservice/etcd/test_txn_batcher.py::test_what_stands_may_be_much_longer_than_what_is_decided_on_it",
+        found_by="a review",
+    ),
+    Bug(
+        "etcd: with thousands of operations in a transaction large groups never expired",
+        "5beace85",
+        f"{UNIT}/metaservice/etcd/test_expiry.py::test_a_group_expires_whose_names_are_long_where_etcd_allows_very_many_operations",
+        found_by="a review",
+    ),
+    Bug(
+        "RobustMQ: after 32 addresses of leaders no further one was followed",
+        "7f25efb0",
+        f"{UNIT}/meta/test_endpoints.py::test_leaders_are_followed_however_often_their_addresses_change",
+        found_by="a review",
+        planted=Planted("adapter/meta/endpoints.py", "oldest = next(iter(self.opened))", "return False"),
+    ),
+    Bug(
+        "RobustMQ: saves stayed with a node that let nobody in",
+        "724b7ddc",
+        f"{INTEGRATION}/test_group_saves.py::test_groups_are_saved_at_another_node_where_one_lets_nobody_in",
+        found_by="a review",
+    ),
+    Bug(
+        "An export of more offsets than are sent in 30 s could not be done",
+        "8590cabb",
+        f"{UNIT}/cli/test_groups_show.py::test_an_export_may_take_long_as_long_as_something_comes",
+        found_by="a review",
+    ),
+    Bug(
+        "An OffsetStore with more than 5,000 changed queues could persist none",
+        "522b0dc3",
+        f"{UNIT}/client/offset_store/test_remote.py::test_more_queues_than_a_request_may_have_go_in_several",
         found_by="a review",
     ),
 )
@@ -285,7 +364,7 @@ HELD_UP = (
         "An offset that another writer had stored at RobustMQ's Meta Service under a name of over 255 bytes ended the adapter at "
         "the first commit or read of its group, and again after each start",
         "99419a35",
-        "tests/integration/test_epochless.py::test_offsets_under_names_that_no_adapter_takes_are_left_alone",
+        f"{INTEGRATION}/test_epochless.py::test_offsets_under_names_that_no_adapter_takes_are_left_alone",
         found_by="fuzzing of replies",
     ),
     Bug(
@@ -378,13 +457,13 @@ HELD_UP = (
     Bug(
         "A process that was ending removed the Unix socket of the next one",
         "a234bdb4",
-        "tests/integration/test_listen.py::test_the_socket_of_the_next_process_is_left_alone",
+        f"{INTEGRATION}/test_listen.py::test_the_socket_of_the_next_process_is_left_alone",
         found_by="a review",
     ),
     Bug(
         "A store that failed while a thread read it ended the process",
         "a234bdb4",
-        "tests/integration/test_early_commits.py::test_a_failed_store_is_opened_again_when_its_last_reads_have_ended",
+        f"{INTEGRATION}/test_early_commits.py::test_a_failed_store_is_opened_again_when_its_last_reads_have_ended",
         found_by="a review",
     ),
     Bug(
@@ -406,6 +485,114 @@ HELD_UP = (
         planted=Planted(
             "adapter/sidecar/engine/commit_rules.py", "if len(self.groups) + len(groups) > MAX_LOADED:", "if not MAX_LOADED:"
         ),
+        found_by="a review",
+    ),
+    Bug(
+        "What was no message of an adapter ended the console, and a Meta Service with a scaler",
+        "ce583457",
+        f"{UNIT}/fleet/test_fleet.py::test_what_is_no_message_of_an_adapter_is_told_and_ends_nothing",
+        found_by="a review",
+    ),
+    Bug(
+        "The console ended when an adapter was forgotten while one of its groups was compared",
+        "8feee503",
+        f"{UNIT}/fleet/test_fleet.py::test_an_adapter_may_be_forgotten_while_a_group_of_it_is_compared",
+        found_by="a review",
+    ),
+    Bug(
+        "A reload of a file with a number of thousands of digits ended the process",
+        "2fac892f",
+        f"{UNIT}/runtime/test_config.py",
+        found_by="a review",
+    ),
+    Bug(
+        "A look at the certificates without a free file descriptor ended the process",
+        "b7c92bcb",
+        f"{UNIT}/runtime/test_certificates.py::test_without_file_descriptors_they_cannot_be_checked",
+        found_by="a review",
+    ),
+    Bug(
+        "A host that no name in DNS can be ended the adapter",
+        "da2a1059",
+        f"{INTEGRATION}/test_rocketmq_connection.py::test_a_name_that_dns_cannot_have_is_an_error_of_the_connection",
+        found_by="a review",
+    ),
+    Bug(
+        "A start removed another process's Unix socket, or hung where that process did",
+        "075a57f4",
+        f"{INTEGRATION}/test_listen.py::test_a_socket_that_cannot_be_connected_to_is_left_alone",
+        found_by="a review",
+    ),
+    Bug(
+        "Calls that were reset behind answers that nobody read stayed in memory",
+        "3bb96c0a",
+        f"{INTEGRATION}/http2/test_slow_clients.py::test_calls_that_are_given_up_before_they_begin_leave_nothing",
+        found_by="a review",
+    ),
+    Bug(
+        "Headers of a byte each held up the others for 0.4 s with each 64 KiB",
+        "4e691d4c",
+        f"{INTEGRATION}/http2/test_hostile_clients.py",
+        found_by="a review",
+    ),
+    Bug(
+        "A CommitBroadcast of millions of shards was copied before it was refused",
+        "db743833",
+        f"{UNIT}/sidecar/engine/test_broadcast.py::test_too_many_shards_are_refused_before_they_are_copied",
+        found_by="a review",
+    ),
+    Bug(
+        "A key of 60 MiB in a merge held up a Meta Service for half a minute",
+        "64eb417c",
+        f"{UNIT}/metaservice/test_bulk_checks.py::test_an_entry_of_megabytes_is_rejected_before_it_is_looked_at",
+        found_by="a review",
+    ),
+    Bug(
+        "grpcio's server kept the calls of vanished clients for hours",
+        "ca36fdf0",
+        f"{INTEGRATION}/test_pings.py::test_a_client_that_vanished_is_noticed_by_grpcios_server_as_well",
+        found_by="a review",
+    ),
+    Bug(
+        "grpcio's server took any number of calls at a time from one connection",
+        "207cd6ec",
+        f"{INTEGRATION}/http2/test_both_servers.py::test_a_connection_may_have_so_many_calls_at_a_time",
+        found_by="a review",
+    ),
+    Bug(
+        "A storm of new connections held up those behind their first kilobyte for as long as it lasted",
+        "4618584a",
+        f"{UNIT}/runtime/http2/test_admission.py::test_a_storm_of_new_connections_does_not_stop_those_behind_their_first_bytes",
+        found_by="a review",
+    ),
+    Bug(
+        "The delete or expiry of a group of 200,000 shards held up all calls for 2 s",
+        "5fa08f15",
+        f"{UNIT}/metaservice/rocksdb/test_bulk_turns.py::test_tombstones_are_written_in_slices",
+        found_by="a review",
+    ),
+    Bug(
+        "While the sweep of tombstones went over the store, calls were held up",
+        "0255ac49",
+        f"{UNIT}/metaservice/rocksdb/test_bulk_turns.py::test_what_reads_much_lets_calls_be_delivered_between_the_slices",
+        found_by="a review",
+    ),
+    Bug(
+        "The end of many commits that waited for room held up their consumer for 14 s",
+        "c9347eea",
+        f"{UNIT}/client/test_batching_bounds.py::test_the_end_of_many_waits_for_room_is_work_in_proportion",
+        found_by="a review",
+    ),
+    Bug(
+        "Bridge: polls waited for the Meta Service to delete each group that was deleted at the broker",
+        "a18ca302",
+        f"{INTEGRATION}/test_bridge.py::test_no_poll_waits_for_the_meta_service_to_delete_a_group",
+        found_by="a review",
+    ),
+    Bug(
+        "Bridge: no poll came while many offsets were given to the broker",
+        "e36415de",
+        f"{INTEGRATION}/test_bridge.py::test_polls_go_on_while_many_offsets_are_given",
         found_by="a review",
     ),
 )
@@ -548,6 +735,66 @@ WRONG = (
         "A snapshot into a directory that was not there yet became a file, which the next one replaced",
         "36a642c4",
         f"{UNIT}/cli/test_snapshot.py",
+        found_by="a review",
+    ),
+    Bug(
+        "Live lag: groups that stand still were left out once all was forgotten",
+        "63b48e3b",
+        f"{UNIT}/sidecar/lag/test_live.py::test_a_group_that_stands_still_outlives_more_removals_than_are_noted",
+        found_by="a review",
+    ),
+    Bug(
+        "A change that Ctrl-C ended did not say what was done",
+        "c997ea67",
+        f"{UNIT}/cli/test_offsets.py::test_what_was_done_before_ctrl_c_is_told",
+        found_by="a review",
+    ),
+    Bug(
+        "The journal wrote the same rows again where no segment could be deleted",
+        "a63cabc4",
+        f"{UNIT}/sidecar/journal/test_segments.py::test_where_no_segment_can_be_deleted_nothing_is_written_twice",
+        found_by="a review",
+    ),
+    Bug(
+        "Console: adapters of a dns: entry behind TLS could not be asked",
+        "91698db2",
+        f"{INTEGRATION}/test_console.py::test_an_adapter_that_dns_knows_is_asked_by_its_name",
+        found_by="a review",
+    ),
+    Bug(
+        "A token of the fleet that was replaced was not read again",
+        "40099b8b",
+        f"{UNIT}/fleet/test_fleet.py::test_a_token_that_was_replaced_is_read_again",
+        found_by="a review",
+    ),
+    Bug(
+        "A secret of RocketMQ's ACL that was replaced was not read again",
+        "e2547184",
+        f"{INTEGRATION}/test_bridge.py::test_a_secret_that_was_replaced_is_read_again",
+        found_by="a review",
+    ),
+    Bug(
+        "`reload` told eight of the problems of a bad file, the last one cut off",
+        "6a98b282",
+        f"{UNIT}/runtime/test_statuses.py::test_of_many_lines_those_are_told_for_which_there_is_room",
+        found_by="a review",
+    ),
+    Bug(
+        "`groups describe` of several groups ended at one that is too large",
+        "3caa8a0d",
+        "tests/acceptance/test_offsets_pieces.py::test_one_group_that_is_too_large_hides_no_other",
+        found_by="a review",
+    ),
+    Bug(
+        "A commit that was given up in the moment of its write was logged as an error of the adapter",
+        "987775a0",
+        f"{INTEGRATION}/test_flush_links.py::test_a_sampled_commit_that_its_client_gives_up_at_once_is_no_error",
+        found_by="a review",
+    ),
+    Bug(
+        "A watch of the blocking client ended with RuntimeError when its client was closed",
+        "a26af73d",
+        f"{UNIT}/client/test_blocking.py::test_a_watch_ends_with_its_client",
         found_by="a review",
     ),
 )

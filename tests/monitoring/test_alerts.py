@@ -67,6 +67,17 @@ def test_a_restart_does_not_resolve_an_alert_that_fires(scenario: Scenario, tmp_
     check_rules(tmp_path, [checked])
 
 
+@pytest.mark.parametrize(
+    "scenario", [one for one in SCENARIOS if one.labels.keys() <= {"job", "raft_group"}], ids=lambda scenario: scenario.alert
+)
+def test_an_installation_that_is_well_hides_no_other_one(scenario: Scenario, tmp_path: Path) -> None:
+    """In Kubernetes the names are the same in each namespace: of jobs, Raft groups, and objects."""
+    bad = [replace(series, labels={**series.labels, "namespace": "bad"}) for series in scenario.series]
+    good = [replace(series, labels={**series.labels, "namespace": "good"}, bad=series.good) for series in scenario.series]
+    both = replace(scenario, series=[*bad, *good], labels={**scenario.labels, "namespace": "bad"})
+    check_rules(tmp_path, [case(both, [at(scenario.alert, scenario.fires_s, both.fired())])])
+
+
 def test_an_adapter_that_waits_beside_a_slave_is_no_reason_for_an_alert(tmp_path: Path) -> None:
     """The adapter of its master commits; each broker of a pair has one."""
     scenario = next(one for one in SCENARIOS if one.alert == "OffsetAdapterBridgeDisconnected")

@@ -11,7 +11,7 @@ from deploy.monitoring.source.promql import problems, uses
 from deploy.monitoring.source.recordings import RECORDINGS, objectives
 from tests.monitoring.catalog import Catalog, real_metrics
 
-TARGET = frozenset({"job", "instance"})
+TARGET = frozenset({"job", "instance", "namespace"})  # the last one in Kubernetes
 PROMETHEUS: Catalog = {
     "up": frozenset(),
     "ALERTS": frozenset({"alertname", "alertstate", "severity", "raft_group", "group", "namespace"}),
@@ -47,6 +47,12 @@ def wrong(known: Catalog) -> list[str]:
 async def test_every_metric_and_label_of_every_expression_exists(tmp_path: Path) -> None:
     """By the registries of an adapter and a Meta Service."""
     assert wrong(await real_metrics(tmp_path)) == []
+
+
+def test_raft_groups_of_one_name_are_told_apart_by_namespace() -> None:
+    """Every installation in Kubernetes has a group `metadata`: the good one must not hide the bad one."""
+    grouped = {place: uses(expr).grouped for place, expr in expressions().items()}
+    assert [place for place, labels in grouped.items() if "raft_group" in labels and "namespace" not in labels] == []
 
 
 async def test_a_metric_that_is_renamed_is_found(tmp_path: Path) -> None:

@@ -100,6 +100,13 @@ def test_all_ways_to_scrape_name_the_jobs_that_the_rules_know() -> None:
     [adapter, meta] = [monitor["spec"]["podMetricsEndpoints"][0] for monitor in monitors]
     assert adapter["honorLabels"] is True
     assert [one["relabelings"][0]["replacement"] for one in (adapter, meta)] == jobs
+    # Two namespaces may have pods of one name, and a group's own label `namespace` replaces that of its adapter's target.
+    named = ["__meta_kubernetes_namespace", "__meta_kubernetes_pod_name"]
+    for rules, source, target in (
+        *((job["relabel_configs"], "source_labels", "target_label") for job in pods),
+        *((endpoint["relabelings"], "sourceLabels", "targetLabel") for endpoint in (adapter, meta)),
+    ):
+        assert [rule[source] for rule in rules if rule.get(target) == "instance"] == [named]
     ports = {port for name in ("broker.yaml", "meta.yaml") for port in _ports(ROOT / "deploy" / "kubernetes" / name)}
     assert {adapter["port"], meta["port"]} <= ports
 
@@ -169,7 +176,7 @@ def test_a_group_has_the_first_objective_that_fits_its_name(tmp_path: Path) -> N
     assert '\\\\d\\"' in objectives(1, [('\\d"', 2)]).expr
 
 
-@pytest.mark.parametrize("text", ["pay.*", "=5", "pay=0", "pay=soon", "pay=inf"])
+@pytest.mark.parametrize("text", ["pay.*", "=5", "pay=0", "pay=soon", "pay=inf", "pay(=5"])
 def test_an_objective_that_is_none_is_refused(text: str) -> None:
     """The message names the option."""
     told = command("--objective", text, "--check")

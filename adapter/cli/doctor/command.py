@@ -89,25 +89,43 @@ def _adapter_checks(config: AdapterConfig, source: Path | None) -> dict[str, Che
         ),
         "Meta Service": partial(services.meta_services, config.meta),
     }
+    if config.journal.path:
+        checks["journal"] = partial(machine.packages, "journal", "journal.path", "adapter.sidecar.journal.writer", "journal")
+    if config.telemetry.endpoint:
+        checks["telemetry"] = partial(machine.packages, "telemetry", "telemetry.endpoint", "adapter.runtime.otlp", "otel")
     if config.server.unix_socket:
         checks["Unix socket"] = partial(running.unix_socket_directory, config.server.unix_socket)
-    if config.server.tls:
-        checks["server.tls"] = partial(secrets.server_tls, "server.tls", config.server.tls)
-    if config.meta.tls:
-        checks["meta.tls"] = partial(secrets.client_tls, "meta.tls", config.meta.tls)
-    if config.admin.token_file:
-        checks["admin.token_file"] = partial(secrets.token, "admin.token_file", config.admin.token_file)
-    if config.rocketmq.tls:
-        checks["rocketmq.tls"] = partial(secrets.client_tls, "rocketmq.tls", config.rocketmq.tls)
-    if config.rocketmq.acl:
-        name = "rocketmq.acl.secret_key_file"
-        checks[name] = partial(secrets.password, name, config.rocketmq.acl.secret_key_file)
+    checks |= _of_secrets(config)
     for name, setting, address in (
         ("RocketMQ broker", "rocketmq.broker", config.rocketmq.broker),
         ("broker log", "broker_log.address", config.broker_log.address),
+        ("collector", "telemetry.endpoint", config.telemetry.address),
     ):
         if address:
             checks[name] = partial(services.listens, name, setting, address)
+    return checks
+
+
+def _of_secrets(config: AdapterConfig) -> dict[str, Check]:
+    """The certificates, tokens and passwords of an adapter."""
+    checks: dict[str, Check] = {}
+    if config.server.tls:
+        checks["server.tls"] = partial(secrets.server_tls, "server.tls", config.server.tls)
+    telemetry = config.telemetry if config.telemetry.endpoint else None
+    for name, tls in (
+        ("meta.tls", config.meta.tls),
+        ("rocketmq.tls", config.rocketmq.tls),
+        ("telemetry.tls", telemetry and telemetry.tls),
+    ):
+        if tls:
+            checks[name] = partial(secrets.client_tls, name, tls)
+    if config.admin.token_file:
+        checks["admin.token_file"] = partial(secrets.token, "admin.token_file", config.admin.token_file)
+    if config.rocketmq.acl:
+        name = "rocketmq.acl.secret_key_file"
+        checks[name] = partial(secrets.password, name, config.rocketmq.acl.secret_key_file)
+    if telemetry and telemetry.headers_file:
+        checks["telemetry.headers_file"] = partial(secrets.headers, telemetry, telemetry.headers_file)
     return checks
 
 
@@ -124,6 +142,11 @@ def _meta_checks(config: MetaConfig, source: Path | None) -> dict[str, Check]:
         checks["Unix socket"] = partial(running.unix_socket_directory, config.server.unix_socket)
     if config.server.tls:
         checks["server.tls"] = partial(secrets.server_tls, "server.tls", config.server.tls)
+    if config.fleet.adapters:
+        if config.fleet.tls:
+            checks["fleet.tls"] = partial(secrets.client_tls, "fleet.tls", config.fleet.tls)
+        if config.fleet.token_file:
+            checks["fleet.token_file"] = partial(secrets.token, "fleet.token_file", config.fleet.token_file)
     if store is None:
         checks["etcd"] = partial(services.etcd, config.etcd)
         if config.etcd.tls:

@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from pwd import getpwuid
 from typing import NamedTuple
 
 from adapter.cli.doctor.findings import FAIL, OK, WARN, Finding
+from adapter.runtime.files import user_name
 from adapter.runtime.wording import counted
 
 SYNCS, SYNC_BYTES, SYNCS_S = 20, 4_096, 2.0  # how many are measured, each of how many bytes, in how many seconds at most
@@ -47,12 +47,14 @@ def directory(name: str, setting: str, path: Path) -> Iterator[Finding]:
             yield Finding(
                 name,
                 FAIL,
-                f"{there} ({_rights(status)}) is closed to {_user(os.geteuid())}",
-                f"as root: chown -R {_user(os.geteuid())} {there}; or run this as the user of the process",
+                f"{there} ({_rights(status)}) is closed to {user_name(os.geteuid())}",
+                f"as root: chown -R {user_name(os.geteuid())} {there}; or run this as the user of the process",
             )
             return
         if there != path:
-            yield Finding(name, OK, f"{path} is not there yet; {there} ({_rights(status)}) lets {_user(os.geteuid())} create it")
+            yield Finding(
+                name, OK, f"{path} is not there yet; {there} ({_rights(status)}) lets {user_name(os.geteuid())} create it"
+            )
             return
         strangers = _strangers(path, status.st_uid)
     except OSError as error:
@@ -62,8 +64,8 @@ def directory(name: str, setting: str, path: Path) -> Iterator[Finding]:
         yield Finding(
             name,
             FAIL,
-            f"{path} belongs to {_user(status.st_uid)}, and {strangers[0]} in it to {_user(strangers[0].lstat().st_uid)}",
-            f"as root: chown -R {_user(status.st_uid)} {path}",
+            f"{path} belongs to {user_name(status.st_uid)}, and {strangers[0]} in it to {user_name(strangers[0].lstat().st_uid)}",
+            f"as root: chown -R {user_name(status.st_uid)} {path}",
         )
         return
     others = stat.S_IMODE(status.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
@@ -201,19 +203,12 @@ def _strangers(path: Path, owner: int) -> list[Path]:
 
 def _as_root(status: os.stat_result) -> str:
     if os.geteuid() == 0 and status.st_uid != 0:
-        return f"root may do everything: to check what {_user(status.st_uid)} may do, run this as {_user(status.st_uid)}"
+        return f"root may do everything: to check what {user_name(status.st_uid)} may do, run this as {user_name(status.st_uid)}"
     return ""
 
 
 def _rights(status: os.stat_result) -> str:
-    return f"{stat.filemode(status.st_mode)} {_user(status.st_uid)}"
-
-
-def _user(uid: int) -> str:
-    try:
-        return getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    return f"{stat.filemode(status.st_mode)} {user_name(status.st_uid)}"
 
 
 def _size(count: int) -> str:

@@ -5,11 +5,12 @@ import platform
 import re
 import resource
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import adapter
-from adapter.cli.doctor.findings import OK, WARN, Finding
+from adapter.cli.doctor.findings import FAIL, OK, WARN, Finding
 from adapter.cli.doctor.running import holder
 from adapter.runtime.descriptors import FEW
 
@@ -49,6 +50,17 @@ def clock() -> Iterator[Finding]:
         yield Finding("clock", WARN, "nothing synchronizes it", advice)
     else:
         yield Finding("clock", OK, "synchronized")
+
+
+def packages(name: str, setting: str, module: str, named: str) -> Iterator[Finding]:
+    """Whether the packages of an extra are installed, which a setting needs: `module` of this program imports them."""
+    try:
+        import_module(module)
+    except ModuleNotFoundError as error:
+        seen = f"{setting} is set, but {error.name} is not installed"
+        yield Finding(name, FAIL, seen, f"pip install 'offset-adapter[{named}]'; the process does not start without it")
+    else:
+        yield Finding(name, OK, f"what {setting} needs is installed")
 
 
 def installed() -> str:

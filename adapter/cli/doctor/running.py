@@ -15,6 +15,7 @@ from adapter.runtime.addresses import split_address
 
 TIMEOUT_S = 10.0
 _LISTEN = "0A"  # the state in /proc/net/tcp
+_ACCEPTS = 1 << 16  # the flag of a socket that listens, in /proc/net/unix
 
 
 class Holder(NamedTuple):
@@ -88,7 +89,7 @@ def meta_service(store: Path | None, listen: str) -> Iterator[Finding]:
 
 
 def unix_socket_directory(path: str) -> Iterator[Finding]:
-    """Whether the Unix socket can be made: the length of its path, and the rights of its directory."""
+    """Whether the Unix socket listens, or can be made: the length of its path, and the rights of its directory."""
     from adapter.cli.doctor.disk import nearest  # noqa: PLC0415 - only needed here
     from adapter.runtime.listener import UNIX_PATH_MAX  # noqa: PLC0415 - imports the server
 
@@ -98,8 +99,10 @@ def unix_socket_directory(path: str) -> Iterator[Finding]:
         yield Finding(name, FAIL, f"{path} has over {UNIX_PATH_MAX} bytes", "name a shorter path in server.unix_socket")
     elif not parent.is_dir():
         yield Finding(name, FAIL, f"{parent} is not a directory", "name another path in server.unix_socket")
+    elif _is_listening(place):
+        yield Finding(name, OK, f"{place}: the process listens there, or systemd for it")
     elif not os.access(parent, os.W_OK | os.X_OK, effective_ids=True):
-        advice = "give the directory to the user of the process (RuntimeDirectory= of systemd), or run this as that user"
+        advice = "start systemd's unit that holds it; or give the directory to the user of the process, and run this as it"
         yield Finding(name, FAIL, f"{parent} does not let this user make {place.name}", advice)
     else:
         yield Finding(name, OK, str(place))
@@ -117,6 +120,17 @@ def listeners(port: int) -> int:
             words = line.split()
             found += words[3] == _LISTEN and int(words[1].rpartition(":")[2], 16) == port
     return found
+
+
+def _is_listening(path: Path) -> bool:
+    """Whether a Unix socket of this network namespace listens at a path."""
+    try:
+        lines = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()[1:]
+    except OSError:
+        return False
+    # 0000000000000000: 00000002 00000000 00010000 0001 01 20811 /run/offset-adapter/adapter.sock
+    sockets = (line.split(maxsplit=7) for line in lines)
+    return any(words[7:] == [str(path)] and int(words[3], 16) & _ACCEPTS for words in sockets)
 
 
 def _free(name: str, listen: str) -> Iterator[Finding]:

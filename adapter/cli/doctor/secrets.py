@@ -11,8 +11,10 @@ from adapter.cli.doctor.findings import FAIL, OK, WARN, Finding
 from adapter.errors import ConfigError
 from adapter.runtime.config import ClientTls, ServerTls
 from adapter.runtime.secret_files import read_secret, read_token
+from adapter.runtime.telemetry import TelemetrySection, read_headers
 
 SOON = timedelta(days=30)
+CREDENTIALS = Path("/run/credentials")  # of systemd's units that run
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _SEQUENCE, _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18  # tags of DER
 
@@ -36,12 +38,21 @@ def token(name: str, path: Path) -> Iterator[Finding]:
     yield from _secret(name, path, lambda: read_token(path, name))
 
 
+def headers(section: TelemetrySection, path: Path) -> Iterator[Finding]:
+    """The file with the headers that a collector wants, as the process reads it."""
+    yield from _secret("telemetry.headers_file", path, lambda: read_headers(section))
+
+
 def password(name: str, path: Path) -> Iterator[Finding]:
     """A file with a password, as the process reads it."""
     yield from _secret(name, path, lambda: read_secret(path, name))
 
 
-def _secret(name: str, path: Path, read: Callable[[], str]) -> Iterator[Finding]:
+def _secret(name: str, path: Path, read: Callable[[], object]) -> Iterator[Finding]:
+    if path.is_relative_to(CREDENTIALS) and not path.exists():
+        seen = f"{path} is not there: systemd makes it when the unit starts"
+        yield Finding(name, WARN, seen, "look at the file that LoadCredential= of the unit names")
+        return
     try:
         read()
     except ConfigError as error:

@@ -23,7 +23,7 @@ from adapter.model.codec import decode_record, decode_seq
 from adapter.model.records import STORE_ID_BYTES, is_old_tombstone
 from adapter.runtime import format_mark, rocks
 from adapter.runtime.clocks import wall_ms
-from adapter.runtime.files import sync_directory
+from adapter.runtime.files import refuse_root_for, sync_directory
 from adapter.runtime.watermark import Loss, Watermark
 
 log = structlog.get_logger(__name__)
@@ -39,11 +39,15 @@ def repair(path: Path, tombstones_before_ms: int) -> str:
 
     Returns a report. Tombstones from before `tombstones_before_ms` (Unix ms) are left out of what is read from files that the
     store no longer used. Raises StoreLockedError while a Meta Service runs, StoreDamagedError if there is no store,
-    StoreVersionError for a store of a later version, DiskFullError or StorageFailedError.
+    StoreVersionError for a store of a later version, DiskFullError, or StorageFailedError, also for root if another user has it.
     """
-    if not any((path / name).exists() for name in ("db", REPAIRED, "watermark")):
-        raise StoreDamagedError(f"{path}: there is no store; store.path in the configuration names it")
-    lock = store.lock_directory(path)
+    try:
+        if not any((path / name).exists() for name in ("db", REPAIRED, "watermark")):
+            raise StoreDamagedError(f"{path}: there is no store; store.path in the configuration names it")
+        refuse_root_for(path)
+        lock = store.lock_directory(path)
+    except OSError as error:
+        raise rocks.unusable(error, path) from error
     try:
         format_mark.is_marked(format_mark.META_STORE, path)
         if not (path / REPAIRED).exists():

@@ -1,5 +1,6 @@
 """`python -m deploy.monitoring.source`: writes the generated files, or says which are not current."""
 
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,6 +24,10 @@ def _objective(text: str) -> tuple[str, float]:
         found = 0.0
     if not pattern or not 0 < found < float("inf"):
         raise click.BadParameter(f"{text!r} is not PATTERN=SECONDS, such as payments.*=30", param_hint="--objective")
+    try:
+        re.compile(pattern)
+    except re.error as error:  # Prometheus would refuse all of its configuration
+        raise click.BadParameter(f"{text!r} names no regular expression: {error}", param_hint="--objective") from error
     return pattern, found
 
 

@@ -1,7 +1,8 @@
 """The alerts. Each has a runbook of its name in docs/runbooks, and a test in tests/monitoring that fires and resolves it.
 
 An alert outlives a scrape that failed because of `keep`; what may begin at a rolling restart (30 s without a process) has a
-longer `after`. States of an adapter: 1 recovering, 2 serving, 3 degraded, 4 failed, 5 stopping, 6 starting.
+longer `after`. States of an adapter: 1 recovering, 2 serving, 3 degraded, 4 failed, 5 stopping, 6 starting. What is told once
+for all processes of a Meta Service is told for each `namespace` of their targets: in Kubernetes that is an installation.
 """
 
 from deploy.monitoring.source.model import Alert
@@ -283,7 +284,7 @@ META = (
     Alert(
         name="OffsetMetaNoLeader",
         severity="critical",
-        expr="max by (job, raft_group) (offset_meta_raft_group_leader) == 0",
+        expr="max by (job, namespace, raft_group) (offset_meta_raft_group_leader) == 0",
         after="30s",
         summary="The Raft group {{ $labels.raft_group }} has no leader",
         description="No Meta Service process knows a leader of the Raft group {{ $labels.raft_group }}: it takes no writes."
@@ -293,7 +294,7 @@ META = (
     Alert(
         name="OffsetMetaMembersUnreachable",
         severity="warning",
-        expr="min by (job, raft_group) (offset_meta_raft_group_members_unreachable) > 0",
+        expr="min by (job, namespace, raft_group) (offset_meta_raft_group_members_unreachable) > 0",
         after="5m",
         summary="{{ $value }} members of the Raft group {{ $labels.raft_group }} do not answer",
         description="No Meta Service process reaches {{ $value }} members of {{ $labels.raft_group }}. One more may cost the"
@@ -313,7 +314,7 @@ META = (
     Alert(
         name="OffsetMetaQuotaUsedUp",
         severity="critical",
-        expr="max by (job, raft_group) (offset_meta_raft_group_full) == 1",
+        expr="max by (job, namespace, raft_group) (offset_meta_raft_group_full) == 1",
         after="15s",
         summary="The Raft group {{ $labels.raft_group }} refuses writes: its quota is used up",
         description="etcd has raised NOSPACE. Offsets of {{ $labels.raft_group }} stay dirty on the adapters until a person"
@@ -323,7 +324,7 @@ META = (
     Alert(
         name="OffsetMetaLeadersTogether",
         severity="warning",
-        expr="max by (job) (offset_meta_leaders_apart) == 0",
+        expr="max by (job, namespace) (offset_meta_leaders_apart) == 0",
         after="2m",
         summary="Leaders of the Raft groups are on one node with the metadata leader",
         description="If that node dies, offsets and metadata wait for an election together. `meta placement show` says why.",
@@ -341,7 +342,7 @@ META = (
     Alert(
         name="OffsetMetaRebalanceAbandoned",
         severity="warning",
-        expr="max by (job) (offset_meta_etcd_moving) == 1",
+        expr="max by (job, namespace) (offset_meta_etcd_moving) == 1",
         after="1h",
         summary="Offsets are being moved between Raft groups for an hour",
         description="A `meta rebalance` was started and has not ended. Everything works, more slowly; the layout is not settled.",

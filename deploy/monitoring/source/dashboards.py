@@ -504,7 +504,9 @@ META = Dashboard(
                     kind="states",
                     states=((0, "none", "red"), (1, "known", "green")),
                     about="Whether a process knows the leader of each Raft group.",
-                    queries=[Query("max by (raft_group) (offset_meta_raft_group_leader)", "{{raft_group}}")],
+                    queries=[
+                        Query("max by (namespace, raft_group) (offset_meta_raft_group_leader)", "{{namespace}} {{raft_group}}")
+                    ],
                 ),
                 Panel(
                     title="Quota used",
@@ -512,25 +514,32 @@ META = Dashboard(
                     warn=0.8,
                     bad=0.95,
                     about="At 100 % etcd refuses writes.",
-                    queries=[Query("offset_meta:raft_group_quota_used:ratio", "{{raft_group}}")],
+                    queries=[Query("offset_meta:raft_group_quota_used:ratio", "{{namespace}} {{raft_group}}")],
                 ),
                 Panel(
                     title="Members that do not answer",
                     bad=1,
                     about="To any process.",
-                    queries=[Query("min by (raft_group) (offset_meta_raft_group_members_unreachable)", "{{raft_group}}")],
+                    queries=[
+                        Query(
+                            "min by (namespace, raft_group) (offset_meta_raft_group_members_unreachable)",
+                            "{{namespace}} {{raft_group}}",
+                        )
+                    ],
                 ),
                 Panel(
                     title="Size of the databases",
                     unit=BYTES,
                     about="Of the member where it is largest.",
-                    queries=[Query("max by (raft_group) (offset_meta_raft_group_bytes)", "{{raft_group}}")],
+                    queries=[
+                        Query("max by (namespace, raft_group) (offset_meta_raft_group_bytes)", "{{namespace}} {{raft_group}}")
+                    ],
                 ),
                 Panel(
                     title="Placement of leaders",
                     about="1 while no leader of offsets is on the metadata leader's node; moves by result (placement.balance).",
                     queries=[
-                        Query("max(offset_meta_leaders_apart)", "apart"),
+                        Query("max by (namespace) (offset_meta_leaders_apart)", "{{namespace}} apart"),
                         Query(f"sum by (result) (increase(offset_meta_leader_moves_total[{RATE}]))", "{{result}}"),
                     ],
                 ),
@@ -538,8 +547,8 @@ META = Dashboard(
                     title="Layout",
                     about="Its version, 1 while offsets are moved, and entries that wait for a transaction.",
                     queries=[
-                        Query("max(offset_meta_etcd_layout_version)", "version"),
-                        Query("max(offset_meta_etcd_moving)", "moving"),
+                        Query("max by (namespace) (offset_meta_etcd_layout_version)", "{{namespace}} version"),
+                        Query("max by (namespace) (offset_meta_etcd_moving)", "{{namespace}} moving"),
                         Query(f"sum by (instance) ({_of('offset_meta_etcd_waiting_entries')})", "waiting {{instance}}"),
                     ],
                 ),

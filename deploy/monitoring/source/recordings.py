@@ -30,9 +30,11 @@ RECORDINGS = (
         "(offset_adapter_open_files / offset_adapter_open_files_limit)"
         " or (offset_meta_open_files / offset_meta_open_files_limit)",
     ),
+    # In Kubernetes each installation has a namespace of its own, and its Raft groups the same names as those of others.
     Recording(
         "offset_meta:raft_group_quota_used:ratio",
-        "max by (job, raft_group) (offset_meta_raft_group_bytes) / min by (job, raft_group) (offset_meta_raft_group_quota_bytes)",
+        "max by (job, namespace, raft_group) (offset_meta_raft_group_bytes)"
+        " / min by (job, namespace, raft_group) (offset_meta_raft_group_quota_bytes)",
     ),
     # A group of several brokers is on several adapters; its lag is that of the shard that is furthest behind.
     Recording("offset_adapter:group_lag_seconds:max", "max by (namespace, group) (offset_adapter_group_lag_seconds)"),

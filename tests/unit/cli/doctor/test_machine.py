@@ -1,12 +1,13 @@
 """What the doctor sees of the machine: versions, limits, the clock."""
 
 import resource
+import sys
 from pathlib import Path
 
 import pytest
 
 from adapter.cli.doctor import machine
-from adapter.cli.doctor.findings import OK, WARN
+from adapter.cli.doctor.findings import FAIL, OK, WARN
 from adapter.cli.doctor.running import Holder
 
 
@@ -47,3 +48,12 @@ def test_few_open_files_are_told(monkeypatch: pytest.MonkeyPatch, limit: int, ex
     monkeypatch.setattr(Path, "read_text", lambda path, **_: text if str(path) == "/proc/77/limits" else "")
     (row,) = machine.open_files(Path("/store"))
     assert row.seen == f"{limit + 7:,} at most, of the process 77"
+
+
+def test_an_extra_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the command that installs it."""
+    monkeypatch.delitem(sys.modules, "adapter.sidecar.journal.writer", raising=False)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (row,) = machine.packages("journal", "journal.path", "adapter.sidecar.journal.writer", "journal")
+    assert (row.check, row.state, row.seen) == ("journal", FAIL, "journal.path is set, but pyarrow is not installed")
+    assert row.advice.startswith("pip install 'offset-adapter[journal]'")

@@ -131,3 +131,16 @@ def test_a_token_that_the_process_would_refuse(tmp_path: Path) -> None:
     assert [row.state for row in secrets.token("admin.token_file", path)] == [FAIL]
     path.unlink()
     assert [row.state for row in secrets.token("admin.token_file", path)] == [FAIL]
+
+
+def test_a_credential_of_a_unit_that_does_not_run_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Systemd makes it at the start of the unit. One that is there is read, as any other file."""
+    monkeypatch.setattr(secrets, "CREDENTIALS", tmp_path)
+    path = tmp_path / "offset-adapter.service" / "admin-token"
+    (row,) = secrets.token("admin.token_file", path)
+    assert (row.state, "LoadCredential=" in row.advice) == (WARN, True)
+    path.parent.mkdir()
+    path.write_text("x")
+    path.chmod(0o600)
+    (row,) = secrets.token("admin.token_file", path)
+    assert (row.state, "at least 16" in row.seen) == (FAIL, True)
