@@ -108,6 +108,8 @@ class AdminCalls:
     def _not_told(self, address: str, error: grpc.aio.AioRpcError | AdapterError) -> NotToldError:
         if isinstance(error, AdapterError):
             return NotToldError(str(error))
+        if error.code() is grpc.StatusCode.UNAVAILABLE:  # the next call reads the TLS files anew
+            self._keep(set(self._opened) - {address})
         if error.code() in _NO_ACCESS:
             self._keep(set(self._opened) - {address})
             return NotToldError("needs the adapter's admin token: set fleet.token_file", refused=True)

@@ -13,12 +13,16 @@ import anyio
 import anyio.lowlevel
 import grpc
 import grpc.aio
+import structlog
 
 from adapter.console.config import MetaInstancesSection
-from adapter.errors import AdapterError
+from adapter.errors import AdapterError, ConfigError
 from adapter.rpc import meta_grpc, meta_pb
-from adapter.runtime.channels import close_channels, open_channel
+from adapter.runtime.certificates import PemFiles, read_client_files
+from adapter.runtime.channels import RetiredChannels, close_channels, open_channel_with
 from adapter.runtime.clocks import wall_ms
+
+log = structlog.get_logger(__name__)
 
 
 class MetaInstance(NamedTuple):
@@ -63,14 +67,14 @@ RaftOpening = Callable[[], AbstractAsyncContextManager[RaftSource]]
 class MetaInstances:
     """What is known of the Meta Service."""
 
-    def __init__(
-        self, section: MetaInstancesSection, channels: Mapping[str, grpc.aio.Channel], raft: RaftSource | None = None
-    ) -> None:
+    def __init__(self, section: MetaInstancesSection, files: PemFiles | None, raft: RaftSource | None = None) -> None:
         self._timeout_s = section.timeout_ms / 1000
         self._interval_s = section.interval_ms / 1000
-        self._stubs = {address: meta_grpc.MetaServiceServiceStub(channel) for address, channel in channels.items()}
+        self._section = section
+        self._retired = RetiredChannels(2 * self._timeout_s)
+        self._connect(files)
         self._raft_source = raft
-        self._seen = {address: MetaInstance(address) for address in channels}
+        self._seen = {address: MetaInstance(address) for address in section.endpoints}
         self.raft: RaftSituation | None = RaftSituation() if raft else None
         self._changed = anyio.Event()
 
@@ -80,11 +84,12 @@ class MetaInstances:
         """Open channels to all of them. Raises ConfigError for files that cannot be read."""
         async with AsyncExitStack() as stack:
             source = await stack.enter_async_context(raft()) if raft else None
-            channels = {address: open_channel(address, section.tls, (), name="meta.tls") for address in section.endpoints}
+            instances = cls(section, read_client_files(section.tls, "meta.tls") if section.tls else None, source)
             try:
-                yield cls(section, channels, source)
+                yield instances
             finally:
-                await close_channels(channels.values())
+                await instances._retired.close()
+                await close_channels(instances._channels)
 
     @property
     def instances(self) -> Sequence[MetaInstance]:
@@ -120,6 +125,24 @@ class MetaInstances:
         ]
         return instances, self.raft and (self.raft.error, self.raft.problems, [group["leader"] for group in self.raft.groups])
 
+    def _connect(self, files: PemFiles | None) -> None:
+        """Open channels with these TLS files, for the calls from now on."""
+        self._files = files
+        channels = {address: open_channel_with(address, files, ()) for address in self._section.endpoints}
+        self._channels = list(channels.values())
+        self._stubs = {address: meta_grpc.MetaServiceServiceStub(channel) for address, channel in channels.items()}
+
+    def _take_new_files(self) -> None:
+        """Connect anew if the TLS files have changed: an instance that does not answer may refuse the former ones."""
+        try:
+            files = read_client_files(self._section.tls, "meta.tls") if self._section.tls else None
+        except ConfigError as error:
+            log.warning("meta.tls", error=str(error), help="the ones before are used")
+            return
+        if files != self._files:
+            self._retired.add(self._channels)
+            self._connect(files)
+
     async def _ask(self, address: str) -> None:
         begun = wall_ms()
         try:
@@ -128,6 +151,8 @@ class MetaInstances:
             )
         except grpc.aio.AioRpcError as error:
             self._note(address, begun, _why(error))
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                self._take_new_files()
             return
         except asyncio.CancelledError:
             await anyio.lowlevel.checkpoint_if_cancelled()  # grpc.aio drops the mark of the scope that cancels

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from math import inf
+from time import monotonic
 from typing import Protocol, Self
 
 import anyio
@@ -20,7 +21,7 @@ import anyio.to_thread
 import grpc.aio
 import structlog
 
-from adapter.errors import OverloadedError
+from adapter.errors import ConfigError, OverloadedError
 from adapter.fleet.discovery import Resolve, UnresolvedError, addresses_of, resolve
 from adapter.fleet.history import History
 from adapter.fleet.link import AdapterLink, NotUnderstoodError, why
@@ -42,6 +43,7 @@ MAX_PAGE = 10_000  # groups
 NAMED_MAX = 1_000  # groups in one Change
 MERGERS = 8  # groups whose shards are asked for at the same time
 RESOLVE_S = 5.0  # for an answer of DNS
+FILES_S = 5.0  # between two reads of the TLS files, while an adapter does not answer or a new one is found
 
 _URGENCY = {health: number for number, health in enumerate(Health)}
 
@@ -95,6 +97,7 @@ class Fleet:
         self._section = section
         self._group = group
         self._files = files
+        self._files_read_at = monotonic()
         self._token = token
         self._resolve = resolving
         self._timeout_s = section.timeout_ms / 1000
@@ -104,6 +107,8 @@ class Fleet:
         self._links: dict[int, AdapterLink] = {}  # by slot
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._problems: dict[str, str] = {}  # entry -> why it leads to no adapter
+        self._named: dict[str, Sequence[str]] = {}  # entry of a name in DNS -> the addresses that it had last
+        self._taking = asyncio.Lock()  # else two entries would begin a link to the same address at once
         self._settled: set[str] = set()  # entries that were resolved at least once
         self._watchers: set[_Watcher] = set()
         self._sorting: Sorting | None = None
@@ -226,24 +231,26 @@ class Fleet:
             else:
                 self._settled.add(entry)
                 self._problem(entry, "" if addresses else f"{entry}: has no address")
-                await self._take_addresses(entry, addresses, links, left_at)
+                async with self._taking:
+                    await self._take_addresses(entry, addresses, links, left_at)
             await asyncio.sleep(self._section.resolve_ms / 1000)
 
     async def _take_addresses(
         self, entry: str, addresses: Sequence[str], links: dict[str, AdapterLink], left_at: dict[str, float]
     ) -> None:
         now = asyncio.get_running_loop().time()
+        self._named[entry] = addresses
         for address in addresses:
-            link = links.get(address)
-            if link is not None and link.left:
-                del left_at[address]
-                link.come_back()
-            elif link is None and not any(other.view.address == address for other in self._links.values()):
+            # An address that another entry has as well has one link.
+            link = next((link for link in self._links.values() if link.view.address == address), None)
+            if link is None:
                 links[address] = await self._begin(address, entry)
+            elif link.left:
+                link.come_back()
         for address in [*links]:
-            if address in addresses:
-                continue
-            if not links[address].left:
+            if any(address in named for named in self._named.values()):
+                left_at.pop(address, None)
+            elif not links[address].left:
                 left_at[address] = now
                 links[address].leave()
             elif now - left_at[address] >= self._section.forget_ms / 1000:
@@ -263,10 +270,20 @@ class Fleet:
     async def _run_link(self, address: str, entry: str, slot: int, made: "asyncio.Future[AdapterLink]") -> None:
         section, table = self._section, self._table
         async with AdapterLink.open(
-            address, entry, slot, section, table, self._files, self._token, self._told, partial(_token_of, section)
+            address, entry, slot, section, table, self._newest_files, self._token, self._told, partial(_token_of, section)
         ) as link:
             made.set_result(link)
             await link.run()
+
+    def _newest_files(self) -> PemFiles | None:
+        """The TLS files as they are now, or were when they could be used last: certificates are renewed while this runs."""
+        if self._section.tls and monotonic() - self._files_read_at > FILES_S:
+            self._files_read_at = monotonic()
+            try:
+                self._files = read_client_files(self._section.tls, "fleet.tls")
+            except ConfigError as error:
+                log.warning("fleet.tls", error=str(error), help="the ones before are used")
+        return self._files
 
     async def _end(self, link: AdapterLink) -> None:
         """Forget an adapter that is gone for good, with all that it said."""

@@ -25,7 +25,7 @@ from adapter.fleet.views import AdapterView, Health, Key
 from adapter.rpc import lag_grpc, lag_pb, offsets_pb
 from adapter.runtime.backoff import pause_s
 from adapter.runtime.certificates import PemFiles
-from adapter.runtime.channels import close_channels, open_channel_with
+from adapter.runtime.channels import RetiredChannels, close_channels, open_channel_with
 from adapter.runtime.clocks import wall_ms
 from adapter.runtime.slices import in_slices
 
@@ -36,6 +36,7 @@ NOT_ASKED = "not asked yet"  # the error of an adapter before its first answer o
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 5.0  # between attempts to follow the groups
 QUIET_S = 2.0  # after which all groups have come, if the adapter does not tell how many it has
 LONG_QUIET_S = 10.0  # the same, if it told more than have come: some were removed meanwhile
+GROUP_BYTES = 4_096  # of what an adapter says of a group: three names of 255 bytes, and numbers
 TOTALS_EACH = 5  # polls: how often the adapter is asked how much it keeps
 DENIED_EACH = 30  # polls: how often Status is tried again after it was refused
 
@@ -79,7 +80,7 @@ class AdapterLink:
         slot: int,
         section: FleetSection,
         table: GroupTable,
-        channel: grpc.aio.Channel,
+        files: Callable[[], PemFiles | None],
         token: str,
         told: Told,
         read_token: Callable[[], str],
@@ -89,16 +90,17 @@ class AdapterLink:
         self._timeout_s = section.timeout_ms / 1000
         self._table = table
         self._told = told
-        self._channel = channel
+        self._address, self._name = address, server_name(configured)
+        self._newest_files = files
+        self._retired = RetiredChannels(2 * self._timeout_s)
         self._token = token
         self._read_token = read_token
-        self._client = OffsetClient(channel, self._timeout_s, token=token, resend=False)
-        self._lag = lag_grpc.OffsetLagStub(channel)
-        self._health = health_pb2_grpc.HealthStub(channel)
+        self._connect(files())
         self._poll_now = asyncio.Event()
         self._polls = 0
         self._denied_at = -DENIED_EACH
         self._coming: set[Key] | None = None  # what has come since a resync, until all has
+        self._nameless = 0  # how many came beside those, for whose names the table has no room
         self._expected: int | None = None  # how many groups have to come
         self._came_at = 0.0
         now = wall_ms()
@@ -115,19 +117,21 @@ class AdapterLink:
         slot: int,
         section: FleetSection,
         table: GroupTable,
-        files: PemFiles | None,
+        files: Callable[[], PemFiles | None],
         token: str,
         told: Told,
         read_token: Callable[[], str],
     ) -> AsyncIterator[Self]:
-        """A link with a channel of its own. `read_token` gives the token anew, or raises ConfigError."""
-        name = server_name(configured)
-        options = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", name)) if name and files else CHANNEL_OPTIONS
-        channel = open_channel_with(address, files, options)
+        """A link with a channel of its own.
+
+        `files` gives the newest TLS files that can be used, `read_token` the token anew, or raises ConfigError.
+        """
+        link = cls(address, configured, slot, section, table, files, token, told, read_token)
         try:
-            yield cls(address, configured, slot, section, table, channel, token, told, read_token)
+            yield link
         finally:
-            await close_channels([channel])
+            await link._retired.close()
+            await close_channels([link._channel])
 
     @property
     def live(self) -> bool:
@@ -168,6 +172,7 @@ class AdapterLink:
                     await self._ask()
                 except (grpc.aio.AioRpcError, NotUnderstoodError) as error:
                     self._is_away(why(error))
+                    self._take_new_files()
                 self._polls += 1
             try:
                 async with asyncio.timeout(self._section.interval_ms / 1000):
@@ -227,6 +232,22 @@ class AdapterLink:
         self._client = OffsetClient(self._channel, self._timeout_s, token=token, resend=False)
         return True
 
+    def _connect(self, files: PemFiles | None) -> None:
+        """Open a channel with these TLS files, for the calls from now on."""
+        override = (("grpc.ssl_target_name_override", self._name),) if self._name and files else ()
+        self._files = files
+        self._channel = open_channel_with(self._address, files, (*CHANNEL_OPTIONS, *override))
+        self._client = OffsetClient(self._channel, self._timeout_s, token=self._token, resend=False)
+        self._lag = lag_grpc.OffsetLagStub(self._channel)
+        self._health = health_pb2_grpc.HealthStub(self._channel)
+
+    def _take_new_files(self) -> None:
+        """Connect anew if the TLS files have changed: an adapter that does not answer may refuse the former ones."""
+        files = self._newest_files()
+        if files != self._files:
+            self._retired.add([self._channel])
+            self._connect(files)
+
     async def _health_of(self) -> Health:
         """The state by the health service, which needs no token, and does not tell whether a serving adapter is degraded."""
         if await self._serves(""):
@@ -269,6 +290,10 @@ class AdapterLink:
                 error = "the adapter ended the stream"
             except (grpc.aio.AioRpcError, NotUnderstoodError) as failed:
                 error = _why(failed)
+            except asyncio.CancelledError:
+                if (task := asyncio.current_task()) is None or task.cancelling():
+                    raise
+                error = "the TLS files were replaced"  # its channel was closed, which grpc.aio tells by a cancellation
             self._coming = None
             self._unknown(error)
             self._poll_now.set()
@@ -285,14 +310,17 @@ class AdapterLink:
 
     async def _take(self, reply: lag_pb.WatchGroupLagReply) -> None:
         if reply.resync:
-            self._coming, self._expected = set(), None
+            self._coming, self._nameless, self._expected = set(), 0, None
             self._poll_now.set()
         table, slot = self._table, self.slot
         async for groups in in_slices(reply.groups):
             for group in groups:
-                table.put(slot, group)
-            if self._coming is not None:
-                self._coming.update((group.namespace, group.group) for group in groups)
+                if group.ByteSize() > GROUP_BYTES:
+                    raise NotUnderstoodError
+                has_name = table.put(slot, group)
+                if self._coming is not None and has_name:
+                    self._coming.add((group.namespace, group.group))
+                self._nameless += not has_name
         async for removed in in_slices(reply.removed):
             for one in removed:
                 table.remove(slot, (one.namespace, one.group))
@@ -303,7 +331,7 @@ class AdapterLink:
         self._told(adapters=False)
 
     async def _finish_if_all(self) -> None:
-        if self._coming is not None and self._expected is not None and len(self._coming) >= self._expected:
+        if self._coming is not None and self._expected is not None and len(self._coming) + self._nameless >= self._expected:
             await self._all_came()
 
     async def _all_came(self) -> None:

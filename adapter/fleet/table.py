@@ -130,19 +130,20 @@ class GroupTable:
         """The groups of an adapter that others have as well."""
         return list(self._shared[slot])
 
-    def put(self, slot: int, group: lag_pb.GroupLag) -> None:
-        """Take what an adapter says of a group."""
+    def put(self, slot: int, group: lag_pb.GroupLag) -> bool:
+        """Take what an adapter says of a group; False if there is no room even for its name."""
         key = group.namespace, group.group
         entries = self._entries[slot]
         told = group.SerializeToString()
         before = entries.get(key)
         if before == told:
-            return
+            return True
         if before is None:
             if self._count >= self._limit:
-                if len(self._left_out[slot]) < self._limit:
-                    self._left_out[slot].add(key)
-                return
+                left_out = self._left_out[slot]
+                if len(left_out) < self._limit:
+                    left_out.add(key)
+                return key in left_out
             self._left_out[slot].discard(key)
             self._count += 1
         entries[key] = told
@@ -154,6 +155,7 @@ class GroupTable:
         else:
             self._shares(key, row, slot)
         self._touch(key)
+        return True
 
     def remove(self, slot: int, key: Key) -> None:
         """Take that an adapter has a group no more."""

@@ -89,7 +89,10 @@ class MetaClient(Protocol):
 
     @property
     def available(self) -> bool:
-        """False from a call that was not answered until one is. An overloaded server counts as available."""
+        """False from a call that was not answered, or that no endpoint let in, until one is answered.
+
+        An overloaded server counts as available.
+        """
 
     @property
     def endpoint(self) -> str:
@@ -299,7 +302,9 @@ class GrpcMetaClient:
             cluster_name=self._cluster, store=meta_pb.LocalStore(**store._asdict()), replaces=replaces, now_ms=wall_ms()
         )
         unanswered = self._endpoints.unanswered
-        reply = await self._call(lambda stub: stub.ReportStore(request, timeout=self._timeout_s), timeout_s=self._timeout_s)
+        reply = await self._call(
+            lambda stub: stub.ReportStore(request, timeout=self._timeout_s), timeout_s=self._timeout_s, needed=False
+        )
         self._reported_unanswered = unanswered
         if not reply.HasField("known"):
             return None
@@ -469,8 +474,9 @@ class GrpcMetaClient:
         *,
         timeout_s: float,
         epochs: bool | None = None,
+        needed: bool = True,
     ) -> R:
-        return await self._endpoints.call(call, timeout_s=timeout_s, epochs=epochs)
+        return await self._endpoints.call(call, timeout_s=timeout_s, epochs=epochs, needed=needed)
 
 
 def _shuffled(names: Sequence[str]) -> tuple[str, ...]:

@@ -143,14 +143,22 @@ class Endpoints:
         self.set_kind(epochs=bool(await self.call(lambda stub: _knows_epochs(stub, timeout_s), timeout_s=timeout_s)))
 
     async def call(
-        self, call: "Callable[[Stub], Awaitable[R]]", *, timeout_s: float, epochs: bool | None = None, first: str = ""
+        self,
+        call: "Callable[[Stub], Awaitable[R]]",
+        *,
+        timeout_s: float,
+        epochs: bool | None = None,
+        first: str = "",
+        needed: bool = True,
     ) -> R:
         """Call the current endpoint (or `first`), then each other one once. The one that answers becomes current.
 
         If an endpoint is overloaded, the next one is tried; if all fail, the error carries the shortest time to wait. If one
-        names its leader, that is next. `epochs`: the kind of server that the call is meant for; None for both. Raises
-        MetaUnavailableError, or its subclasses TimedOutError (one took too long) and OtherKindError (the answering server is of
-        the other kind); RefusedError (DeniedError if no endpoint lets the caller in, or has offsets).
+        names its leader, that is next. `epochs`: the kind of server that the call is meant for; None for both. `needed`: without
+        this call the Meta Service is of no use, and if no endpoint lets it in, not available.
+
+        Raises MetaUnavailableError, or its subclasses TimedOutError (one took too long) and OtherKindError (the answering server
+        is of the other kind); RefusedError (DeniedError if no endpoint lets the caller in, or has offsets).
         """
         problems: list[AdapterError] = []
         overloaded: dict[str, float] = {}
@@ -178,6 +186,8 @@ class Endpoints:
                 self.current = name
             return answer
         if all(isinstance(problem, DeniedError) for problem in problems):
+            if needed:
+                self.available = False
             raise problems[0]
         self.available = bool(overloaded)
         self.current = next(iter(overloaded), self.current)
@@ -205,7 +215,7 @@ class Endpoints:
                     self.unanswered += 1
                     self.server_reports.changed.set()
                 raise found from error
-            self.available = True
+            self.available |= not isinstance(found, DeniedError)
             if epochs and lacks_call:
                 self._set_kind(name, epochs=False)
                 self._switch_to(name)

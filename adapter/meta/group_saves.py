@@ -224,9 +224,9 @@ class _Save:
             return
         self._endpoints.after_current()
         if self._endpoints.current in self._failed:
+            self._endpoints.available = False
             if all(isinstance(failed, DeniedError) for failed in self._failed.values()):
                 raise error
-            self._endpoints.available = False
             after_s = error.retry_after_s if isinstance(error, MetaUnavailableError) else 0.0
             raise MetaUnavailableError("; ".join(map(str, self._failed.values())), retry_after_s=after_s) from error
 

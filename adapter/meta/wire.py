@@ -65,7 +65,7 @@ def save_entries(request: meta_pb.SaveOffsetDataRequest, now_ms: int) -> Iterabl
             )
 
 
-def add_result(reply: meta_pb.SaveOffsetDataReply, entry: SaveEntry, outcome: SaveOutcome) -> None:
+def add_result(reply: meta_pb.SaveOffsetDataReply, entry: SaveEntry, outcome: SaveOutcome) -> meta_pb.SaveOffsetResult:
     """Append the result of one entry to a reply. The stored record is included only if it is not the entry itself."""
     standing = outcome.standing
     namespace, group, shard = entry.key
@@ -75,11 +75,12 @@ def add_result(reply: meta_pb.SaveOffsetDataReply, entry: SaveEntry, outcome: Sa
     if outcome.message:
         row.message = outcome.message
     if standing is None:
-        return
+        return row
     row.epoch, row.offset = standing[:2]
     if standing is not entry.record and standing != entry.record:
         row.metadata, row.committed_at_ms, row.tombstone = standing.metadata, standing.committed_at_ms, not standing.live
         row.topic, row.partition = standing.topic, standing.partition
+    return row
 
 
 def save_outcome(entry: SaveEntry, row: meta_pb.SaveOffsetResult) -> SaveOutcome:

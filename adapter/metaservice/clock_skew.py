@@ -1,4 +1,4 @@
-"""Adapters whose clock is wrong: the commit times in their saves are corrected, and what they propose to expire is refused.
+"""Commit times that are wrong are corrected, whoever saves them; what a wrong clock proposes to expire is refused.
 
 Times are corrected before anything is decided by them. With wrong times, groups that commit regularly would expire, and records
 of unknown epoch would be compared wrongly. A time is shifted each time it is sent, also one that the adapter once read from here;
@@ -32,7 +32,7 @@ class SkewedClocks:
     def correction_ms(self, newest_ms: int, their_ms: int, now_ms: int, who: str) -> int | None:
         """How to shift the times of a save, the newest of which is `newest_ms`; None if they are stored as they are."""
         shift_ms = self.shift_ms(their_ms, now_ms, who)
-        return shift_ms if shift_ms or has_future_time(newest_ms, their_ms, now_ms) else None
+        return shift_ms if shift_ms or has_future_time(newest_ms, now_ms) else None
 
     def shift_ms(self, their_ms: int, now_ms: int, who: str) -> int:
         """The milliseconds to add to the times of a clock that said `their_ms` (0: unknown); 0 within the limit."""
@@ -61,9 +61,12 @@ def check_proposal(before_ms: int, their_ms: int, now_ms: int) -> None:
         raise InvalidInputError(f"now_ms: is {abs(ahead_ms)} ms {where} this server's clock; one of both is wrong")
 
 
-def has_future_time(newest_ms: int, their_ms: int, now_ms: int) -> bool:
-    """Whether an adapter that sends its clock sends a time in the future: its clock was wrong before and is right now."""
-    return bool(their_ms) and newest_ms > now_ms + CLOCK_LIMIT_MS
+def has_future_time(newest_ms: int, now_ms: int) -> bool:
+    """Whether a time has not come yet: an adapter's clock was wrong before and is right now, or a job or a consumer made it up.
+
+    Stored, it would keep its group from expiring, and pass every reset for a record of unknown epoch.
+    """
+    return newest_ms > now_ms + CLOCK_LIMIT_MS
 
 
 def shifted_entries(entries: Iterable[SaveEntry], shift_ms: int, now_ms: int) -> list[SaveEntry]:

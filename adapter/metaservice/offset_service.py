@@ -41,7 +41,7 @@ from adapter.runtime.statuses import Context, answering
 
 PATH_MAX_BYTES = 4096  # Linux's PATH_MAX
 NO_ROOM = "the reply has no room for the stored record"
-ANSWER_BYTES = 32 * 2**20  # records in the reply to a merge; an adapter accepts messages of up to 64 MiB
+ANSWER_BYTES = 32 * 2**20  # records in the reply to a save or a merge; an adapter accepts messages of up to 64 MiB
 IDLE_S = 60.0  # of the reader of a snapshot
 MAX_SNAPSHOTS = 4  # that are read at the same time
 MAX_SAVED = 25_000  # entries of a save, which blocks the others meanwhile; an adapter sends up to 20,000
@@ -89,11 +89,12 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
             outcomes = await self._save(cluster, entries, reported)
         committed = all(outcome.status.acknowledged for outcome in outcomes)
         reply = meta_pb.SaveOffsetDataReply(committed=committed, marks=self._marks(), now_ms=wall_ms())
+        room = ANSWER_BYTES
         async for entry_slice in in_slices(entries):
             at = len(reply.results)
             found = outcomes[at : at + len(entry_slice)]
             for entry, outcome in zip(entry_slice, found, strict=True):
-                add_result(reply, entry, outcome)
+                room -= _add_fitting(reply, entry, outcome, room)
             for status, count in Counter(outcome.status for outcome in found).items():
                 self._metrics.results[status].inc(count)
         return reply
@@ -283,6 +284,20 @@ async def _send(context: Context, reply: meta_pb.SnapshotOffsetDataReply) -> Non
             await context.write(reply)
     except TimeoutError as error:
         raise NotReadyError(f"the snapshot was ended: its reader did nothing for {IDLE_S:g} s") from error
+
+
+def _add_fitting(reply: meta_pb.SaveOffsetDataReply, entry: SaveEntry, outcome: SaveOutcome, room: int) -> int:
+    """Add the result of an entry to a reply, and return the bytes that count against `room`.
+
+    Rows without metadata fit, however many they are. As in `_add_standing`, one that does not fit becomes UNAVAILABLE.
+    """
+    row = add_result(reply, entry, outcome)
+    size = row.ByteSize() if row.metadata else 0
+    if size > room:
+        del reply.results[-1]
+        add_result(reply, entry, SaveOutcome(Status.UNAVAILABLE, None, NO_ROOM))
+        return room  # to keep the order, nothing smaller takes its place
+    return size
 
 
 async def _add_standing(reply: meta_pb.MergeOffsetDataReply, differing: Sequence[Differing], places: Sequence[int]) -> None:

@@ -170,15 +170,14 @@ async def drop_tombstones(
 ) -> None:
     """Remove tombstones older than the retention, once per interval; none while there is no retention.
 
-    Also removes local stores that no adapter has reported for 90 days. Raises StorageFailedError.
+    Also then everything is read, which finds a damaged block of the embedded store, and local stores are removed that no adapter
+    has reported for 90 days. Raises StorageFailedError, StoreDamagedError.
     """
     while True:
         await section.pause(lambda section: section.interval_ms / 1000)
         retention_hours = section.now.retention_hours
-        if not retention_hours:
-            continue
         try:
-            dropped = await engine.drop_tombstones(now_ms() - retention_hours * HOUR_MS)
+            dropped = await engine.drop_tombstones(now_ms() - retention_hours * HOUR_MS if retention_hours else 0)
             await engine.forget_stores(now_ms() - STORES_KEPT_MS)
         except (DiskFullError, MetaUnavailableError, RefusedError) as error:
             log.warning("tombstones.kept", error=str(error), help="the next run tries again")

@@ -163,6 +163,7 @@ async def test_old_tombstones_are_forgotten_and_young_ones_and_live_offsets_are_
         old, young = deleted(OLD, BEFORE - 1), expired(OLD, BEFORE)
         for cluster in (CLUSTER, "other"):
             await engine.save(cluster, [SaveEntry(A, old), SaveEntry(B, young), SaveEntry(C, OLD)])
+        assert await engine.drop_tombstones(0) == 0
         assert await engine.drop_tombstones(BEFORE) == 2
         for cluster in (CLUSTER, "other"):
             assert dict(await engine.get(cluster, [A, B, C])) == {B: young, C: OLD}

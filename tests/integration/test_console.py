@@ -21,13 +21,17 @@ from adapter.client.client import OffsetClient
 from adapter.console import process
 from adapter.console.admin_calls import AdminCalls, NotToldError
 from adapter.console.config import ConsoleConfig
+from adapter.console.meta_instances import MetaInstances
 from adapter.errors import ConfigError, ListenError
+from adapter.fleet import fleet as fleets
+from adapter.fleet.fleet import Fleet
 from adapter.fleet.views import AdapterView, Health
 from adapter.rpc import offsets_pb
 from adapter.runtime.addresses import split_address
 from adapter.runtime.config import parse
 from adapter.testing.fake_meta import FakeMeta
-from tests.integration.certificates import Authority
+from adapter.testing.waiting import eventually
+from tests.integration.certificates import Authority, Certificate
 from tests.integration.helpers import PATIENCE_S, serving
 
 HOSTILE = '<b>"&\u202e{{7*7}}/ä%2F'
@@ -278,6 +282,45 @@ async def test_an_adapter_that_dns_knows_is_asked_by_its_name(directory: Path) -
             views.clear()
             calls.client("unix:elsewhere")
             assert list(calls._opened) == ["unix:elsewhere"]
+
+
+async def test_a_renewed_client_certificate_is_used_without_a_restart(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the calls to adapters and to the Meta Service that were refused with the former one."""
+    monkeypatch.setattr(fleets, "FILES_S", 0.0)
+    authority = Authority(directory)
+    former, renewed = Authority(directory, "other").issue("console"), authority.issue("console")
+    mine = former._replace(cert=directory / "mine.crt", key=directory / "mine.key")
+
+    def use(certificate: Certificate) -> None:
+        for path, content in zip(mine, certificate, strict=True):
+            path.write_bytes(content.read_bytes())
+
+    use(former)
+    server = authority.issue("server")
+    tls = {"cert": str(server.cert), "key": str(server.key), "client_ca": str(authority.cert)}
+    ours = {"ca": str(authority.cert), "cert": str(mine.cert), "key": str(mine.key)}
+    async with serving(directory, server={"tls": tls}) as (sidecar, client):
+        await client.commit("g", {"a": 7})
+        address = sidecar.addresses[0]
+        settings = settings_of(
+            fleet={"adapters": [address], "tls": ours, "interval_ms": 50}, meta={"endpoints": [address], "tls": ours}
+        )
+        async with (
+            Fleet.open(settings.fleet) as fleet,
+            AdminCalls.open(settings.fleet, lambda: fleet.adapters) as calls,
+            MetaInstances.opened(settings.meta) as meta,
+        ):
+            with pytest.raises(NotToldError, match="UNAVAILABLE"):
+                await calls.describe(address, "default", "g")
+            await meta.ask()
+            assert "UNAVAILABLE" in meta.instances[0].error
+            await eventually(lambda: "UNAVAILABLE" in fleet.adapters[0].error)
+            use(renewed)
+            await eventually(lambda: fleet.adapters[0].lag_known and fleet.adapters[0].health is Health.SERVING)
+            assert [row.shard for row in (await calls.describe(address, "default", "g")).shards] == ["a"]
+            for _ in range(2):
+                await meta.ask()
+            assert "is no Meta Service of this project" in meta.instances[0].error
 
 
 async def test_what_is_no_message_of_an_adapter_is_told() -> None:

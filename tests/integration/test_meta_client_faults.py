@@ -34,6 +34,7 @@ async def answering(answer: Any) -> AsyncIterator[str]:
         "ExpireOffsetData",
         "DeleteOffsetData",
         "SplitOffsetData",
+        "ReportStore",
     )
     service = grpc.method_handlers_generic_handler("meta.service.common.MetaServiceService", dict.fromkeys(names, handler))
     server = grpc.aio.server()
@@ -139,11 +140,19 @@ async def test_a_call_to_endpoints_without_offsets_is_refused() -> None:
 
 
 async def test_a_call_that_no_endpoint_lets_in_is_refused(meta: ServiceProcess) -> None:
-    """It is not tried again and again, and the endpoint is named; where one is only away, it is."""
+    """It is not tried again and again, and the endpoint is named; where one is only away, it is. The status says so."""
     async with answering(denial) as address:
         async with GrpcMetaClient.open(meta_section(address)) as client:
             with pytest.raises(RefusedError, match=rf"^{address}: PERMISSION_DENIED: RBAC: access denied$"):
                 await client.save([ENTRY])
+            assert not client.available
+            with pytest.raises(RefusedError, match="PERMISSION_DENIED"):
+                await client.report_store(StoreReport("b", "/p", bytes(STORE_ID_BYTES), 0))
+            assert not client.available
+        async with GrpcMetaClient.open(meta_section(address)) as client:
+            with pytest.raises(RefusedError, match="PERMISSION_DENIED"):
+                await client.report_store(StoreReport("b", "/p", bytes(STORE_ID_BYTES), 0))
+            assert client.available  # for all that is known, what an adapter needs is let in
         meta.stop()
         async with GrpcMetaClient.open(meta_section(address, meta.address)) as client:
             with pytest.raises(MetaUnavailableError, match="PERMISSION_DENIED"):

@@ -70,8 +70,8 @@ ETCD_MUTANTS = (
     Mutant(
         "etcd-forgets-what-came-over-a-tombstone",
         "metaservice/etcd/expiry.py",
-        "            if row and is_old_tombstone(decode_value(row.value), before_ms):\n",
-        "            if row:\n",
+        "            tombstones.append(row is not None and _is_old_tombstone(row, before_ms))\n",
+        "            tombstones.append(row is not None)\n",
         "a commit over an old tombstone is deleted with it",
         ("unit/metaservice/etcd/test_expiry.py::test_a_young_tombstone_over_an_old_one_stays_with_its_entry",),
     ),

@@ -124,7 +124,7 @@ START_MUTANTS = (
     Mutant(
         "never-asked",
         "sidecar/engine/meta_watch.py",
-        "            self._store.asked()\n",
+        "                self._store.asked()\n",
         "",
         "the same store is taken for an older copy at the next start",
         ("unit/sidecar/engine/test_meta_watch.py::test_a_store_that_was_asked_about_is_no_older_copy_later",),

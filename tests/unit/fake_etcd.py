@@ -58,6 +58,12 @@ class FakeCluster:
         put.key, put.value = key, value
         self._contents, _ = transact(self._contents, request)
 
+    def delete(self, key: bytes) -> None:
+        """Delete as another client."""
+        request = etcd_pb.TxnRequest()
+        request.success.add().request_delete_range.key = key
+        self._contents, _ = transact(self._contents, request)
+
     def value(self, key: bytes) -> bytes | None:
         """The stored value."""
         row = self.kvs.get(key)

@@ -13,7 +13,7 @@ from adapter.errors import AdapterError, MetaUnavailableError
 from adapter.metaservice.engine import decide_report
 from adapter.metaservice.etcd.client import EtcdCluster
 from adapter.metaservice.etcd.fences import LayoutChangedError
-from adapter.metaservice.etcd.keys import Keys
+from adapter.metaservice.etcd.keys import Keys, foreign
 from adapter.model.codec import prefix_end
 from adapter.model.records import STORE_ID_BYTES, KnownStore, StoreReport
 from adapter.rpc import etcd_pb
@@ -46,7 +46,7 @@ class EtcdStores:
         """Implements `Engine.report_store`. The report is stored in the Raft group `home`, under the fence `guard`.
 
         Adds the names of the Raft groups that answered to `answered`. Raises the client's errors if `home` does not take the
-        report, and LayoutChangedError.
+        report, LayoutChangedError, and StoreDamagedError for what no Meta Service has written.
         """
         where = self._keys.store(cluster, reported.broker, reported.path)
         for _ in range(ROUNDS):
@@ -54,10 +54,12 @@ class EtcdStores:
                 *(self._read(name, where, answered, guard if name == home else None) for name in self._groups)
             )
             values = dict(zip(self._groups, found, strict=True))
-            known = max((_decode(reported, value) for value in found if value), key=lambda one: one.reported_at_ms, default=None)
+            known = max(
+                (_decode(reported, where, value) for value in found if value), key=lambda one: one.reported_at_ms, default=None
+            )
             kept = decide_report(reported, known, replaces, now_ms)
             # It has to be at home, too: the Raft group where it was before a change of the layout may not answer later.
-            at_home = _decode(reported, values[home]) if values[home] else None
+            at_home = _decode(reported, where, values[home]) if values[home] else None
             if kept is None or _is_known(kept, at_home) or await self._put(home, guard, where, values[home], kept):
                 return known
         raise MetaUnavailableError(f"{home}: the store of {reported.broker} is reported by several adapters at once")
@@ -99,7 +101,7 @@ class EtcdStores:
             while True:
                 found = await group.range(etcd_pb.RangeRequest(key=start, range_end=end, limit=PAGE))
                 for kv in found.kvs:
-                    if _VALUE.unpack(kv.value)[0] < before_ms:
+                    if len(kv.value) == _VALUE.size and _VALUE.unpack(kv.value)[0] < before_ms:
                         request = etcd_pb.TxnRequest()
                         request.compare.add(result=_EQUAL, target=_TARGET_VALUE, key=kv.key, value=kv.value)
                         request.success.add().request_delete_range.key = kv.key
@@ -115,6 +117,8 @@ def _is_known(kept: KnownStore, known: KnownStore | None) -> bool:
     return known is not None and kept.store == known.store and kept.reported_at_ms < known.reported_at_ms + REFRESH_MS
 
 
-def _decode(reported: StoreReport, value: bytes) -> KnownStore:
+def _decode(reported: StoreReport, where: bytes, value: bytes) -> KnownStore:
+    if len(value) != _VALUE.size:
+        raise foreign(where)
     reported_at_ms, store_id, flushed_seq = _VALUE.unpack(value)
     return KnownStore(reported._replace(store_id=store_id, flushed_seq=flushed_seq), reported_at_ms)

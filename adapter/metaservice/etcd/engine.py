@@ -40,7 +40,7 @@ from adapter.metaservice.etcd.broker_stores import EtcdStores
 from adapter.metaservice.etcd.client import EtcdCluster
 from adapter.metaservice.etcd.expiry import Expirer
 from adapter.metaservice.etcd.fences import Fences, LayoutChangedError
-from adapter.metaservice.etcd.keys import Keys, as_record, decode_value
+from adapter.metaservice.etcd.keys import Keys, as_record
 from adapter.metaservice.etcd.migration import Migration
 from adapter.metaservice.etcd.reads import COUNTED, ROWS, Row, Widths, batchers_of, count_ranges, read, walk
 from adapter.metaservice.etcd.sharding import Layout
@@ -433,7 +433,7 @@ class EtcdEngine:
             wanted = keys[at : at + self._max_reads]
             asked = [etcd_pb.RangeRequest(key=self._keys.offset(cluster, key)) for key in wanted]
             for key, found in zip(wanted, await read(self._batchers[name], layout, self.fences, asked), strict=True):
-                records += [(key, decode_value(row.value)) for row in found.rows]
+                records += [(key, row.record) for row in found.rows]
         return records
 
     async def _page(
@@ -474,13 +474,12 @@ class EtcdEngine:
         columns, cut = Columns(), len(self._keys.offsets)
         for at in range(0, len(rows), SLICE):
             found = rows[at : at + SLICE]
-            columns.add([row.where[cut:] for row in found], [as_record(row.value) for row in found])
+            columns.add([row.where[cut:] for row in found], [as_record(row.where, row.value) for row in found])
             await others()
         return columns
 
     def _entry(self, row: Row) -> tuple[OffsetKey, OffsetRecord]:
-        _, namespace, group, shard = unpack_names(row.where[len(self._keys.offsets) :])
-        return OffsetKey(namespace, group, shard), decode_value(row.value)
+        return self._keys.offset_key(row.where), row.record
 
 
 def _waves(items: list[Item]) -> list[list[Item]]:

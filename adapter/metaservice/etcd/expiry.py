@@ -6,16 +6,20 @@ transactions meets a commit, the earlier ones are undone by a merge: a live reco
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from adapter.errors import MetaUnavailableError
+import structlog
+
+from adapter.errors import MetaUnavailableError, StoreDamagedError
 from adapter.metaservice.engine import Expiry
 from adapter.metaservice.etcd.fences import Fences, LayoutChangedError
-from adapter.metaservice.etcd.keys import Keys, decode_value, encode_value
+from adapter.metaservice.etcd.keys import Keys, encode_value
 from adapter.metaservice.etcd.reads import Row, read, read_all
 from adapter.metaservice.etcd.sharding import Layout
 from adapter.metaservice.etcd.txn_batcher import MAX_TXN_ENTRIES, Item, TxnBatcher
 from adapter.model.codec import prefix_end
 from adapter.model.records import OffsetKey, SaveEntry, expired, is_old_tombstone, taken_up
 from adapter.rpc import etcd_pb
+
+log = structlog.get_logger(__name__)
 
 PAGE = 1_000  # tombstones read at once
 CHANGES = 5  # attempts while the group keeps changing
@@ -35,8 +39,8 @@ class Expirer:
         """Implements `Engine.expire`; `packed` is the packed cluster, namespace and group."""
         for _ in range(CHANGES):
             found = await read_all(batcher, layout, self._fences, self._keys.offsets + packed)
-            live = [row for row in found.rows if decode_value(row.value).live]
-            newest_ms = max((decode_value(row.value).committed_at_ms for row in live), default=0)
+            live = [row for row in found.rows if row.record.live]
+            newest_ms = max((row.record.committed_at_ms for row in live), default=0)
             if newest_ms >= before_ms:
                 return Expiry(0, newest_ms)
             if await self._bury(batcher, layout, self._keys.offsets + packed, live, found.revision, now_ms):
@@ -80,7 +84,7 @@ class Expirer:
         return True
 
     def _add_tombstone(self, request: etcd_pb.TxnRequest, row: Row, now_ms: int) -> None:
-        tombstone = expired(decode_value(row.value), now_ms)
+        tombstone = expired(row.record, now_ms)
         put = request.success.add().request_put
         put.key, put.value = row.where, encode_value(tombstone)
         request.success.add().request_put.key = self._keys.tombstone(row.where, tombstone)
@@ -91,7 +95,7 @@ class Expirer:
         Under the layout of now: what refused a transaction in the middle may have been a change of it. What was held is taken up,
         since its tombstone is.
         """
-        records = [decode_value(row.value) for row in rows]
+        records = [row.record for row in rows]
         live = [record._replace(epoch=taken_up(record.epoch)) for record in records]
         items = [Item(SaveEntry(_ANY, record), row.where) for record, row in zip(live, rows, strict=True)]
         await self._merge(items)
@@ -100,25 +104,40 @@ class Expirer:
             raise error
 
     async def _drop(self, batcher: TxnBatcher, layout: Layout, entries: Sequence[bytes], before_ms: int) -> int:
-        """Delete tombstones together with their index entries; only the entry if the record is live or newer."""
+        """Delete tombstones together with their index entries; only the entry if the record is live or newer.
+
+        Neither if the record has changed since it was read, as by the same tombstone once more: the next run finds the entry.
+        """
         asked = [etcd_pb.RangeRequest(key=self._keys.buried(entry)) for entry in entries]
         standing = await read(batcher, layout, self._fences, asked)
         request = etcd_pb.TxnRequest(compare=[self._fences.guard(layout, batcher.cluster.name)])
-        tombstones = 0
-        for entry, found in zip(entries, standing, strict=True):
+        tombstones: list[bool] = []
+        for entry, asking, found in zip(entries, asked, standing, strict=True):
             row = next(iter(found.rows), None)
-            if row and is_old_tombstone(decode_value(row.value), before_ms):
-                inner = request.success.add().request_txn
-                inner.compare.add(
-                    result=etcd_pb.Compare.EQUAL, target=etcd_pb.Compare.MOD, key=row.where, mod_revision=row.revision
-                )
-                inner.success.add().request_delete_range.key = row.where
-                tombstones += 1
-            request.success.add().request_delete_range.key = entry
+            inner = request.success.add().request_txn
+            inner.compare.add(
+                result=etcd_pb.Compare.EQUAL,
+                target=etcd_pb.Compare.MOD,
+                key=asking.key,
+                mod_revision=row.revision if row else 0,  # 0: absent
+            )
+            inner.success.add().request_delete_range.key = entry
+            tombstones.append(row is not None and _is_old_tombstone(row, before_ms))
+            if tombstones[-1]:
+                inner.success.add().request_delete_range.key = asking.key
         reply = await batcher.cluster.txn(request)
         if not reply.succeeded:
             raise LayoutChangedError("the layout of the offsets has changed")
-        return sum(found.response_txn.succeeded for found in reply.responses if found.HasField("response_txn"))
+        return sum(old and done.response_txn.succeeded for old, done in zip(tombstones, reply.responses, strict=True))
+
+
+def _is_old_tombstone(row: Row, before_ms: int) -> bool:
+    """Whether a row may be removed; not if another program has written it, which ends no run."""
+    try:
+        return is_old_tombstone(row.record, before_ms)
+    except StoreDamagedError as error:
+        log.error("tombstones.foreign", error=str(error))
+        return False
 
 
 _ANY = OffsetKey("", "", "")  # the rules do not use the key

@@ -7,7 +7,8 @@ write counter.
 import struct
 from collections.abc import Sequence
 
-from adapter.model.codec import encode_record, pack_names
+from adapter.errors import StoreDamagedError
+from adapter.model.codec import encode_record, pack_names, unpack_names
 from adapter.model.records import OffsetKey, OffsetRecord
 
 _HEAD = struct.Struct(">QQ?Q")  # epoch, offset, live, committed_at_ms
@@ -33,7 +34,7 @@ def encode_value(record: OffsetRecord) -> bytes:
 
 
 def decode_value(value: bytes) -> OffsetRecord:
-    """Decode a record; the inverse of `encode_value`."""
+    """Decode a record; the inverse of `encode_value`. Raises ValueError or struct.error for what is no such value."""
     epoch, offset, live, committed_at_ms = _HEAD.unpack_from(value)
     if value[_HEAD.size :] == _PLAIN_TAIL:
         return OffsetRecord(epoch, offset, live, committed_at_ms)
@@ -43,11 +44,27 @@ def decode_value(value: bytes) -> OffsetRecord:
     return OffsetRecord(epoch, offset, live, committed_at_ms, _unescape(metadata), _unescape(topic), partition)
 
 
-def as_record(value: bytes) -> bytes:
-    """The form of `codec` of an encoded record."""
+def decode_stored(where: bytes, value: bytes) -> OffsetRecord:
+    """Decode the value that is stored under the key `where`. Raises StoreDamagedError if no Meta Service has written it."""
+    try:
+        return decode_value(value)
+    except (ValueError, struct.error) as error:
+        raise foreign(where) from error
+
+
+def foreign(where: bytes) -> StoreDamagedError:
+    """The error for a key below our prefix that no Meta Service has written, or whose value none has."""
+    return StoreDamagedError(
+        f"etcd: the key {where!r} was not written by a Meta Service: does another program use etcd.prefix? "
+        "Delete the key (etcdctl del)"
+    )
+
+
+def as_record(where: bytes, value: bytes) -> bytes:
+    """The form of `codec` of the record that is stored under the key `where`. Raises StoreDamagedError."""
     if value.endswith(_PLAIN_TAIL) and len(value) == _HEAD.size + len(_PLAIN_TAIL):
         return b"".join((_NO_SEQ, value[_POSITION], value[_COMMITTED], value[_LIVE], _PLAIN_LABELS))
-    return encode_record(decode_value(value))
+    return encode_record(decode_stored(where, value))
 
 
 # Replaces an escaped zero byte while a value is split at its zero bytes; never part of UTF-8.
@@ -81,6 +98,14 @@ class Keys:
         """The key of an offset."""
         return self.offsets + pack_names(cluster, *key)
 
+    def offset_key(self, where: bytes) -> OffsetKey:
+        """The names in an offset's key; the inverse of `offset`, without the cluster. Raises StoreDamagedError."""
+        try:
+            _, namespace, group, shard = unpack_names(where[len(self.offsets) :])
+        except (ValueError, StoreDamagedError) as error:
+            raise foreign(where) from error
+        return OffsetKey(namespace, group, shard)
+
     def offsets_of(self, cluster: str, keys: Sequence[OffsetKey]) -> list[bytes]:
         """The keys of many offsets. Faster if those of one group follow each other."""
         found: list[bytes] = []
@@ -99,10 +124,13 @@ class Keys:
         return self.stores + pack_names(cluster, broker) + path.encode()
 
     def group_of(self, where: bytes) -> bytes:
-        """The packed cluster, namespace and group in an offset's key."""
+        """The packed cluster, namespace and group in an offset's key. Raises StoreDamagedError."""
         start = at = len(self.offsets)
-        for _ in range(_GROUP_FIELDS):
-            at += 1 + where[at]
+        try:
+            for _ in range(_GROUP_FIELDS):
+                at += 1 + where[at]
+        except IndexError as error:
+            raise foreign(where) from error
         return where[start:at]
 
     def tombstone(self, where: bytes, record: OffsetRecord) -> bytes:

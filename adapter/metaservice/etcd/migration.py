@@ -12,12 +12,11 @@ import anyio.abc
 
 from adapter.errors import AdapterError, MetaUnavailableError, NotReadyError
 from adapter.metaservice.etcd.fences import Fences, LayoutChangedError
-from adapter.metaservice.etcd.keys import Keys, decode_value
+from adapter.metaservice.etcd.keys import Keys
 from adapter.metaservice.etcd.reads import Row, read_all
 from adapter.metaservice.etcd.sharding import Layout
 from adapter.metaservice.etcd.txn_batcher import Item, TxnBatcher
-from adapter.model.codec import unpack_names
-from adapter.model.records import OffsetKey, SaveEntry
+from adapter.model.records import SaveEntry
 from adapter.runtime.coalescing import Coalescer
 
 MAX_GROUPS = 64  # copied concurrently between two Raft groups
@@ -88,8 +87,7 @@ class Migration:
                 raise LayoutChangedError("the layout of the offsets has changed")
 
     def _item(self, row: Row) -> Item:
-        _, namespace, group, shard = unpack_names(row.where[len(self._keys.offsets) :])
-        return Item(SaveEntry(OffsetKey(namespace, group, shard), decode_value(row.value)), row.where)
+        return Item(SaveEntry(self._keys.offset_key(row.where), row.record), row.where)
 
     async def _request_copy(self, layout: Layout, group: bytes) -> None:
         if self._tasks is None:

@@ -11,9 +11,11 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from adapter.metaservice.etcd.fences import Fences, LayoutChangedError
+from adapter.metaservice.etcd.keys import decode_stored
 from adapter.metaservice.etcd.sharding import Layout
 from adapter.metaservice.etcd.txn_batcher import TxnBatcher
 from adapter.model.codec import prefix_end
+from adapter.model.records import OffsetRecord
 from adapter.rpc import etcd_pb
 
 PAGE = 10_000  # keys in one range read, without their values
@@ -33,6 +35,11 @@ class Row(NamedTuple):
     where: bytes
     value: bytes
     revision: int
+
+    @property
+    def record(self) -> OffsetRecord:
+        """The record in the value of an offset's key. Raises StoreDamagedError."""
+        return decode_stored(self.where, self.value)
 
 
 class Found(NamedTuple):

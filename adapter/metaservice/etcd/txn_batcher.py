@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import anyio
 
-from adapter.errors import AdapterError, DiskFullError, MetaUnavailableError, NotReadyError, RefusedError
+from adapter.errors import AdapterError, DiskFullError, MetaUnavailableError, NotReadyError, RefusedError, StoreDamagedError
 from adapter.metaservice.engine import decide_save
 from adapter.metaservice.etcd.client import EtcdCluster
-from adapter.metaservice.etcd.keys import Keys, decode_value, encode_value
+from adapter.metaservice.etcd.keys import Keys, decode_stored, encode_value
 from adapter.model.records import EPOCH_LIMIT, FIRST_EPOCH, SaveEntry, SaveOutcome, Status
 from adapter.rpc import etcd_pb
 
@@ -69,14 +69,17 @@ class Item:
         inner.failure.add().request_range.key = self.where
 
     def apply(self, reply: etcd_pb.TxnResponse) -> None:
-        """Process the reply to that step. If there is no outcome after it, another step follows."""
+        """Process the reply to that step. If there is no outcome after it, another step follows.
+
+        Raises StoreDamagedError if what stands was not written by a Meta Service.
+        """
         found = reply.responses[0]
         if not found.HasField("response_range"):
             self.outcome = self._decided or SaveOutcome(Status.APPLIED, self._put)
             return
         kvs = found.response_range.kvs
         self._revision = kvs[0].mod_revision if kvs else 0
-        standing = decode_value(kvs[0].value) if kvs else None
+        standing = decode_stored(self.where, kvs[0].value) if kvs else None
         decided = decide_save(self.entry, standing)
         if decided.standing is None or decided.standing == standing:
             self.outcome = decided
@@ -85,7 +88,7 @@ class Item:
             self._put = decided.standing
 
     def fail(self, error: AdapterError) -> None:
-        """Call when the transaction failed and its outcome is unknown."""
+        """Call when the transaction failed and its outcome is unknown, or what stands cannot be read."""
         self.error = error
         self.outcome = SaveOutcome(Status.UNAVAILABLE, None, str(error))
 
@@ -207,7 +210,10 @@ class TxnBatcher:
                 caller.done()
             return
         for (caller, item), found in zip(batch, reply.responses[1:], strict=True):
-            item.apply(found.response_txn)
+            try:
+                item.apply(found.response_txn)
+            except StoreDamagedError as error:
+                item.fail(error)
             if item.outcome is None:
                 self._waiting.appendleft((caller, item))
                 self._arrived.set()

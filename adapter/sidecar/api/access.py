@@ -4,7 +4,7 @@ The Unix socket is open to its owner, and to root. Where its mode lets others op
 calls: others count as callers over TCP, and so does everybody on grpcio's server, which cannot tell. TCP is open to callers with
 the token; without a token file, to callers with a certificate (mTLS); else all are refused. Every call, also a refused one, is an
 event `admin.call` that no log level hides; of those that only tell the state (READS), which a console asks each second, only one
-that is refused or fails. A token is never logged.
+that is refused or fails. Of very many refused ones the number is logged (`refusals`). A token is never logged.
 """
 
 import hmac
@@ -29,6 +29,7 @@ from adapter.runtime.logs import TEXT_MAX, harmless
 from adapter.runtime.secret_files import read_token
 from adapter.runtime.slices import others
 from adapter.runtime.statuses import Context, status_of, text_of, trailing_of
+from adapter.sidecar.api.refusals import Refusals
 from adapter.sidecar.api.replies import change_row
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.history import Caller, asked_by
@@ -37,6 +38,7 @@ from adapter.sidecar.engine.reset_plans import Change
 log = structlog.get_logger(__name__)
 audit = logs.audit()
 
+UNKNOWN = "unknown"  # a caller that is not admitted
 CLAIM_MAX = 64  # characters
 READS = frozenset({"Status", "ListGroups", "DescribeGroup", "ListChanges"})  # logged only if they fail
 ITEMS_MAX = 5  # of a list in a request
@@ -61,6 +63,7 @@ class Access:
         self._mtls = mtls
         self._private = private  # whether only its owner can open the Unix socket
         self._owner = f"unix:{_user_of(os.geteuid())}"
+        self._refusals = Refusals()
 
     @classmethod
     def of(cls, config: AdapterConfig) -> "Access":
@@ -118,7 +121,8 @@ class Access:
             yield call
         except AdapterError as error:
             call.attempted(error)
-            await call.write(status_of(error).name, str(error))
+            if call.is_admitted or self._refusals.take(method, context.peer()):
+                await call.write(status_of(error).name, str(error))
             await context.abort(status_of(error), text_of(error), trailing_of(error))
         except Exception as error:
             log.exception("rpc.failed", method=method)
@@ -142,7 +146,7 @@ class Call:
     """The fields of the audit log for one call."""
 
     def __init__(self, method: str, request: Message, context: Context) -> None:
-        self.who = "unknown"
+        self.who = UNKNOWN
         self._rows: Sequence[offsets_pb.ChangeReply.Row] = ()
         self._attempted: Sequence[Change] = ()
         self._fields: dict[str, Any] = {
@@ -153,6 +157,11 @@ class Call:
         }
         if "execute" in request.DESCRIPTOR.fields_by_name:
             self._fields["dry_run"] = not getattr(request, "execute")  # noqa: B009 - some requests have it
+
+    @property
+    def is_admitted(self) -> bool:
+        """False before the caller is known, and for one that is refused."""
+        return self.who != UNKNOWN
 
     @property
     def caller(self) -> Caller:

@@ -51,14 +51,20 @@ class MetaWatch:
         return StoreReport(self._broker, self._path, self._store.store_id, self._flusher.covered_seq)
 
     async def recover(self) -> None:
-        """Ask the Meta Service for the last report of this store, then compare all keys. Call it again if it raised."""
+        """Ask the Meta Service for the last report of this store, then compare all keys. Call it again if it raised.
+
+        A question that was refused is then asked again: the Meta Service may let this adapter in a moment later.
+        """
         if not self._identified:
             try:
                 await self._identify()
+                answered = True
             except RefusedError as error:
                 self._refused_by(error)
-            self._store.asked()
-            self._identified = True
+                answered = isinstance(error, UnknownCallError)
+            if answered:
+                self._store.asked()
+                self._identified = True
         await self._recovery.run()
 
     async def run(self, done: Callable[[], None]) -> None:

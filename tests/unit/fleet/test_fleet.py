@@ -1,6 +1,7 @@
 """A fleet over fake adapters on real sockets: what each of them says, as one."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -13,6 +14,7 @@ import pytest
 
 from adapter.errors import ConfigError
 from adapter.fleet.fleet import Fleet
+from adapter.fleet.link import AdapterLink
 from adapter.fleet.section import FleetSection
 from adapter.fleet.views import Change, GroupView, Health
 from adapter.rpc import lag_pb, offsets_pb
@@ -263,6 +265,38 @@ async def test_addresses_of_a_name_come_and_go() -> None:
             await until_lag(fleet, 7)
 
 
+async def test_an_address_of_two_names_is_there_until_both_have_lost_it() -> None:
+    """As a pod behind two services: whichever of them had it first, and also if the other one gets it later."""
+    adapter = FakeLagAdapter()
+    adapter.set_group("g", [shard_lag("s", 1, 8)])
+    async with serving(adapter) as address:
+        has: dict[str, Sequence[str]] = {"a": [address], "b": [address]}
+        asked: Counter[str] = Counter()
+
+        async def resolving(host: str, _port: int) -> Sequence[str]:
+            asked[host] += 1
+            return has[host]
+
+        async def rounds() -> None:
+            before = Counter(asked)
+            await eventually(lambda: all(asked[host] > before[host] + 2 for host in has))
+
+        settings = section("dns:a:1", "dns:b:1", resolve_ms=100, forget_ms=600_000)
+        async with Fleet.open(settings, resolving=resolving) as fleet:
+            await eventually(lambda: bool(fleet.adapters) and fleet.adapters[0].lag_known)
+            await rounds()
+            assert len(fleet.adapters) == 1
+            has["a"] = []
+            await rounds()
+            assert [view.health for view in fleet.adapters] == [Health.SERVING]
+            has["b"] = []
+            await eventually(lambda: fleet.adapters[0].health is Health.AWAY)
+            has["b"] = [address]
+            await eventually(lambda: [view.health for view in fleet.adapters] == [Health.SERVING])
+            await rounds()
+            assert [view.health for view in fleet.adapters] == [Health.SERVING]
+
+
 async def test_a_name_that_cannot_be_resolved_is_a_problem_and_forgets_nothing() -> None:
     """A DNS server that is away does not make adapters go away."""
     adapter = FakeLagAdapter()
@@ -327,6 +361,28 @@ async def test_what_does_not_fit_is_counted_and_not_kept() -> None:
         assert (page.matching, page.kept, page.left_out) == (2, 2, 1)
 
 
+async def test_an_adapter_that_makes_up_groups_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by their number nor by the size of one. An honest one with more groups than fit twice is known all the same."""
+    links: list[AdapterLink] = []
+    all_came = AdapterLink._all_came
+
+    async def noted(link: AdapterLink) -> None:
+        links.append(link)
+        assert link._coming
+        assert len(link._coming) == 2 * 2
+        await all_came(link)
+
+    monkeypatch.setattr(AdapterLink, "_all_came", noted)
+    adapter = FakeLagAdapter()
+    for at in range(10):
+        adapter.set_group(f"g{at}", [shard_lag("s", 1, 8)])
+    async with fleet_of(adapter, max_groups=2) as fleet:
+        assert links
+        assert fleet.adapters[0].lag_known
+        adapter.put(lag_pb.GroupLag(namespace="default", group="g" * 5_000))
+        await eventually(lambda: "no message" in fleet.adapters[0].lag_error)
+
+
 async def test_a_token_that_was_replaced_is_read_again(tmp_path: Path) -> None:
     """Adapters take a new one by a reload; a file that is bad meanwhile changes nothing."""
     token = tmp_path / "token"
@@ -342,6 +398,20 @@ async def test_a_token_that_was_replaced_is_read_again(tmp_path: Path) -> None:
         token.write_text("b" * 32)
         await eventually(lambda: fleet.adapters[0].status is not None)
         assert not fleet.adapters[0].status_error
+
+
+async def test_groups_are_followed_on_a_new_channel_when_the_former_one_is_closed() -> None:
+    """As after new TLS files; grpc.aio tells the end of a channel by a cancellation, which ends nothing here."""
+    adapter = FakeLagAdapter()
+    adapter.set_group("g", [shard_lag("s", 1, 8)])
+    async with fleet_of(adapter) as fleet:
+        (link,) = fleet._links.values()
+        former = link._channel
+        link._connect(None)
+        await former.close()
+        adapter.set_group("g", [shard_lag("s", 1, 10)])
+        await until_lag(fleet, 9)
+        await eventually(lambda: fleet.adapters[0].lag_known)
 
 
 async def test_a_token_does_not_leave_the_machine_in_plaintext(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from adapter.errors import MetaUnavailableError
 from adapter.meta import packed
 from adapter.meta.packed import Chunk, Outcomes, SaveLimits, chunks, merge_outcomes, merge_request
-from adapter.meta.wire import save_outcome, save_request
+from adapter.meta.wire import outcomes_of, save_outcome, save_request
 from adapter.metaservice import offset_service
 from adapter.metaservice.config import LimitsSection
 from adapter.metaservice.engine import Engine
@@ -203,6 +203,19 @@ async def test_what_an_answer_has_no_room_for_is_sent_again(monkeypatch: pytest.
     monkeypatch.setattr(offset_service, "ANSWER_BYTES", 300)
     outcomes = await PackedMeta(engine).save(chunk_of([(key(shard), record(5)) for shard in "abcde"]))
     assert [outcome.status for outcome in outcomes] == [SUPERSEDED, SUPERSEDED, UNAVAILABLE, UNAVAILABLE, APPLIED]
+
+
+async def test_so_is_what_the_answer_to_a_save_of_single_entries_has_no_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """20,000 entries below records with the longest metadata would exceed the message limit, with each retry again."""
+    engine = MemoryEngine(wall_ms)
+    await engine.save("c", [SaveEntry(key(shard), record(9, metadata="m" * 100)) for shard in "abcd"])
+    monkeypatch.setattr(offset_service, "ANSWER_BYTES", 300)
+    entries = [SaveEntry(key(shard), record(5)) for shard in "abcde"]
+    nothing: Any = None
+    reply = await service_over(engine).SaveOffsetData(await save_request("c", entries), nothing)
+    outcomes = await outcomes_of(entries, reply)
+    assert [outcome.status for outcome in outcomes] == [SUPERSEDED, SUPERSEDED, UNAVAILABLE, UNAVAILABLE, APPLIED]
+    assert outcomes[2].message == offset_service.NO_ROOM
 
 
 GROUPS = st.dictionaries(st.sampled_from("ghijkl"), st.integers(1, 9), max_size=6)

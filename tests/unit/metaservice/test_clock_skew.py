@@ -5,7 +5,7 @@ import time
 import pytest
 from structlog.testing import capture_logs
 
-from adapter.metaservice.clock_skew import SkewedClocks, has_future_time, shifted, shifted_entries, shifted_records
+from adapter.metaservice.clock_skew import SkewedClocks, shifted, shifted_entries, shifted_records
 from adapter.metaservice.metrics import MetaMetrics
 from adapter.model.codec import decode_record, encode_record
 from adapter.model.records import SaveEntry
@@ -54,11 +54,12 @@ async def test_a_time_is_moved_by_as_much_and_never_beyond_now(at_ms: int, shift
     assert decode_record(data) == after
 
 
-def test_times_that_have_not_come_yet_are_of_a_clock_that_was_wrong() -> None:
-    """Only for adapters: other writers do not send their clock, and may use any time."""
-    assert has_future_time(NOW_MS + 30_001, NOW_MS, NOW_MS)
-    assert not has_future_time(NOW_MS + 30_000, NOW_MS, NOW_MS)
-    assert not has_future_time(NOW_MS + DAY_MS, 0, NOW_MS)
+@pytest.mark.parametrize("their_ms", [NOW_MS, 0])
+def test_a_time_that_has_not_come_yet_is_corrected_whoever_sends_it(their_ms: int) -> None:
+    """Also from a job, which sends no clock: its group would never expire, and its record of unknown epoch undo a reset (7)."""
+    clocks = SkewedClocks(MetaMetrics())
+    assert clocks.correction_ms(NOW_MS + 30_001, their_ms, NOW_MS, "b") == 0
+    assert clocks.correction_ms(NOW_MS + 30_000, their_ms, NOW_MS, "b") is None
 
 
 def test_a_warning_is_not_repeated_with_each_save(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from adapter.errors import MetaUnavailableError
+from adapter.errors import MetaUnavailableError, StoreDamagedError
 from adapter.metaservice.config import EtcdSection
 from adapter.metaservice.etcd.broker_stores import EtcdStores
 from adapter.metaservice.etcd.fences import LayoutChangedError
@@ -47,3 +47,13 @@ async def test_a_report_for_an_old_layout_is_refused_by_the_fence_and_stored_now
     with pytest.raises(LayoutChangedError):
         await _report(groups, "a")
     assert not any(key.startswith(KEYS.stores) for group in groups.values() for key in group.kvs)
+
+
+async def test_a_value_of_another_program_is_told_by_its_key_and_keeps_no_old_report(groups: dict[str, FakeCluster]) -> None:
+    """A report in the background ended the process by it, and so did the removal of old ones."""
+    await _report(groups, "a")
+    groups["a"].put(KEYS.stores + b"\0", b"of another program")
+    assert await EtcdStores(groups, KEYS).forget(NOW_MS + 1) == 1  # type: ignore[arg-type]
+    groups["b"].put(KEYS.store("c", REPORT.broker, REPORT.path), b"of another program")
+    with pytest.raises(StoreDamagedError, match="was not written by a Meta Service"):
+        await _report(groups, "a")

@@ -1,7 +1,7 @@
 """Removal from etcd applies only to what was read: a commit in between survives, and so does its group."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
@@ -95,6 +95,22 @@ def before_write(found: Bench, number: int, what: OffsetRecord, where: OffsetKey
     found.cluster.fail = look
 
 
+def before_deletion(found: Bench, change: Callable[[], None]) -> None:
+    """Let another process write something right before tombstones are deleted."""
+
+    def look(request: etcd_pb.TxnRequest) -> None:
+        if any(inner.HasField("request_delete_range") for op in request.success for inner in (op, *op.request_txn.success)):
+            found.cluster.fail = lambda _: None
+            change()
+
+    found.cluster.fail = look
+
+
+def entries_in(found: Bench) -> list[bytes]:
+    """The index entries of tombstones."""
+    return [where for where in found.cluster.kvs if where.startswith(KEYS.tombstones)]
+
+
 @pytest.mark.parametrize("where", [shard(0), shard(3), shard(9), key("zz")])
 async def test_a_commit_between_the_look_and_the_expiry_keeps_the_group(where: OffsetKey) -> None:
     """Of any shard, also a new one: the whole group stays, and the result is the commit's time (7)."""
@@ -177,15 +193,44 @@ async def test_a_commit_over_a_tombstone_that_is_being_forgotten_stays() -> None
         await found.expire()
         live = record(7, committed_at_ms=NOW + 1)
 
-        def commit(request: etcd_pb.TxnRequest) -> None:
-            if any(op.HasField("request_delete_range") for op in request.success):
-                found.cluster.fail = lambda _: None
-                found.put(shard(0), live)
-
-        found.cluster.fail = commit
+        before_deletion(found, lambda: found.put(shard(0), live))
+        assert await found.expirer.drop(found.batcher, found.layout, NOW + 1) == 0
         assert await found.expirer.drop(found.batcher, found.layout, NOW + 1) == 0
         assert found.stands(shard(0)) == live
-        assert not [where for where in found.cluster.kvs if where.startswith(KEYS.tombstones)]
+        assert not entries_in(found)
+
+
+@pytest.mark.parametrize("stands", [True, False])
+async def test_the_same_tombstone_put_again_while_its_entry_is_deleted_keeps_one(stands: bool) -> None:
+    """Over itself, or where it had been removed: without an entry nothing would remove it any more."""
+    async with bench() as found:
+        found.put(shard(0), OLD)
+        await found.expire()
+        where = KEYS.offset("c", shard(0))
+        tombstone, entry = expired(OLD, NOW), KEYS.tombstone(KEYS.offset("c", shard(0)), expired(OLD, NOW))
+        if not stands:
+            found.cluster.delete(where)
+
+        def again() -> None:
+            found.put(shard(0), tombstone)
+            found.cluster.put(entry, b"")
+
+        before_deletion(found, again)
+        assert await found.expirer.drop(found.batcher, found.layout, NOW + 1) == 0
+        assert (found.stands(shard(0)), entries_in(found)) == (tombstone, [entry])
+        assert await found.expirer.drop(found.batcher, found.layout, NOW + 1) == 1
+        assert (found.stands(shard(0)), entries_in(found)) == (None, [])
+
+
+async def test_what_another_program_has_written_keeps_no_tombstone() -> None:
+    """It stays where it is, and the tombstones are removed."""
+    async with bench() as found:
+        for number in range(2):
+            found.put(shard(number), OLD)
+        await found.expire()
+        found.cluster.put(KEYS.offset("c", shard(0)), b"of another program")
+        assert await found.expirer.drop(found.batcher, found.layout, NOW + 1) == 1
+        assert found.cluster.value(KEYS.offset("c", shard(0))) == b"of another program"
 
 
 async def test_a_young_tombstone_over_an_old_one_stays_with_its_entry() -> None:
@@ -199,6 +244,6 @@ async def test_a_young_tombstone_over_an_old_one_stays_with_its_entry() -> None:
         found.cluster.put(KEYS.tombstone(where, young), b"")
         assert await found.expirer.drop(found.batcher, found.layout, NOW + 1) == 0
         assert found.stands(shard(0)) == young
-        assert [entry for entry in found.cluster.kvs if entry.startswith(KEYS.tombstones)] == [KEYS.tombstone(where, young)]
+        assert entries_in(found) == [KEYS.tombstone(where, young)]
         assert await found.expirer.drop(found.batcher, found.layout, NOW + 11) == 1
         assert found.stands(shard(0)) is None

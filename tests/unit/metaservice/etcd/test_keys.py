@@ -1,9 +1,11 @@
 """Keys and values in etcd: their order is the order of the register."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.metaservice.etcd.keys import Keys, as_record, decode_value, encode_value
+from adapter.errors import StoreDamagedError
+from adapter.metaservice.etcd.keys import Keys, as_record, decode_stored, decode_value, encode_value
 from adapter.model.codec import encode_record, pack_names
 from adapter.model.records import OffsetRecord
 from tests.unit.helpers import key, record, tombstone
@@ -20,7 +22,7 @@ ALIKE = st.builds(record, st.just(1), metadata=TEXT, topic=st.sampled_from(["", 
 def test_a_record_comes_back_as_it_was(found: OffsetRecord) -> None:
     """With every field, also zero bytes in the metadata."""
     assert decode_value(encode_value(found)) == found
-    assert as_record(encode_value(found)) == encode_record(found)
+    assert as_record(b"", encode_value(found)) == encode_record(found)
 
 
 @given(RECORDS | ALIKE, RECORDS | ALIKE)
@@ -29,12 +31,30 @@ def test_values_compare_as_their_records_do(one: OffsetRecord, other: OffsetReco
     assert (encode_value(one) < encode_value(other)) == (one < other)
 
 
+@pytest.mark.parametrize("value", [b"", b"x", b"a text of more bytes than a record without labels has", bytes(30), b"\xff" * 40])
+def test_a_value_of_another_program_is_told_by_its_key(value: bytes) -> None:
+    """Who shares the prefix finds the key that has to go."""
+    for decode in (decode_stored, as_record):
+        with pytest.raises(StoreDamagedError, match=r"the key b'p/o/x' was not written by a Meta Service"):
+            decode(b"p/o/x", value)
+
+
+@pytest.mark.parametrize("names", [b"", b"x", b"\1c\1n\1g", b"\1c\1n\1g\1s\1t", b"\1c\1n\1g\1\xff"])
+def test_so_is_a_key_of_another_program(names: bytes) -> None:
+    """Also one that is cut off, of too few or too many names, or not UTF-8."""
+    with pytest.raises(StoreDamagedError, match=r"does another program use etcd\.prefix"):
+        Keys("p/").offset_key(b"p/o/" + names)
+
+
 def test_the_keys_of_a_group_are_those_with_its_prefix() -> None:
     """The group can be read from each of them."""
     keys = Keys("p/")
     where = keys.offset("c", key("s", "g", "n"))
     assert where == b"p/o/" + pack_names("c", "n", "g", "s")
     assert keys.group_of(where) == pack_names("c", "n", "g")
+    assert keys.offset_key(where) == key("s", "g", "n")
+    with pytest.raises(StoreDamagedError, match="was not written by a Meta Service"):
+        keys.group_of(b"p/o/x")
 
 
 def test_tombstones_are_found_by_their_time() -> None:

@@ -147,6 +147,21 @@ async def test_an_expected_offset_is_never_sent_twice_by_the_client() -> None:
         assert resent == (KEYS.offset("c", A) in request.SerializeToString())
 
 
+async def test_a_value_that_another_program_has_written_fails_its_own_entry_alone() -> None:
+    """The others of the transaction are saved, and the process goes on."""
+    cluster = FakeCluster()
+    cluster.put(KEYS.offset("c", A), b"\xff of another program")
+    async with running(cluster) as batcher:
+        bad, good = item(A, record(5)), item(B, record(5))
+        await batcher.merge(OPEN, [bad, good])
+        assert bad.outcome
+        assert bad.outcome.status is Status.UNAVAILABLE
+        assert "was not written by a Meta Service" in bad.outcome.message
+        assert good.outcome == SaveOutcome(Status.APPLIED, record(5))
+        await batcher.merge(OPEN, [later := item(B, record(6))])
+        assert later.outcome == SaveOutcome(Status.APPLIED, record(6))
+
+
 async def test_what_stands_when_it_is_written_decides_and_not_what_was_read() -> None:
     """After a commit between read and write of a compare-and-set, both are repeated (2)."""
     cluster = FakeCluster()

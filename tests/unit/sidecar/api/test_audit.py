@@ -12,8 +12,10 @@ from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.rpc import offsets_pb
 from adapter.runtime.logs import TEXT_MAX, harmless
 from adapter.runtime.statuses import Context
+from adapter.sidecar.api import refusals
 from adapter.sidecar.api.access import CLAIM_MAX, ITEMS_MAX, ROWS_MAX, Access, audited
 from adapter.sidecar.engine.reset_plans import Change
+from adapter.testing.waiting import eventually
 from tests.unit.calls import TCP, TOKEN, AbortedError, context
 
 MOVED = offsets_pb.ChangeReply.Row(
@@ -118,6 +120,26 @@ async def test_a_refused_call_is_told_and_does_nothing() -> None:
     assert admin.called == 0
     with pytest.raises(AbortedError, match="PERMISSION_DENIED"):
         await admin.Reset(reset(), context(TCP))
+
+
+async def test_very_many_refused_calls_are_told_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anonymous callers do not decide how much is logged. Each call of who is admitted is told."""
+    monkeypatch.setattr(refusals, "INTERVAL_S", 0.05)
+    admin = Admin(Access(TOKEN))
+    more = 20
+    with capture_logs() as lines:
+        for _ in range(refusals.LINES + more):
+            with pytest.raises(AbortedError, match="UNAUTHENTICATED"):
+                await admin.Reset(reset(), context(TCP))
+        await admin.Reset(reset(), context(TCP, authorization=f"Bearer {TOKEN}"))
+        await eventually(lambda: lines[-1]["event"] == "admin.refused")
+        with pytest.raises(AbortedError, match="UNAUTHENTICATED"):
+            await admin.Reset(reset(), context(TCP))
+    told = [line.get("outcome") for line in lines]
+    assert told == [*["UNAUTHENTICATED"] * refusals.LINES, "OK", None, "UNAUTHENTICATED"]
+    counted = lines[-2]
+    assert (counted["calls"], counted["methods"]) == (more, {"Reset": more})
+    assert counted["peers"] == {TCP.rpartition(":")[0]: more}
 
 
 async def test_a_failed_call_is_told_with_its_status() -> None:

@@ -239,6 +239,23 @@ async def test_a_fresh_store_in_the_place_of_another_one_is_a_loss(tmp_path: Pat
         assert [row.offset for _, row in found] == [5]
 
 
+async def test_a_question_that_was_refused_is_asked_again_with_the_comparison(tmp_path: Path) -> None:
+    """An adapter that was let in late never learned that its store is another one, and fetched nothing of what it lacks (1)."""
+    meta = ForgetfulMeta()
+    async with core_over(tmp_path, meta) as core:
+        await core.meta_watch.recover()
+        await flushed(core, 5, "a")
+        await core.meta_watch.report()
+    shutil.rmtree(tmp_path / "adapter")
+    async with core_over(tmp_path, meta, tracks_all=False) as core:
+        meta.refusal, meta.down = RefusedError("PERMISSION_DENIED"), DOWN
+        with pytest.raises(MetaUnavailableError):
+            await core.meta_watch.recover()
+        meta.refusal, meta.down = None, None
+        await core.meta_watch.recover()
+        assert core.store.loss
+
+
 async def test_an_older_copy_of_the_store_is_a_loss_and_counters_go_on(tmp_path: Path) -> None:
     """The recovery fetches what the copy lacks of its groups."""
     meta = ForgetfulMeta()
