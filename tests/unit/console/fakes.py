@@ -152,7 +152,7 @@ class FakeMeta(MetaInstances):
     """Instances that a test sets."""
 
     def __init__(self, instances: Sequence[MetaInstance] = (), raft: RaftSituation | None = None) -> None:
-        super().__init__(MetaInstancesSection(), {})
+        super().__init__(MetaInstancesSection(), None)
         self.given = list(instances)
         self.raft = raft
 
