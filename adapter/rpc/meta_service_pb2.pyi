@@ -439,8 +439,9 @@ class SaveOffsetResult(_message.Message):
         INVALID: SaveOffsetResult._Status.ValueType  # 4
         """The entry breaks a rule that `message` names; nothing was written."""
         UNAVAILABLE: SaveOffsetResult._Status.ValueType  # 5
-        """The part of the store that holds the key did not answer; see `message`.
-        The entry may or may not be written. Send it again.
+        """The part of the store that holds the key did not answer, or the reply has
+        no room for the stored record; see `message`. The entry may or may not be
+        written. Send it again.
         """
 
     class Status(_Status, metaclass=_StatusEnumTypeWrapper): ...
@@ -454,8 +455,9 @@ class SaveOffsetResult(_message.Message):
     INVALID: SaveOffsetResult.Status.ValueType  # 4
     """The entry breaks a rule that `message` names; nothing was written."""
     UNAVAILABLE: SaveOffsetResult.Status.ValueType  # 5
-    """The part of the store that holds the key did not answer; see `message`.
-    The entry may or may not be written. Send it again.
+    """The part of the store that holds the key did not answer, or the reply has
+    no room for the stored record; see `message`. The entry may or may not be
+    written. Send it again.
     """
 
     GROUP_FIELD_NUMBER: _builtins.int
@@ -484,7 +486,7 @@ class SaveOffsetResult(_message.Message):
     topic: _builtins.str
     partition: _builtins.int
     message: _builtins.str
-    """Why the entry is INVALID."""
+    """Why the entry is INVALID or UNAVAILABLE."""
     def __init__(
         self,
         *,
