@@ -178,9 +178,8 @@ class Expiry:
         async for page, _ in self._pages(group):
             live = [stored.key for stored in page if stored.record.live]
             await self._committer.submit(Reconcile([(key, None) for key in live]))
-            await self._committer.submit(
-                TakeUp(live)
-            )  # what was held: the tombstone of an expiry is in the epoch behind the hold
+            # What was held: the tombstone of an expiry is in the epoch behind the hold.
+            await self._committer.submit(TakeUp(live))
 
     async def _forget_tombstones(self, group: GroupKey) -> None:
         """Remove past tombstones here, also dirty ones: they could not be sent for long, and would hide what began anew since."""
