@@ -121,7 +121,7 @@ def live(epoch: int, offset: int, metadata: str = "") -> OffsetRecord:
 
 def test_the_meta_service_is_repaired_and_nothing_goes_back_meanwhile(job: Job, meta: ServiceProcess) -> None:
     """Two snapshots, one partly stale; during the merge one key gets a commit and another one a reset."""
-    tombstone = OffsetRecord(1 << 32, 0, live=False, committed_at_ms=1_800_000_000_000)
+    tombstone = OffsetRecord(1 << 32, 0, live=False, committed_at_ms=1_700_000_000_000)
     before = {"equal": live(1, 5), "behind": live(1, 5), "ahead": live(1, 9), "moved": live(1, 5), "deleted": live(1, 5)}
     merge(meta.address, {**before, "reset": live(1, 5), "rewound": live(2, 3)})
     here = {"equal": live(1, 5), "behind": live(1, 7, "m"), "ahead": live(1, 7), "moved": live(1, 7), "reset": live(1, 7)}
