@@ -33,8 +33,8 @@ R = TypeVar("R")
 MAX_NAMED = 32  # channels to leaders beside the configured endpoints: more than any cluster has at a time
 
 NO_OFFSETS = (
-    "this server has no offsets: it is a Meta Service process that serves only metadata, a proxy without a way to one, or "
-    "something else"
+    "this server has no offsets of a Meta Service: it is an adapter, a Meta Service process that serves only metadata, a proxy "
+    "without a way to one, or something else"
 )
 
 # Replies that carry store marks and the server's clock.

@@ -201,7 +201,7 @@ async def test_repair_keeps_a_copy_and_what_is_intact(killed: Killed, tmp_path: 
     (tmp_path / "cache" / "db" / "CURRENT").unlink()
     with ended(service):
         assert not _opens(service)
-        names = {file.name for file in (tmp_path / "cache" / "db").iterdir()}
+        names = {file.name for file in (tmp_path / "cache" / "db").iterdir()} - {"LOCK"}
         printed = _repair(service)
         kept = _set_aside(tmp_path)
         assert str(kept) in printed
