@@ -37,8 +37,8 @@ class Session:
 
 @pytest.fixture(autouse=True)
 def handler() -> Iterator[None]:
-    """Put the handler of signals back."""
-    former = signal.getsignal(signal.SIGINT)
+    """Python's own handler of Ctrl-C, which a process in the background of a shell has not; put back after the test."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, former)
 
