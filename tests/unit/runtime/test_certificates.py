@@ -57,9 +57,10 @@ def test_without_file_descriptors_they_cannot_be_checked(tmp_path: Path, spare: 
     authority = Authority(tmp_path)
     tls, limits = ClientTls(ca=authority.cert), resource.getrlimit(resource.RLIMIT_NOFILE)
     assert read_client_files(tls, "meta.tls").ca
-    first = os.open(tmp_path, os.O_RDONLY)
-    os.close(first)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (first + spare, limits[1]))  # `first` was the lowest that was free
+    free = [os.open(tmp_path, os.O_RDONLY) for _ in range(spare)]  # the lowest ones; others between them may be in use
+    for file in free:
+        os.close(file)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[-1] + 1, limits[1]))
     try:
         if spare == 1:
             with pytest.raises(ConfigError, match=r"^meta\.tls: cannot be checked: Too many open files"):
