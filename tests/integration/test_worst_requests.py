@@ -38,7 +38,7 @@ ENOUGH = 200  # requests of a stream: far more than are read of one
 REFUSED = {
     "commit, columns of 4 MiB": "INVALID_ARGUMENT",
     "commit, groups of 4 MiB": "INVALID_ARGUMENT",
-    "broadcast, 1,000,000 shards": "INVALID_ARGUMENT",
+    "broadcast, 500,000 shards": "INVALID_ARGUMENT",
     "read, names of 4 MiB": "INVALID_ARGUMENT",
     "describe a group": "RESOURCE_EXHAUSTED",
     "reset a group": "RESOURCE_EXHAUSTED",
