@@ -89,8 +89,7 @@ class OffsetClient:
                 f"{address}: the token would go there in plaintext, for everybody on the way to read: "
                 "use TLS (--tls-ca), or the adapter's Unix socket"
             )
-        options = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", server_name)) if server_name and tls else CHANNEL_OPTIONS
-        async with open_channel(address, tls, options) as channel:
+        async with open_channel(address, tls, CHANNEL_OPTIONS, server_name=server_name) as channel:
             client = cls(channel, timeout_s, token=token, resend=resend, user=user)
             try:
                 yield client

@@ -70,11 +70,9 @@ class AdminCalls:
             token = read_token(self._section.token_file, "fleet.token_file") if self._section.token_file else ""
             names = {view.address: server_name(view.configured) for view in self._adapters()}
             self._keep({address, *names})
-            name = names.get(address, "")
-            options = (
-                (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", name)) if name and self._section.tls else CHANNEL_OPTIONS
+            channel = open_channel(
+                address, self._section.tls, CHANNEL_OPTIONS, name="fleet.tls", server_name=names.get(address, "")
             )
-            channel = open_channel(address, self._section.tls, options, name="fleet.tls")
             opened = self._opened[address] = _Opened(channel, OffsetClient(channel, token=token))
         return opened.client
 
@@ -108,9 +106,8 @@ class AdminCalls:
     def _not_told(self, address: str, error: grpc.aio.AioRpcError | AdapterError) -> NotToldError:
         if isinstance(error, AdapterError):
             return NotToldError(str(error))
-        if error.code() is grpc.StatusCode.UNAVAILABLE:  # the next call reads the TLS files anew
+        if error.code() in {grpc.StatusCode.UNAVAILABLE, *_NO_ACCESS}:  # the next call reads the TLS files and the token anew
             self._keep(set(self._opened) - {address})
         if error.code() in _NO_ACCESS:
-            self._keep(set(self._opened) - {address})
             return NotToldError("needs the adapter's admin token: set fleet.token_file", refused=True)
         return NotToldError(f"{error.code().name}: {error.details()}")

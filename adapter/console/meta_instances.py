@@ -13,16 +13,13 @@ import anyio
 import anyio.lowlevel
 import grpc
 import grpc.aio
-import structlog
 
 from adapter.console.config import MetaInstancesSection
-from adapter.errors import AdapterError, ConfigError
+from adapter.errors import AdapterError
 from adapter.rpc import meta_grpc, meta_pb
-from adapter.runtime.certificates import PemFiles, read_client_files
+from adapter.runtime.certificates import PemFiles, read_client_files, renewed_client_files
 from adapter.runtime.channels import RetiredChannels, close_channels, open_channel_with
 from adapter.runtime.clocks import wall_ms
-
-log = structlog.get_logger(__name__)
 
 
 class MetaInstance(NamedTuple):
@@ -134,11 +131,7 @@ class MetaInstances:
 
     def _take_new_files(self) -> None:
         """Connect anew if the TLS files have changed: an instance that does not answer may refuse the former ones."""
-        try:
-            files = read_client_files(self._section.tls, "meta.tls") if self._section.tls else None
-        except ConfigError as error:
-            log.warning("meta.tls", error=str(error), help="the ones before are used")
-            return
+        files = renewed_client_files(self._section.tls, "meta.tls", self._files) if self._section.tls else None
         if files != self._files:
             self._retired.add(self._channels)
             self._connect(files)

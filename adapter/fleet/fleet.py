@@ -21,7 +21,7 @@ import anyio.to_thread
 import grpc.aio
 import structlog
 
-from adapter.errors import ConfigError, OverloadedError
+from adapter.errors import OverloadedError
 from adapter.fleet.discovery import Resolve, UnresolvedError, addresses_of, resolve
 from adapter.fleet.history import History
 from adapter.fleet.link import AdapterLink, NotUnderstoodError, why
@@ -31,7 +31,7 @@ from adapter.fleet.shards import ShardsCache
 from adapter.fleet.table import GroupTable, Sorting
 from adapter.fleet.views import AdapterView, Change, GroupPage, GroupShards, GroupView, Health, Key
 from adapter.rpc import lag_pb
-from adapter.runtime.certificates import PemFiles, read_client_files
+from adapter.runtime.certificates import PemFiles, read_client_files, renewed_client_files
 from adapter.runtime.clocks import wall_ms
 from adapter.runtime.secret_files import read_token
 from adapter.runtime.slices import in_slices
@@ -279,10 +279,7 @@ class Fleet:
         """The TLS files as they are now, or were when they could be used last: certificates are renewed while this runs."""
         if self._section.tls and monotonic() - self._files_read_at > FILES_S:
             self._files_read_at = monotonic()
-            try:
-                self._files = read_client_files(self._section.tls, "fleet.tls")
-            except ConfigError as error:
-                log.warning("fleet.tls", error=str(error), help="the ones before are used")
+            self._files = renewed_client_files(self._section.tls, "fleet.tls", self._files)
         return self._files
 
     async def _end(self, link: AdapterLink) -> None:

@@ -90,7 +90,7 @@ class AdapterLink:
         self._timeout_s = section.timeout_ms / 1000
         self._table = table
         self._told = told
-        self._address, self._name = address, server_name(configured)
+        self._address, self._server_name = address, server_name(configured)
         self._newest_files = files
         self._retired = RetiredChannels(2 * self._timeout_s)
         self._token = token
@@ -197,7 +197,7 @@ class AdapterLink:
                 if error.code() not in _REFUSED:
                     raise
                 status_error = why(error)
-                if not self._has_new_token():
+                if not self._took_new_token():
                     self._denied_at = self._polls
         if self.left:
             return
@@ -219,8 +219,8 @@ class AdapterLink:
         if self._coming is not None and monotonic() - self._came_at > quiet_s:
             await self._all_came()
 
-    def _has_new_token(self) -> bool:
-        """Take the token from its file, if that has another one by now."""
+    def _took_new_token(self) -> bool:
+        """Take the token from its file; False if that has no other one by now."""
         try:
             token = self._read_token()
         except ConfigError as error:
@@ -234,9 +234,8 @@ class AdapterLink:
 
     def _connect(self, files: PemFiles | None) -> None:
         """Open a channel with these TLS files, for the calls from now on."""
-        override = (("grpc.ssl_target_name_override", self._name),) if self._name and files else ()
         self._files = files
-        self._channel = open_channel_with(self._address, files, (*CHANNEL_OPTIONS, *override))
+        self._channel = open_channel_with(self._address, files, CHANNEL_OPTIONS, self._server_name)
         self._client = OffsetClient(self._channel, self._timeout_s, token=self._token, resend=False)
         self._lag = lag_grpc.OffsetLagStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)

@@ -18,17 +18,24 @@ Options = Sequence[tuple[str, int | str]]
 _ITS_OWN = ("grpc.use_local_subchannel_pool", 1)
 
 
-def open_channel(address: str, tls: "ClientTls | None", options: Options, *, name: str = "tls") -> grpc.aio.Channel:
-    """Make a channel that connects on first use; to a Unix socket without TLS. Raises ConfigError, with `name`, for bad files."""
+def open_channel(
+    address: str, tls: "ClientTls | None", options: Options, *, name: str = "tls", server_name: str = ""
+) -> grpc.aio.Channel:
+    """Make a channel that connects on first use; to a Unix socket without TLS.
+
+    `server_name` is the name that the server's certificate has to have, if it is not that of the address.
+    Raises ConfigError, with `name`, for bad files.
+    """
     needed = None if address.startswith("unix:") else tls
-    return open_channel_with(address, read_client_files(needed, name) if needed else None, options)
+    return open_channel_with(address, read_client_files(needed, name) if needed else None, options, server_name)
 
 
-def open_channel_with(address: str, files: PemFiles | None, options: Options) -> grpc.aio.Channel:
+def open_channel_with(address: str, files: PemFiles | None, options: Options, server_name: str = "") -> grpc.aio.Channel:
     """Make a channel as `open_channel` does, with files that are read already."""
     if files is None or address.startswith("unix:"):
         return grpc.aio.insecure_channel(address, [*options, _ITS_OWN])
-    return grpc.aio.secure_channel(address, files.channel_credentials(), [*options, _ITS_OWN])
+    named = [("grpc.ssl_target_name_override", server_name)] if server_name else []
+    return grpc.aio.secure_channel(address, files.channel_credentials(), [*options, *named, _ITS_OWN])
 
 
 async def close_channels(channels: Iterable[grpc.aio.Channel]) -> None:
