@@ -11,15 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import grpc
-import structlog
 
 from adapter.errors import ConfigError
 
 if TYPE_CHECKING:  # pydantic takes time to import, and a command without TLS does not need it
     from adapter.runtime.config import ClientTls, ServerTls
     from adapter.runtime.live import Prepared
-
-log = structlog.get_logger(__name__)
 
 
 class PemFiles(NamedTuple):
@@ -37,15 +34,6 @@ class PemFiles(NamedTuple):
 def read_client_files(tls: "ClientTls", name: str) -> PemFiles:
     """Read the CA, and the client's certificate if there is one. Raises ConfigError, with `name`, for unusable files."""
     return _read(PemFilePaths(tls.ca, tls.cert, tls.key), name, ssl.PROTOCOL_TLS_CLIENT)
-
-
-def renewed_client_files(tls: "ClientTls", name: str, before: PemFiles | None) -> PemFiles | None:
-    """Read them again, since certificates are renewed; those of before, with a warning, while the new ones cannot be used."""
-    try:
-        return read_client_files(tls, name)
-    except ConfigError as error:
-        log.warning(name, error=str(error), help="the ones before are used")
-        return before
 
 
 def read_server_files(tls: "ServerTls", name: str) -> PemFiles:
