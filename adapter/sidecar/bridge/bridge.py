@@ -30,7 +30,7 @@ from adapter.rpc import offsets_pb
 from adapter.runtime.backoff import pause_s
 from adapter.runtime.slices import others
 from adapter.sidecar.api.commits import SMALL, Commits
-from adapter.sidecar.bridge.agreement import Act, Agreed, Memory, era_of, on_meeting, when_broker_moved, when_store_moved
+from adapter.sidecar.bridge.agreement import Act, Agreed, Memory, on_meeting, when_broker_moved, when_store_moved
 from adapter.sidecar.bridge.counts import BridgeCounts
 from adapter.sidecar.bridge.giving import Gift, Given, Giver, at_once
 from adapter.sidecar.bridge.marks import FILE, Marks
@@ -119,7 +119,6 @@ class Following:
         self._counts = counts
         self._marks_file = config.store.path / FILE
         self._marks = Marks.load(self._marks_file)
-        self._marks_changed = False
         self._identity: Identity | None = None  # of the life that `_agreed` is about
         self._table = OffsetTable(Naming(self._section.namespace))
         self._agreed: dict[OffsetKey, Agreed] = {}
@@ -207,7 +206,7 @@ class Following:
         if known.boot_ms == 0 and identity.is_same_life(known._replace(boot_ms=identity.boot_ms)):
             # On the same connection, so it is the same life, old enough by now to say when it began.
             self._identity = identity
-            self._note_life(identity)
+            self._marks.note_life(identity.boot_ms)
         elif identity.boot_ms and not identity.is_same_life(known):
             if identity.role != known.role:
                 self._forget_life()
@@ -279,7 +278,7 @@ class Following:
             seconds=round(anyio.current_time() - began, 3),
         )
         await self._take_over(broker, Memory(same_life=same_life, known=known))
-        self._note_life(identity)
+        self._marks.note_life(identity.boot_ms)
         await self._save_marks()
         self._unlisted = True
         self._refreshed_at = -inf
@@ -338,7 +337,7 @@ class Following:
             bounds = await giver.bounds(row.topic, row.partition)  # which it has
             # A log that ends before is another log: what this broker has on its disk is then not older than this.
             if stored and stored.offset <= bounds.high:
-                self._raise_ceiling(row.key, stored.offset)
+                self._marks.raise_ceiling(row.key, stored.offset)
         await self._save_marks()
         log.info("rocketmq.rewound", offsets=len(rows), group=rows[0].group, shard=rows[0].shard, to=rows[0].offset)
         await self._commit_all(rows, offsets_pb.OVERWRITE)
@@ -396,7 +395,7 @@ class Following:
     async def _look(self, broker: Broker) -> None:
         """Delete what was deleted at the broker, keep unchanged offsets from expiring."""
         await self._still(broker)
-        self._delete_gone()
+        await self._delete_gone()
         if anyio.current_time() >= self._forget_at and not self._unlisted:
             self._forget_at = anyio.current_time() + FORGET_S
             await self._forget()
@@ -452,7 +451,7 @@ class Following:
         """Give offsets to the broker, and agree on what it has then."""
         for gift in gifts:
             if gift.act is not Act.GIVE and gift.at_broker is not None and gift.at_broker > gift.stored.offset:
-                self._raise_ceiling(gift.key, gift.at_broker)
+                self._marks.raise_ceiling(gift.key, gift.at_broker)
         await self._save_marks()
         given = await Giver(broker, identity).give(gifts)
         for one in given:
@@ -496,7 +495,7 @@ class Following:
             if not token:
                 return [Wanted(group, shards) for group, shards in found.items()]
 
-    def _delete_gone(self) -> None:
+    async def _delete_gone(self) -> None:
         """Begin to delete what was deleted at the broker (mqadmin deleteSubGroup, deleteTopic), once it stays away.
 
         Beside the polls, which do not wait for the Meta Service.
@@ -507,7 +506,9 @@ class Following:
             self._deletes.result()
             self._deletes = None
         ripe: dict[GroupKey, list[str]] = {}
-        for key, looks in list(self._gone.items()):
+        for done, (key, looks) in enumerate(list(self._gone.items()), start=1):
+            if done % SMALL == 0:
+                await others()
             known = self._agreed.get(key)
             if not known or not known.live:
                 del self._gone[key]
@@ -569,8 +570,7 @@ class Following:
             if key in self._unsent or (known and known.at_broker is not None) or self._core.store.get(key):
                 continue
             self._agreed.pop(key, None)
-            for marks in (self._marks.eras, self._marks.ceilings):
-                self._marks_changed |= marks.pop(key, None) is not None
+            self._marks.forget(key)
 
     @property
     def _known_identity(self) -> Identity:
@@ -581,34 +581,14 @@ class Following:
     def _agree(self, key: OffsetKey, at_broker: int | None, stored: OffsetRecord | None) -> None:
         self._agreed[key] = Agreed.on(at_broker, stored)
         self._owed.pop(key, None)
-        era = era_of(stored.epoch) if stored else 0
-        if era != self._marks.eras.get(key, 0):
-            self._marks.eras[key] = era
-            self._marks_changed = True
-        if stored and stored.offset > self._marks.ceilings.get(key, stored.offset):
-            del self._marks.ceilings[key]
-            self._marks_changed = True
+        self._marks.agree(key, stored)
 
     def _forget_life(self) -> None:
-        """Of a broker that was a slave: what it copied may be older than what is here, so the larger values stand."""
         self._identity = None
-        self._marks.boot_ms = 0
-        self._marks_changed = True
-
-    def _note_life(self, identity: Identity) -> None:
-        """Remember the life with which the store has agreed; of one that cannot be named yet, the one before stays."""
-        if identity.boot_ms:
-            self._marks.boot_ms = identity.boot_ms
-            self._marks_changed = True
-
-    def _raise_ceiling(self, key: OffsetKey, offset: int) -> None:
-        if offset > self._marks.ceilings.get(key, -1):
-            self._marks.ceilings[key] = offset
-            self._marks_changed = True
+        self._marks.forget_life()
 
     async def _save_marks(self) -> None:
-        if self._marks_changed:
-            self._marks_changed = False
+        if self._marks.changed:
             await anyio.to_thread.run_sync(partial(self._marks.save, self._marks_file))
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import structlog
 
 from adapter.errors import InvalidInputError
-from adapter.model.records import OffsetKey
+from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.runtime.files import replacing
+from adapter.sidecar.bridge.agreement import era_of
 
 log = structlog.get_logger(__name__)
 
@@ -23,12 +24,16 @@ _MAX_BYTES = 64 * 2**20
 
 @dataclass
 class Marks:
-    """The content of the file. `boot_ms` is 0 until the store has agreed with some life of the broker."""
+    """The content of the file. `boot_ms` is 0 until the store has agreed with some life of the broker.
+
+    `changed`: whether the file is out of date.
+    """
 
     broker: str = ""
     boot_ms: int = 0
     eras: dict[OffsetKey, int] = field(default_factory=dict)
     ceilings: dict[OffsetKey, int] = field(default_factory=dict)
+    changed: bool = field(default=False, compare=False)
 
     @classmethod
     def load(cls, path: Path) -> "Marks":
@@ -43,8 +48,41 @@ class Marks:
             log.warning("rocketmq.marks", path=str(path), error=str(error), help="the larger value of each offset stands")
             return cls()
 
+    def note_life(self, boot_ms: int) -> None:
+        """Remember the life with which the store has agreed; of one that cannot be named yet (0), the one before stays."""
+        if boot_ms:
+            self.boot_ms = boot_ms
+            self.changed = True
+
+    def forget_life(self) -> None:
+        """Of a broker that was a slave: what it copied may be older than what is here, so the larger values stand."""
+        self.boot_ms = 0
+        self.changed = True
+
+    def agree(self, key: OffsetKey, stored: OffsetRecord | None) -> None:
+        """Note that the broker has what is stored."""
+        era = era_of(stored.epoch) if stored else 0
+        if era != self.eras.get(key, 0):
+            self.eras[key] = era
+            self.changed = True
+        if stored and stored.offset > self.ceilings.get(key, stored.offset):
+            del self.ceilings[key]
+            self.changed = True
+
+    def raise_ceiling(self, key: OffsetKey, offset: int) -> None:
+        """Note up to which offset the broker may come back."""
+        if offset > self.ceilings.get(key, -1):
+            self.ceilings[key] = offset
+            self.changed = True
+
+    def forget(self, key: OffsetKey) -> None:
+        """Remember nothing of an offset."""
+        for marks in (self.eras, self.ceilings):
+            self.changed |= marks.pop(key, None) is not None
+
     def save(self, path: Path) -> None:
         """Replace the file, synced. An error is logged: the file serves rare cases, and commits do not wait for it."""
+        self.changed = False
         values = {
             "broker": self.broker,
             "boot_ms": self.boot_ms,
