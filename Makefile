@@ -28,10 +28,12 @@ $(STAMP): requirements/dev.lock pyproject.toml
 	$(BIN)/pip install $(PIP_FLAGS) --no-build-isolation --no-deps --editable .
 	@touch $(STAMP)
 
-# spark.lock has all of dev.lock in it: one pass of pip installs both.
+# spark.lock has all of dev.lock in it: one pass of pip installs both. Every Python process of Spark imports PySpark from the archives
+# below python/lib if it can, and compiles it each time, half a second: empty, they lead it to what pip installed (docs/spark.md).
 $(SPARK_STAMP): requirements/dev.lock requirements/spark.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install $(PIP_FLAGS) --require-hashes -r requirements/spark.lock
+	@for archive in $(VENV)/lib/python*/site-packages/pyspark/python/lib/*.zip; do : > $$archive; done
 	$(BIN)/pip install $(PIP_FLAGS) --no-build-isolation --no-deps --editable .
 	@touch $(STAMP) $(SPARK_STAMP)
 

@@ -6,7 +6,6 @@ Every call is safe to repeat: split and scan only read, and merging a record twi
 from typing import Any, Protocol
 
 import grpc
-import structlog
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from adapter.errors import MetaUnavailableError, RefusedError, UnknownCallError
@@ -15,8 +14,6 @@ from adapter.meta.errors import DeniedError, translated
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.runtime.channels import credentials
 from adapter.runtime.config import ClientTls
-
-log = structlog.get_logger(__name__)
 
 FIRST_PAUSE_S = 0.05
 MAX_PAUSE_S = 2.0
@@ -150,6 +147,9 @@ def _pause(state: RetryCallState) -> float:
 
 
 def _log_retry(method: str, state: RetryCallState) -> None:
+    import structlog  # noqa: PLC0415 - takes 90 ms to import, in each process that Spark starts for a step of a query
+
     error = state.outcome.exception() if state.outcome else None
     pause_s = state.next_action.sleep if state.next_action else 0.0
+    log = structlog.get_logger(__name__)
     log.warning("retry", what=method, attempt=state.attempt_number, pause_s=round(pause_s, 3), error=str(error))

@@ -6,6 +6,9 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+# Of RECORDS, those that a row to write must have.
+NEEDED = ("namespace", "group", "shard", "offset")
+
 _KEY = {
     "namespace": "tenant of the group",
     "group": "consumer group",

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from adapter.pipeline.journal.listing import Lister
-from adapter.pipeline.journal.source import SEGMENTS
+from adapter.pipeline.journal.readers import SEGMENTS
 from adapter.pipeline.lag.stages import PLANNED_US
 
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]

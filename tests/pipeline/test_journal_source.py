@@ -13,8 +13,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from adapter.pipeline.journal.readers import segments_of
 from adapter.pipeline.journal.segment import COLUMNS, read_table
-from adapter.pipeline.journal.source import segments_of
 from tests.pipeline.buckets import is_hidden, running_bucket
 from tests.pipeline.segments import RUN, START, Row, commits, journal_table, segment_path, write_segment, write_segments
 

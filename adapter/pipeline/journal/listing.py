@@ -13,13 +13,10 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
-import structlog
 from pyarrow import fs
 
 from adapter.errors import ConfigError
 from adapter.pipeline.places import Place, listed, redacted
-
-log = structlog.get_logger(__name__)
 
 _DATE = re.compile(r"date=(\d{4}-\d{2}-\d{2})")
 _BROKER = re.compile(r"broker=(.+)")
@@ -180,7 +177,7 @@ class Lister:
         self._first = False
         for path, trouble in troubles.items():
             if self._logged.get(path) != trouble:
-                log.warning("journal.not_listed", path=path, trouble=trouble)
+                _log_trouble(path, trouble)
         self._logged = troubles
 
     def _segments(self, root: str, files: fs.FileSystem, base: str, troubles: dict[str, str]) -> Iterator[Segment]:
@@ -248,6 +245,13 @@ def _is_date(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _log_trouble(path: str, trouble: str) -> None:
+    import structlog  # noqa: PLC0415 - takes 90 ms to import, in each process that Spark starts for a step of a query
+
+    log = structlog.get_logger(__name__)
+    log.warning("journal.not_listed", path=path, trouble=trouble)
 
 
 def _problem_of(error: OSError) -> str:

@@ -1,40 +1,19 @@
 """The Spark data sources `offset-journal`, the rows of journal segments, and `offset-journal-segments`, their names only.
 
 The first is a stream with admission control, or a batch; the second a stream, for jobs that read segments in their own tasks.
-Every segment is in exactly one batch of a stream. A batch that is read again has the same rows. A bad segment does not stop
-others. A segment that a task does not find fails the task: nothing is taken for lost on the word of one machine.
+Spark imports this module in a process of its own for each session that looks up data sources, and for each step of a query:
+each method imports what it needs.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxFiles, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from adapter.errors import AdapterError, ConfigError
-from adapter.pipeline import columns
-from adapter.pipeline.columns import spark_schema
-from adapter.pipeline.journal.listing import Lister, Listing, Segment, roots_of
-from adapter.pipeline.journal.offset import Limit, Offset, advance, from_json, step, to_json
-from adapter.pipeline.journal.options import JournalOptions
-from adapter.pipeline.journal.plan import JournalPartition, lacking, planned
-from adapter.pipeline.journal.pruning import Pruning
-from adapter.pipeline.journal.segment import COLUMNS, read_segment, unreadable
-from adapter.pipeline.places import redacted
 from adapter.pipeline.pushdown import filters_are_offered
 
-# The columns of `offset-journal-segments`. `root` has no credentials; `size` is in bytes. `problem`: the segment is gone (its
-# date is not known any more: `*`), or the first of several that are not waited for any more; null if it is to be read.
-SEGMENTS: pa.Schema = pa.schema(
-    [
-        *(pa.field(name, pa.string(), nullable=False) for name in ("root", "date", "broker")),
-        *(pa.field(name, pa.int64(), nullable=False) for name in ("run", "number", "size")),
-        pa.field("problem", pa.string()),
-    ]
-)
+if TYPE_CHECKING:
+    from adapter.pipeline.journal.readers import JournalReader, JournalStreamReader, SegmentsStreamReader
 
 
 class JournalDataSource(DataSource):
@@ -51,113 +30,25 @@ class JournalDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of the journal, plus broker, run and segment."""
-        return spark_schema(COLUMNS, columns.JOURNAL)
+        from adapter.pipeline import columns
+        from adapter.pipeline.journal.segment import COLUMNS
+
+        return columns.spark_schema(COLUMNS, columns.JOURNAL)
 
     def reader(self, schema: StructType) -> "JournalReader":
         """The reader of `spark.read`. Raises ConfigError for an invalid option, and for a schema with other columns."""
-        kind = PruningReader if filters_are_offered() else JournalReader
-        return kind(JournalOptions.of(self.options), _chosen(schema))
+        from adapter.pipeline.journal import readers
+        from adapter.pipeline.journal.options import JournalOptions
+
+        kind = readers.PruningReader if filters_are_offered() else readers.JournalReader
+        return kind(JournalOptions.of(self.options), readers.chosen(schema))
 
     def streamReader(self, schema: StructType) -> "JournalStreamReader":
         """The reader of `spark.readStream`. Raises ConfigError for an invalid option, and for a schema with other columns."""
-        return JournalStreamReader(JournalOptions.of(self.options), _chosen(schema))
+        from adapter.pipeline.journal import readers
+        from adapter.pipeline.journal.options import JournalOptions
 
-
-class JournalReader(DataSourceReader):
-    """Reads all existing segments as a batch."""
-
-    def __init__(self, options: JournalOptions, columns: pa.Schema = COLUMNS) -> None:
-        self._options = options
-        self._columns = columns
-        self._wanted: Pruning | None = None
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """Plan the read.
-
-        Raises ConfigError if no path exists, AdapterError if a directory cannot be listed: no segment is skipped.
-        """
-        listing = Lister(self._options.roots, self._wanted).list()
-        if listing.failures:
-            text = "; ".join(f"{path} {trouble}" for path, trouble in listing.failures.items())
-            raise AdapterError(f"offset-journal: not all segments can be found: {text}")
-        options = self._options
-        return planned(step({}, advance({}, listing, Limit())), listing, options.roots, options.partition_bytes)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a partition, with the selected columns."""
-        return _rows(partition, self._columns)
-
-
-class PruningReader(JournalReader):
-    """A reader that opens only the segments in which rows may pass the filters on `at`, `broker` and `run`."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Note the filters. Spark applies all of them to the rows."""
-        self._wanted = Pruning.by(filters)
-        return filters
-
-
-class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The streaming reader. Spark keeps one for a query in a separate process, and sends copies to the tasks for reading."""
-
-    def __init__(self, options: JournalOptions, columns: pa.Schema = COLUMNS) -> None:
-        self._options = options
-        self._columns = columns
-        self._lister: Lister | None = None
-        self._seen = Listing({}, {})
-        # With availableNow: all segments that the query will read.
-        self._target: Listing | None = None
-        self._end: Offset | None = None
-
-    def initialOffset(self) -> dict[str, Any]:
-        """The offset before the first segment."""
-        return {}
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """The limit of a batch by the options. A batch has at least one segment."""
-        if self._options.max_files is not None:
-            return ReadMaxFiles(self._options.max_files)
-        return ReadMaxBytes(self._options.max_bytes or 1)
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the set of segments: later ones are not read. Raises ConfigError if no path exists."""
-        self._target = self._list()
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of the next batch; `start` if there is nothing new. Raises ConfigError if no path exists at the first call."""
-        self._seen = self._target or self._list()
-        before = from_json(start)
-        after = advance(before, self._seen, self._limit(limit))
-        self._end = after
-        return start if after is before else to_json(after)
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The offset after all segments that were found last, for the query's progress; None before the first batch."""
-        return None if self._end is None else to_json(advance(self._end, self._seen, Limit()))
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Plan the batch between two offsets. The result is the same in each call while the segments exist.
-
-        Raises AdapterError if a segment is not found, and may be in what cannot be listed.
-        """
-        between = step(from_json(start), from_json(end))
-        if lacking(between, self._seen):
-            self._seen = self._list()
-        return planned(between, self._seen, self._options.roots, self._options.partition_bytes)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a partition, with the selected columns."""
-        return _rows(partition, self._columns)
-
-    def _list(self) -> Listing:
-        if self._lister is None:
-            self._lister = Lister(self._options.roots)
-        return self._lister.list()
-
-    def _limit(self, limit: ReadLimit) -> Limit:
-        if isinstance(limit, ReadAllAvailable):
-            return Limit()
-        return Limit(self._options.max_files, self._options.max_bytes)
+        return readers.JournalStreamReader(JournalOptions.of(self.options), readers.chosen(schema))
 
 
 class SegmentsDataSource(DataSource):
@@ -174,49 +65,14 @@ class SegmentsDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of SEGMENTS."""
-        return spark_schema(SEGMENTS, columns.SEGMENTS)
+        from adapter.pipeline import columns
+        from adapter.pipeline.journal.readers import SEGMENTS
+
+        return columns.spark_schema(SEGMENTS, columns.SEGMENTS)
 
     def streamReader(self, schema: StructType) -> "SegmentsStreamReader":  # noqa: ARG002 - its own columns
         """The reader of `spark.readStream`. Raises ConfigError for an invalid option."""
-        return SegmentsStreamReader(JournalOptions.of(self.options))
+        from adapter.pipeline.journal import readers
+        from adapter.pipeline.journal.options import JournalOptions
 
-
-class SegmentsStreamReader(JournalStreamReader):
-    """The streaming reader of segments."""
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the segments of a partition."""
-        if isinstance(partition, JournalPartition):
-            found = [*((segment, None) for segment in partition.segments), *partition.missing]
-            rows = [{**segment._asdict(), "root": redacted(segment.root), "problem": problem} for segment, problem in found]
-            yield pa.RecordBatch.from_pylist(rows, schema=SEGMENTS)
-
-
-def segments_of(batch: pa.RecordBatch, roots: Sequence[str]) -> Iterator[tuple[Segment, str | None]]:
-    """The segments of rows of `offset-journal-segments`, each with its problem.
-
-    `roots`: the paths as they were given to the source, so that URLs have their credentials again.
-    """
-    opened = {redacted(root): root for root in roots_of(roots)}
-    for row in batch.to_pylist():
-        problem = row.pop("problem")
-        yield Segment(**row)._replace(root=opened[row["root"]]), problem
-
-
-def _rows(partition: InputPartition, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    if not isinstance(partition, JournalPartition):  # Spark's own placeholder for an empty batch
-        return
-    for segment, problem in partition.missing:
-        yield unreadable(segment, problem, columns)
-    for segment in partition.segments:
-        yield from read_segment(segment, columns)
-
-
-def _chosen(schema: StructType) -> pa.Schema:
-    """The columns to read: all, or those that `schema(...)` names. Raises ConfigError for others."""
-    chosen: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-    if wrong := [
-        field.name for field in chosen if field.name not in COLUMNS.names or COLUMNS.field(field.name).type != field.type
-    ]:
-        raise ConfigError(f"offset-journal: no such columns, or not of this type: {', '.join(wrong)}; see docs/pipeline.md")
-    return chosen
+        return readers.SegmentsStreamReader(JournalOptions.of(self.options))

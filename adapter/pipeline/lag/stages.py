@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 from adapter.errors import AdapterError
 from adapter.model.lag_rows import LagSettings
 from adapter.pipeline.journal.listing import Segment
+from adapter.pipeline.journal.readers import SEGMENTS, segments_of
 from adapter.pipeline.journal.segment import read_table
-from adapter.pipeline.journal.source import SEGMENTS, segments_of
 from adapter.pipeline.lag import part as parts
 from adapter.pipeline.lag.clock import clock_of, newest_of
 from adapter.pipeline.lag.evaluate import evaluate

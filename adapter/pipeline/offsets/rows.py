@@ -27,8 +27,8 @@ from pyspark.sql.types import (
 from adapter.errors import InvalidInputError
 from adapter.model.names import METADATA_MAX_BYTES, NAME_MAX_BYTES, check_metadata, name_problem
 from adapter.model.schemas import RECORDS
+from adapter.pipeline.columns import NEEDED
 
-NEEDED = ("namespace", "group", "shard", "offset")
 _HELP = {"committed_at": ": a batch that is run again has to have the same times; current_timestamp() is the batch's own"}
 _KEY = ("namespace", "group", "shard")
 _SHOWN = 5  # invalid rows that an error names

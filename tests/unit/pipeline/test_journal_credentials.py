@@ -10,8 +10,9 @@ from structlog.testing import capture_logs
 
 from adapter.errors import ConfigError
 from adapter.pipeline.journal.listing import Lister, Segment, roots_of
+from adapter.pipeline.journal.readers import JournalStreamReader, segments_of
 from adapter.pipeline.journal.segment import MissingSegmentError, read_table
-from adapter.pipeline.journal.source import JournalDataSource, JournalStreamReader, SegmentsDataSource, segments_of
+from adapter.pipeline.journal.source import JournalDataSource, SegmentsDataSource
 from tests.pipeline.buckets import KEY, SECRET, Bucket, is_hidden, running_bucket
 from tests.pipeline.segments import commits, write_segments
 

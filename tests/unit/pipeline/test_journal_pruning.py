@@ -27,7 +27,8 @@ from pyspark.sql.datasource import (
 from adapter.pipeline.journal.options import JournalOptions
 from adapter.pipeline.journal.plan import JournalPartition
 from adapter.pipeline.journal.pruning import Pruning
-from adapter.pipeline.journal.source import JournalDataSource, JournalReader, PruningReader
+from adapter.pipeline.journal.readers import JournalReader, PruningReader
+from adapter.pipeline.journal.source import JournalDataSource
 from tests.pipeline.segments import RUN, START, write_segment
 
 AT, BROKER = ("at",), ("broker",)

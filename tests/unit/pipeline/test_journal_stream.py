@@ -17,8 +17,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from adapter.errors import AdapterError, ConfigError
 from adapter.pipeline.journal.listing import Listing
 from adapter.pipeline.journal.plan import JournalPartition
+from adapter.pipeline.journal.readers import SEGMENTS, JournalStreamReader, segments_of
 from adapter.pipeline.journal.segment import UNREADABLE, MissingSegmentError
-from adapter.pipeline.journal.source import SEGMENTS, JournalDataSource, JournalStreamReader, SegmentsDataSource, segments_of
+from adapter.pipeline.journal.source import JournalDataSource, SegmentsDataSource
 from tests.pipeline.segments import RUN, commits, write_segment, write_segments
 
 Json = dict[str, Any]
@@ -281,7 +282,7 @@ def test_nothing_between_equal_offsets(tmp_path: Path) -> None:
 def test_a_batch_read_fails_when_something_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream would read it later; a batch would silently leave it out."""
     trouble = {"/j/date=2025-12-01": "cannot be listed: Permission denied"}
-    monkeypatch.setattr("adapter.pipeline.journal.source.Lister.list", lambda _: Listing({}, trouble))
+    monkeypatch.setattr("adapter.pipeline.journal.readers.Lister.list", lambda _: Listing({}, trouble))
     source = JournalDataSource({"path": str(tmp_path)})
     with pytest.raises(AdapterError, match=r"not all segments.*/j/date=2025-12-01 cannot be listed"):
         source.reader(source.schema()).partitions()
