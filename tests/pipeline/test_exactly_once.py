@@ -50,10 +50,12 @@ class Run:
         told = {"journals": [str(journal)], "output": str(directory / name), "max_files": len(BROKERS)}
         self.config.write_text("[lag]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in told.items()))
 
-    def start(self, *wanted: tuple[str, str], master: str = "local[2,4]") -> int:
-        """Run the job in its own process group, with its JVM and these faults; returns its exit code."""
+    def start(self, *wanted: tuple[str, str], master: str = "local[2,4]", then: "Run | None" = None) -> int:
+        """Run the job in its own process group, with its JVM and these faults, and after it that of `then`; its exit code."""
         command = [sys.executable, "-m", "tests.pipeline.faulty_driver", "lag", "--config", str(self.config)]
         environment = {**os.environ, **killed_in(self.directory), **faults.environment(self.directory, *wanted)}
+        if then:
+            environment["THEN"] = str(then.config)
         with (
             self.config.with_suffix(".log").open("ab") as log,
             subprocess.Popen(
@@ -88,23 +90,18 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """An undisturbed run."""
-    directory = tmp_path_factory.mktemp("calm")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
+    """A run of six drivers, five of which are killed, each at another step, and an undisturbed one.
+
+    The last driver reads to the end while its workers are killed. Then it does the undisturbed run.
+    """
+    directory = tmp_path_factory.mktemp("runs")
     make_journal(directory / "journal")
-    run = Run(directory, "calm", directory / "journal")
-    assert run.start() == DONE, run.log()
-    return run
-
-
-@pytest.fixture(scope="module")
-def killed(calm: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run of six drivers: five are killed, each at another step; the last one reads to the end while its workers are killed."""
-    run = Run(tmp_path_factory.mktemp("killed"), "killed", calm.config.parent / "journal")
+    killed, calm = (Run(directory, name, directory / "journal") for name in ("killed", "calm"))
     for step in DRIVER_STEPS:
-        assert run.start((step, "driver")) == KILLED, (step, run.log())
-    assert run.start(*((step, "worker") for step in faults.IN_TASKS)) == DONE, run.log()
-    return run
+        assert killed.start((step, "driver")) == KILLED, (step, killed.log())
+    assert killed.start(*((step, "worker") for step in faults.IN_TASKS), then=calm) == DONE, killed.log()
+    return killed, calm
 
 
 def check(run: Run, calm: Run) -> None:
@@ -121,13 +118,15 @@ def check(run: Run, calm: Run) -> None:
     assert run.unlisted() == set()
 
 
-def test_a_driver_that_is_killed_at_every_step_writes_the_tables_of_an_undisturbed_one(killed: Run, calm: Run) -> None:
+def test_a_driver_that_is_killed_at_every_step_writes_the_tables_of_an_undisturbed_one(runs: tuple[Run, Run]) -> None:
     """One step in each of its lives; the last one reads to the end."""
+    killed, calm = runs
     assert faults.happened(killed.directory, "driver") == sorted(DRIVER_STEPS)
     check(killed, calm)
 
 
-def test_tasks_whose_workers_are_killed_are_repeated(killed: Run, calm: Run) -> None:
+def test_tasks_whose_workers_are_killed_are_repeated(runs: tuple[Run, Run]) -> None:
     """While they read, while they evaluate, and with half of their files written; what they wrote before counts for nothing."""
+    killed, calm = runs
     assert faults.happened(killed.directory, "worker") == sorted(faults.IN_TASKS)
     check(killed, calm)

@@ -1,9 +1,8 @@
 """The lag job's history, killed with -9 while it appends: each batch is in its tables once, also in an object store."""
 
+import multiprocessing
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from adapter.pipeline.lag import schemas
 from adapter.pipeline.lag.files import BatchInfo, LagFiles
 from adapter.pipeline.lag.history import TABLES, storage
 from adapter.pipeline.places import Place
-from tests.pipeline.history_writer import STREAM
+from tests.pipeline.history_writer import STREAM, append
 from tests.pipeline.object_store import s3_bucket
 
 pytestmark = pytest.mark.timeout(900)
@@ -72,27 +71,30 @@ def complete(files: LagFiles, number: int) -> None:
 
 
 class Writer:
-    """The process that appends, in one of its lives."""
+    """The process that appends, in one of its lives: a fork of one that has imported what it needs."""
 
     def __init__(self, files: LagFiles, noted: Path, tables: Place) -> None:
-        command = [sys.executable, "-m", "tests.pipeline.history_writer", files.output.url, str(noted)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdin
-        self.process.stdin.write(f"{tables.url}\n")
-        self.process.stdin.flush()
+        forks = multiprocessing.get_context("forkserver")
+        forks.set_forkserver_preload([append.__module__])
+        self._begun, begun = forks.Pipe(duplex=False)
+        self._process = forks.Process(target=append, args=(files.output.url, noted, tables.url, begun))
+        self._process.start()
+        begun.close()
 
     def begins(self) -> int | None:
         """The next batch that it appends; None if nothing is left."""
-        assert self.process.stdout
-        line = self.process.stdout.readline()
-        return int(line) if line else None
+        try:
+            return int(self._begun.recv())
+        except EOFError:
+            return None
 
-    def ended(self, *, kill: bool = False) -> int:
+    def ended(self, *, kill: bool = False) -> int | None:
         """Its exit code."""
         if kill:
-            self.process.kill()
-        self.process.communicate()
-        return self.process.returncode
+            self._process.kill()
+        self._process.join()
+        self._begun.close()
+        return self._process.exitcode
 
 
 def rows(table: Place) -> Counter[tuple[str, int]]:
@@ -110,7 +112,7 @@ def test_a_history_that_is_killed_at_any_instant_has_each_batch_once(plan: Plan,
     rng, killed = random.Random(20), 0
     while killed < plan.kills:
         writer = Writer(files, noted, tables)
-        writer.begins()  # this one takes longer: the library is loaded
+        writer.begins()  # this one takes longer: threads start
         assert writer.begins() is not None, "it ended before it was killed often: give it more batches"
         time.sleep(rng.random() * plan.delay_s)
         killed += writer.ended(kill=True) == -signal.SIGKILL
