@@ -29,7 +29,7 @@ $(STAMP): requirements/dev.lock pyproject.toml
 	@touch $(STAMP)
 
 # spark.lock has all of dev.lock in it: one pass of pip installs both. Every Python process of Spark imports PySpark from the archives
-# below python/lib if it can, and compiles it each time, half a second: empty, they lead it to what pip installed (docs/spark.md).
+# below python/lib if it can, and compiles it each time, half a second: empty, they lead it to what pip installed (docs/pipeline.md).
 $(SPARK_STAMP): requirements/dev.lock requirements/spark.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install $(PIP_FLAGS) --require-hashes -r requirements/spark.lock
