@@ -5,19 +5,22 @@ import os
 import re
 import shutil
 import subprocess
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 from adapter.client.client import OffsetClient
+from adapter.console.config import ConsoleConfig
 from adapter.metaservice.config import MetaConfig
 from adapter.runtime.config import load
 from adapter.sidecar.config import AdapterConfig
-from adapter.testing.processes import adapter_process, ended, meta_process
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, free_port, meta_process
+from adapter.testing.service_manager import service_manager
 from adapter.testing.waiting import PATIENCE_S, eventually
 
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
-SERVICES = ("offset-adapter", "offset-meta")
+SERVICES = ("offset-adapter", "offset-meta", "offset-console")
 EXPOSURE_MAX = 2.0  # of 10
 PROGRAM = "/opt/offset-adapter/bin/offset-adapter"
 
@@ -64,9 +67,23 @@ def test_the_adapters_settings_are_those_of_its_socket_and_its_service() -> None
     assert values("offset-adapter.service", "Requires") == ["offset-adapter.socket"]
     state = f"/var/lib/{values('offset-adapter.service', 'StateDirectory')[0]}"
     assert config.store.path.is_relative_to(state)
-    name, source = values("offset-adapter.service", "LoadCredential")[0].split(":")
-    assert str(config.admin.token_file) == f"/run/credentials/offset-adapter.service/{name}"
-    assert source.startswith("/etc/offset-adapter/")
+    assert config.admin.token_file == credential("offset-adapter.service")
+
+
+def credential(unit: str) -> Path:
+    """Where a service finds the token of administration, which is in one file for all of them."""
+    name, source = values(unit, "LoadCredential")[0].split(":")
+    assert source == "/etc/offset-adapter/admin.token"
+    return Path("/run/credentials", unit, name)
+
+
+def test_the_console_reaches_what_the_other_units_serve() -> None:
+    """With the token that they have; it stores nothing."""
+    console, adapter = load(UNITS / "console.toml", ConsoleConfig), load(UNITS / "adapter.toml", AdapterConfig)
+    assert console.fleet.adapters == (adapter.server.listen,)
+    assert console.meta.endpoints == (load(UNITS / "meta.toml", MetaConfig).server.listen,)
+    assert console.fleet.token_file == credential("offset-console.service")
+    assert not values("offset-console.service", "StateDirectory")
 
 
 def test_the_meta_services_store_is_in_its_state_directory() -> None:
@@ -106,3 +123,20 @@ async def test_systemds_own_code_hands_its_sockets_over(tmp_path: Path) -> None:
                 await client.commit("g", {address: 1})
         assert "handed_over=2" in adapter.log
         assert await asyncio.to_thread(adapter.stop) == 0
+
+
+def test_the_console_of_the_unit_says_that_it_is_ready_and_lives(tmp_path: Path) -> None:
+    """With the settings beside the unit, but for its port and its token's file."""
+    port, token = free_port(), tmp_path / "admin-token"
+    token.write_text("x" * 44)
+    token.chmod(0o600)
+    settings = (UNITS / "console.toml").read_text()
+    settings = settings.replace("9540", str(port)).replace(str(credential("offset-console.service")), str(token))
+    console = ServiceProcess("console", tmp_path / "console", settings, port)
+    with service_manager(console, watchdog_s=2.0) as manager:
+        manager.start()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=PATIENCE_S) as page:
+            assert page.status == 200
+        manager.wait_for("WATCHDOG=1")
+        assert console.stop() == 0
+        assert "STOPPING=1" in manager.heard
