@@ -130,8 +130,11 @@ class Driver:
     async def open(cls, directory: Path, command: OnCommand) -> AsyncIterator["Driver"]:
         """Start it for the job.toml in a directory; it is killed at the end, even during a job."""
         path = directory / "spark.log"
+        java = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -Djava.io.tmpdir={directory}"
+        temporary = {"SPARK_LOCAL_DIRS": str(directory), "JDK_JAVA_OPTIONS": java.strip()}
+        module = "demo.pipeline_driver", str(directory / "job.toml")
         with path.open("wb") as log:
-            async with _process(["demo.pipeline_driver", str(directory / "job.toml")], subprocess.PIPE, log) as process:
+            async with _process(module, subprocess.PIPE, log, temporary) as process:
                 yield cls(process, path, command)
 
     async def job(self, *words: str) -> str:
@@ -151,14 +154,16 @@ class Driver:
 
 
 @asynccontextmanager
-async def _process(module: Sequence[str], stdin: int, stderr: int | IO[bytes]) -> AsyncIterator[anyio.abc.Process]:
-    """Start a module as a process; at the end it is killed with all its children."""
+async def _process(
+    module: Sequence[str], stdin: int, stderr: int | IO[bytes], environment: Mapping[str, str] | None = None
+) -> AsyncIterator[anyio.abc.Process]:
+    """Start a module as a process, with this beside our environment; at the end it is killed with all its children."""
     process = await anyio.open_process(
         [sys.executable, "-m", *module],
         stdin=stdin,
         stderr=stderr,
         start_new_session=True,
-        env={**os.environ, "COLUMNS": "110"},
+        env={**os.environ, "COLUMNS": "110", **(environment or {})},
     )
     try:
         yield process

@@ -3,6 +3,7 @@
 RocketMQ's jars are those of `tests/interop/install-rocketmq.sh`, the clients those of `java/Lab.java`. Everything blocks.
 """
 
+import atexit
 import os
 import random
 import re
@@ -53,6 +54,7 @@ def jars(version: str) -> Path:
 @cache
 def _classes(version: str) -> Path:
     place = Path(tempfile.mkdtemp(prefix="offset-adapter-lab-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
     command = ["javac", "-nowarn", "-cp", f"{jars(version)}/*", "-d", str(place), str(SOURCE)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
     if done.returncode:

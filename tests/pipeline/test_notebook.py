@@ -43,6 +43,7 @@ def executed(journal: Path, tmp_path_factory: pytest.TempPathFactory) -> Noteboo
         patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
         notebook: NotebookNode = read(ROOT / "examples" / "lag.ipynb", as_version=4)  # type: ignore[no-untyped-call]
         directory = tmp_path_factory.mktemp("notebook")
+        patch.setenv("TMPDIR", str(directory))
         NotebookClient(notebook, timeout=250, resources={"metadata": {"path": str(directory)}}).execute()
     return notebook
 
