@@ -3,7 +3,7 @@
 Like `source.py`, each function imports what it needs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamWriter, DataSourceWriter
@@ -22,6 +22,14 @@ METADATA = "offsets.options"
 _WHENCE = ("endpoints", "snapshot")
 # Options of a stream that Spark uses itself, and passes on.
 _OF_SPARK = {"checkpointlocation", "queryname"}
+_OVERWRITE = (
+    "mode('overwrite') would take away the offsets that are not in the rows, and there is no such thing: "
+    "use mode('append'), which merges; to move offsets back or delete them, use `offset-adapter offsets`"
+)
+_COMPLETE = (
+    "outputMode('complete') would take away the offsets that are not in the rows, and there is no such thing: "
+    "use outputMode('update'), which merges the rows that changed"
+)
 
 
 def open_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
@@ -45,32 +53,26 @@ def open_reader(options: Mapping[str, str], schema: StructType) -> DataSourceRea
 
 def open_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> DataSourceWriter:
     """The writer of rows of this schema. Raises ConfigError for options and overwriting, InvalidInputError for columns."""
-    from adapter.pipeline.offsets.rows import check_columns
     from adapter.pipeline.offsets.writer import OffsetsWriter
 
-    wanted = _write_options(options, schema)
-    if overwrite:
-        raise ConfigError(
-            f"{FORMAT}: mode('overwrite') would take away the offsets that are not in the rows, and there is no such thing: "
-            "use mode('append'), which merges; to move offsets back or delete them, use `offset-adapter offsets`"
-        )
-    check_columns(schema)
-    return OffsetsWriter(wanted)
+    return OffsetsWriter(_checked(options, schema, NEEDED, _OVERWRITE if overwrite else None))
 
 
 def open_stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> DataSourceStreamWriter:
     """The writer of a stream of such rows. Raises ConfigError for options and overwriting, InvalidInputError for columns."""
-    from adapter.pipeline.offsets.rows import check_columns
     from adapter.pipeline.offsets.writer import OffsetsStreamWriter
 
+    return OffsetsStreamWriter(_checked(options, schema, (*NEEDED, "committed_at"), _COMPLETE if overwrite else None))
+
+
+def _checked(options: Mapping[str, str], schema: StructType, needed: Sequence[str], refused: str | None) -> WriteOptions:
+    from adapter.pipeline.offsets.rows import check_columns
+
     wanted = _write_options(options, schema)
-    if overwrite:
-        raise ConfigError(
-            f"{FORMAT}: outputMode('complete') would take away the offsets that are not in the rows, and there is no such "
-            "thing: use outputMode('update'), which merges the rows that changed"
-        )
-    check_columns(schema, (*NEEDED, "committed_at"))
-    return OffsetsStreamWriter(wanted)
+    if refused:
+        raise ConfigError(f"{FORMAT}: {refused}")
+    check_columns(schema, needed)
+    return wanted
 
 
 def _write_options(options: Mapping[str, str], schema: StructType) -> WriteOptions:
