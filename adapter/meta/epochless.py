@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import structlog
 
+from adapter.errors import RefusedError, TransientError
 from adapter.meta.client import MetaClient
 from adapter.meta.labels import ShardLabels
 from adapter.meta.slash_names import name_problem
@@ -150,14 +151,21 @@ class _Saving:
             if record.live and key not in self._larger_stands and (seen := self._saver.seen(key))
         }
         self._larger_stands |= expected.keys()
-        waiting = await self._push({key: waiting[key] for key in expected}, expected) | {
-            key: record for key, record in waiting.items() if key not in expected
-        }
-        for _ in range(ROUNDS):
-            if not waiting:
-                break
-            waiting, expected = await self._round(waiting, expected), {}
-        self._outcomes |= {key: SaveOutcome(Status.CONFLICT, None, CONTENDED) for key in waiting}
+        try:
+            waiting = await self._push({key: waiting[key] for key in expected}, expected) | {
+                key: record for key, record in waiting.items() if key not in expected
+            }
+            for _ in range(ROUNDS):
+                if not waiting:
+                    break
+                waiting, expected = await self._round(waiting, expected), {}
+            self._outcomes |= {key: SaveOutcome(Status.CONFLICT, None, CONTENDED) for key in waiting}
+        except (TransientError, RefusedError) as error:
+            # What a call before it has saved stands there, and has to be adopted here: else less would be saved over it.
+            if not any(outcome.status.acknowledged for outcome in self._outcomes.values()):
+                raise
+            status = Status.INVALID if isinstance(error, RefusedError) else Status.UNAVAILABLE
+            self._outcomes |= {key: SaveOutcome(status, None, str(error)) for key in records if key not in self._outcomes}
         if self._others:
             log.warning("save.other_writer", entries=len(self._others), example=self._others[0], help="the larger offset stands")
         return self._outcomes

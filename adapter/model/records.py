@@ -260,10 +260,21 @@ def _epoch_over(standing: OffsetRecord, offset: int) -> int:
 
 
 def meet(offered: OffsetRecord, standing: OffsetRecord | None) -> OffsetRecord:
-    """Merge two records after resolving the epoch of each against the other."""
+    """Merge two records after resolving the epoch of each against the other.
+
+    A held record that meets the tombstone of its own expiry is taken up, as that is: the live one then stands, as it does where
+    nothing was held. So an expiry can be taken back, and nobody else has to know which holds it ended.
+    """
     if standing is None:
         return offered
+    offered, standing = _beside(offered, standing), _beside(standing, offered)
     return merge(resolve(offered, standing), resolve(standing, offered))
+
+
+def _beside(record: OffsetRecord, other: OffsetRecord) -> OffsetRecord:
+    """The record in the epoch in which it is compared with another one."""
+    of_its_expiry = record.live and not other.live and other.position == (taken_up(record.epoch), record.offset)
+    return record._replace(epoch=other.epoch) if of_its_expiry else record
 
 
 def as_seen(remote: OffsetRecord, local: OffsetRecord | None) -> OffsetRecord:

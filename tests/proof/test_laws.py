@@ -149,6 +149,21 @@ def meet_is_merge_unless_a_record_expired(a: OffsetRecord, b: OffsetRecord) -> b
     return meet(a, b) == merge(a, b)
 
 
+@law(STORED, U64)
+def a_reset_that_nobody_took_up_comes_back_over_its_own_expiry(held: OffsetRecord, now_ms: int) -> bool:
+    """Taken up, as its tombstone is: an expiry that met a commit is taken back, by whoever still has the offset."""
+    assume(held.live and is_held(held.epoch))
+    return meet(held, expired(held, now_ms)) == held._replace(epoch=taken_up(held.epoch))
+
+
+@law(STORED, STORED)
+def only_its_own_expiry_takes_a_hold_up(held: OffsetRecord, other: OffsetRecord) -> bool:
+    """With any other record a reset meets as its epoch says, also with the tombstone of a reset before or after it."""
+    assume(is_held(held.epoch))
+    assume(other.live or not held.live or other.position != (taken_up(held.epoch), held.offset))
+    return meet(held, other) == merge(resolve(held, other), resolve(other, held))
+
+
 @law(STORED, OFFERED)
 def a_known_epoch_is_kept(a: OffsetRecord, b: OffsetRecord) -> bool:
     """Except for a commit of a lower offset after an expiry in the same epoch, which gets the next one."""

@@ -19,7 +19,7 @@ from adapter.runtime import logs
 from adapter.runtime.live import Live
 from adapter.sidecar.config import ExpirySection
 from adapter.sidecar.engine.broadcast import Broadcasts, is_of_client
-from adapter.sidecar.engine.changes import Forget, Reconcile, TakeUp
+from adapter.sidecar.engine.changes import Forget, Reconcile
 from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.groups import PAGE_KEYS, GroupRow, Groups
@@ -176,10 +176,7 @@ class Expiry:
         """Mark the local records of a group dirty, because it got a commit while it was being removed."""
         log.info("expiry.put_back", **group._asdict())
         async for page, _ in self._pages(group):
-            live = [stored.key for stored in page if stored.record.live]
-            await self._committer.submit(Reconcile([(key, None) for key in live]))
-            # What was held: the tombstone of an expiry is in the epoch behind the hold.
-            await self._committer.submit(TakeUp(live))
+            await self._committer.submit(Reconcile([(stored.key, None) for stored in page if stored.record.live]))
 
     async def _forget_tombstones(self, group: GroupKey) -> None:
         """Remove past tombstones here, also dirty ones: they could not be sent for long, and would hide what began anew since."""

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from adapter.errors import MetaUnavailableError
-from adapter.meta.epochless import Saver
+from adapter.errors import AdapterError, MetaUnavailableError, OverloadedError, RefusedError
+from adapter.meta.epochless import Saver, Seen
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, as_seen, meet
 from adapter.testing.fake_meta import FakeMeta
-from tests.unit.helpers import commit, core_over, during, key, record
+from tests.unit.helpers import commit, commit_of, core_over, during, key, record, send
 from tests.unit.sidecar.engine.losses import counts, left_behind
 
 A, B = key("a"), key("b")
@@ -61,6 +61,54 @@ async def test_what_was_only_read_is_not_remembered_as_what_stands() -> None:
     saver = Saver(meta)
     assert [outcome.status for outcome in await saver.save([SaveEntry(A, record(160))])] == [Status.APPLIED]
     assert saver.seen(A) is None
+
+
+class HalfMeta(FakeMeta):
+    """A server without epochs, which stores what it is told to; calls that name the shard b end with an error."""
+
+    def __init__(self, error: AdapterError) -> None:
+        super().__init__({A: record(1, 0)})
+        self.knows_epochs = False
+        self._error = error
+
+    async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+        if any(entry.key == B for entry in entries):
+            raise self._error
+        assert all(self.records[where].offset == expected for where, _, expected in entries)
+        self.records.update((where, found._replace(epoch=0)) for where, found, _ in entries)
+        return [SaveOutcome(Status.APPLIED, found) for _, found, _ in entries]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RefusedError("no by the test"), Status.INVALID),
+        (MetaUnavailableError("down by the test"), Status.UNAVAILABLE),
+        (OverloadedError("too much by the test"), Status.UNAVAILABLE),
+    ],
+)
+async def test_what_was_saved_before_a_call_failed_is_told(error: AdapterError, status: Status) -> None:
+    """A save takes several calls. What the first one stored is the caller's to adopt; only the others have failed (2)."""
+    saver = Saver(HalfMeta(error))
+    saver.note(A, Seen(1))
+    outcomes = await saver.save([SaveEntry(A, record(2)), SaveEntry(B, record(7))])
+    assert [outcome.status for outcome in outcomes] == [Status.APPLIED, status]
+    assert str(error) in outcomes[1].message
+    with pytest.raises(type(error), match="by the test"):
+        await saver.save([SaveEntry(B, record(7))])
+
+
+async def test_a_commit_that_was_refused_for_another_shard_does_not_take_this_one_back(tmp_path: Path) -> None:
+    """Written through, in one request: a is stored, b refused. The next commit of a may be lower; what stands is not (2)."""
+    meta = HalfMeta(RefusedError("no by the test"))
+    async with core_over(tmp_path, meta, mode="write_through") as core:
+        await commit(core, 1, "a")
+        with pytest.raises(RefusedError):
+            await send(core, commit_of({A: 2, B: 7}))
+        await commit(core, 1, "a")
+        assert meta.records[A].offset == 2
+        assert (stood := core.store.get(A)) is not None
+        assert stood.offset == 2
 
 
 async def test_what_is_dirty_at_the_end_of_a_recovery_stays_uncompared_until_it_is_acknowledged(tmp_path: Path) -> None:

@@ -177,8 +177,27 @@ async def test_a_reset_that_nobody_took_up_comes_back_with_its_group(tmp_path: P
         await core.committer.submit(Reconcile([(A, reset)]))
         meta.after = lambda: committed(core, {B: 6}, YOUNG_MS)
         await expiry_of(core).sweep_once()
-        await core.flusher.flush_once()
+        assert await core.flusher.drain(1) == 0
         assert meta.live() == {A: (next_era(1) + 1, 3), B: (1, 6)}
+        assert {found: stood.position for found, stood in local(core).items()} == meta.live()
+
+
+async def test_a_reset_of_a_group_that_is_put_back_stays_held(tmp_path: Path) -> None:
+    """It came while the expiry ran: what is put back is what stood before, and nobody has read the reset (7)."""
+    meta = ExpiringMeta()
+    reset = OffsetRecord(next_era(1), 3, committed_at_ms=NOW_MS)
+    async with core_over(tmp_path, meta) as core:
+        await flushed(core, {A: 5, B: 5})
+
+        async def move() -> None:
+            meta.records[A] = reset
+            await core.committer.submit(Reconcile([(A, reset)]))
+
+        meta.after = move
+        await expiry_of(core).sweep_once()
+        assert await core.flusher.drain(1) == 0
+        assert meta.records[A] == reset
+        assert meta.live() == {A: reset.position, B: (1, 5)}
         assert {found: stood.position for found, stood in local(core).items()} == meta.live()
 
 
