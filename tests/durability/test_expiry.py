@@ -16,6 +16,7 @@ from adapter.testing.waiting import eventually
 from tests.integration.helpers import PATIENCE_S, key, meta_rpc, status_of, stored_in, until_clean
 
 HOUR_MS = 3_600_000
+ERA = 1 << 32  # the epoch of a first reset
 SHARDS = ("a", "b", "c")
 GROUPS = [f"old-{at:02}" for at in range(40)]  # two seconds of expiry: 20 calls a second
 EVERY_50_MS = "[expiry]\nretention_hours = 1\ninterval_ms = 50"
@@ -120,6 +121,39 @@ async def test_a_kill_of_the_meta_service_in_the_middle_of_a_sweep_leaves_no_gro
             meta.start()
             assert not_whole(stored_in(meta)) == []
             await gone_from(client, meta, keys("used"))
+
+
+def _saved(shard: str, epoch: int, offset: int, hours_ago: int) -> meta_pb.SaveOffsetDataRequest:
+    at_ms = time.time_ns() // 1_000_000 - hours_ago * HOUR_MS
+    row = meta_pb.SaveOffsetDataRequestOffset(
+        namespace="default", shard_name=shard, offset=offset, epoch=epoch, committed_at_ms=at_ms
+    )
+    return meta_pb.SaveOffsetDataRequest(offsets=[meta_pb.SaveOffsetData(group="g", offsets=[row])])
+
+
+async def test_a_kill_between_an_expiry_and_what_takes_it_back_loses_no_reset(tmp_path: Path) -> None:
+    """It got a commit elsewhere: it comes back whole, with a reset that nobody took up, whose tombstone is above it (1)."""
+    meta = meta_process(tmp_path)
+    adapter = adapter_process(tmp_path, meta.address)
+    with ended(meta, adapter):
+        meta.start()
+        with meta_rpc(meta.address) as stub:
+            stub.SaveOffsetData(_saved("a", ERA, 100, 2), timeout=PATIENCE_S)
+            stub.SaveOffsetData(_saved("b", 1, 5, 2), timeout=PATIENCE_S)
+        adapter.start()
+        async with OffsetClient.connect(adapter.address, PATIENCE_S) as client:
+            assert set(await client.read("g", mode=ReadMode.MEMORY_FIRST_THEN_STORE)) == {"a", "b"}
+        adapter.kill()
+        now_ms = time.time_ns() // 1_000_000
+        with meta_rpc(meta.address) as stub:
+            expiry = meta_pb.ExpireOffsetDataRequest(namespace="default", group="g", before_ms=now_ms - HOUR_MS, now_ms=now_ms)
+            assert stub.ExpireOffsetData(expiry, timeout=PATIENCE_S).expired == 2
+            stub.SaveOffsetData(_saved("b", 1, 6, 0), timeout=PATIENCE_S)
+        adapter.start()
+        async with OffsetClient.connect(adapter.address, PATIENCE_S) as client:
+            await until_clean(client)
+            assert await local(client) == stored_in(meta) == {key("a"): (ERA + 1, 100), key("b"): (1, 6)}
+        assert adapter.stop() == 0
 
 
 async def test_a_group_that_the_meta_service_does_not_have_yet_never_expires(tmp_path: Path) -> None:

@@ -1,14 +1,15 @@
 """Real adapter processes before servers without epochs: `kill -9`, a degraded start, a stop before the recovery, and failover."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from adapter.rpc import offsets_pb
 from adapter.testing.processes import ServiceProcess, adapter_process, ended
-from tests.dialect import RobustMeta, failing, robust_meta
+from tests.dialect import Failure, RobustMeta, failing, robust_meta
 from tests.integration.helpers import PATIENCE_S, commits, key, rpc, status_of, stored_in, wait_until
 
 A, B = key("a"), key("b")
@@ -41,6 +42,16 @@ def _local(adapter: ServiceProcess) -> dict[str, int]:
     with rpc(adapter.address) as stubs:
         reply = stubs.store.ReadOffsets(offsets_pb.ReadOffsetsRequest(groups=wanted, mode=offsets_pb.MEMORY), timeout=PATIENCE_S)
     return {row.shard: row.offset for row in reply.offsets}
+
+
+def _refusing_shard(shard: str) -> Callable[[str, Any], None]:
+    """Refuse saves of a shard."""
+
+    def before(_: str, request: Any) -> None:
+        if any(row.shard_name == shard for group in getattr(request, "offsets", ()) for row in group.offsets):
+            raise Failure(grpc.StatusCode.INVALID_ARGUMENT, "no by the test")
+
+    return before
 
 
 def _is_clean(adapter: ServiceProcess) -> bool:
@@ -105,6 +116,26 @@ def test_a_stop_before_the_recovery_is_done_compares_too(directory: Path, robust
         robust.before = failing()
         adapter.start()
         assert robust.offsets == {A: 5, B: 9}
+        assert adapter.stop() == 0
+
+
+def test_a_shard_that_was_stored_beside_a_refused_one_is_not_taken_back(directory: Path, robust: RobustMeta) -> None:
+    """Written through, in one request: a is saved, b is refused; a consumer of a goes on from an older position (2)."""
+    through = f"{QUICK.removeprefix('[meta]')}\n[[policy]]\ngroups = 'g'\nmode = 'write_through'"
+    adapter = adapter_process(directory, robust.address, extra=through.lstrip())
+    with ended(adapter):
+        adapter.start()
+        _commit(adapter, {"a": 1})
+        robust.before = _refusing_shard("b")
+        with pytest.raises(grpc.RpcError, match="no by the test"):
+            _commit(adapter, {"a": 2, "b": 7})
+        assert robust.offsets == {A: 2}
+        _commit(adapter, {"a": 1})
+        assert robust.offsets == {A: 2}
+        assert _local(adapter) == {"a": 2}
+        adapter.kill()
+        adapter.start()
+        assert _local(adapter) == {"a": 2}
         assert adapter.stop() == 0
 
 

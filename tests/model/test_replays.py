@@ -1,0 +1,40 @@
+"""Runs that broke once, as they were printed, made small. Each is of a bug that other tests show alone; see the track record."""
+
+import pytest
+
+from tests.model.plans import plan_of, play
+from tests.model.runs import quiet
+from tests.model.worlds import WORLDS
+
+BROKE = {
+    "a clone onto a group that is put back while it expires stays held": (
+        "two",
+        (
+            '[["begin",2,[[0,0],[0,0]]],["commit_in_columns",1,[[4,0]],0,0,5],["power_cut",1,0,0,0],["a_day_passes",0],'
+            '["commit_in_columns",0,[[2,0]],0,0,5],["clone",1,[1,2,0],5],["commit_much",0,0,0]]'
+        ),
+    ),
+    "a reset of a forgotten key in a group that is put back stays held": (
+        "forgetful",
+        (
+            '[["begin",22,[[0,0],[0,0]]],["commit_in_columns",1,[[0,0]],0,0,5],["commit_in_columns",1,[[2,0]],0,0,5],'
+            '["in_flight",0,1,3,0,1,0,5],["tombstones_are_forgotten",0,4],["reset",1,1,0,0],["commit_late",0,[[0,0]],0,4],'
+            '["early",0,1,[[0,1]],2,0,0,0]]'
+        ),
+    ),
+    "an offset that was stored beside a refused one is not taken back": (
+        "epochless",
+        (
+            '[["begin",0,[[0,2],[0,0]]],["start",0,3],["refuse",[4],4],["commit_together",0,[[[5,0,0,0]]],0,0,0,0,0],'
+            '["commit_much",0,2,3],["commit_much",0,0,0]]'
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("fact", BROKE)
+def test_what_broke_once_holds(fact: str) -> None:
+    """All invariants, after every step."""
+    world, steps = BROKE[fact]
+    with quiet():
+        play(WORLDS[world], plan_of(steps))
