@@ -226,6 +226,25 @@ LOSS = (
         f"{INTEGRATION}/test_bridge.py::test_a_group_that_is_written_through_keeps_no_other_from_the_store",
         found_by="a review",
     ),
+    Bug(
+        "A reset or clone that met the expiry of its group was taken up by nobody: a running consumer's commit undid it",
+        "d0b98e4a",
+        f"{UNIT}/sidecar/engine/test_expiry.py::test_a_reset_of_a_group_that_is_put_back_stays_held",
+        found_by="the model",
+    ),
+    Bug(
+        "A kill between an expiry and what takes it back lost a reset that nobody had taken up",
+        "d0b98e4a",
+        f"{DURABILITY}/test_expiry.py::test_a_kill_between_an_expiry_and_what_takes_it_back_loses_no_reset",
+        "59ecde13",
+        found_by="a review",
+    ),
+    Bug(
+        "RobustMQ: an offset that was stored beside a refused one, written through, was taken back by the next commit",
+        "d0b98e4a",
+        f"{UNIT}/meta/test_epochless.py::test_a_commit_that_was_refused_for_another_shard_does_not_take_this_one_back",
+        found_by="the model",
+    ),
 )
 
 REFUSED = (

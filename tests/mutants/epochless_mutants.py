@@ -102,4 +102,12 @@ EPOCHLESS_MUTANTS = (
         "behind a full disk a written-through commit of 5 is saved over the 7 that the server has",
         ("unit/sidecar/engine/test_policies.py::test_what_was_saved_and_not_stored_is_not_lowered",),
     ),
+    Mutant(
+        "epochless-forgets-what-it-saved-before-a-failure",
+        "meta/epochless.py",
+        "            if not any(outcome.status.acknowledged for outcome in self._outcomes.values()):\n                raise\n",
+        "            raise\n",
+        "a written-through offset that was stored beside a refused one is taken back by the next commit",
+        ("unit/meta/test_epochless.py::test_a_commit_that_was_refused_for_another_shard_does_not_take_this_one_back",),
+    ),
 )

@@ -152,4 +152,37 @@ HOLD_MUTANTS = (
         "a stop takes its whole grace time for every watcher",
         (f"{WATCH}test_a_stop_ends_a_watch",),
     ),
+    Mutant(
+        "put-back-takes-every-hold-up",
+        "model/records.py",
+        "not other.live and other.position == (taken_up(record.epoch), record.offset)",
+        "other.position >= record.position",
+        "a reset that meets a later record, or the expiry of another one, is taken up by nobody",
+        ("proof/test_laws.py::test_a_law_holds_for_all_values[only_its_own_expiry_takes_a_hold_up]",),
+    ),
+    Mutant(
+        "expired-reset-does-not-come-back",
+        "model/records.py",
+        "    return record._replace(epoch=other.epoch) if of_its_expiry else record\n",
+        "    return record\n",
+        "a kill between an expiry and what takes it back loses a reset that nobody had taken up",
+        (
+            f"{EXPIRY}test_a_reset_that_nobody_took_up_comes_back_with_its_group",
+            "durability/test_expiry.py::test_a_kill_between_an_expiry_and_what_takes_it_back_loses_no_reset",
+        ),
+    ),
+    Mutant(
+        "put-back-ends-a-hold",
+        "sidecar/engine/expiry.py",
+        "            await self._committer.submit(Reconcile([(stored.key, None) for stored in page if stored.record.live]))\n",
+        "            live = [stored.key for stored in page if stored.record.live]\n"
+        "            await self._committer.submit(Reconcile([(key, None) for key in live]))\n"
+        "            from adapter.sidecar.engine.changes import TakeUp\n"
+        "            await self._committer.submit(TakeUp(live))\n",
+        "a reset of a group that is put back is taken up by nobody: a running consumer undoes it",
+        (
+            f"{EXPIRY}test_a_reset_of_a_group_that_is_put_back_stays_held",
+            "model/test_replays.py::test_what_broke_once_holds",
+        ),
+    ),
 )
