@@ -9,8 +9,9 @@ from tests.evidence.code import digest, modules
 FILES = {
     "main.py": "from package import direct\n",
     "package/__init__.py": "",
-    "package/direct.py": "def call():\n    import package.late\n    return f('package.lazy:name')\n",
-    "package/late.py": "from package.lazy import Thing\n",
+    "package/direct.py": "def call():\n    import package.sub.late\n    return f('package.lazy:name')\n",
+    "package/sub/__init__.py": "",
+    "package/sub/late.py": "more = 0\n",
     "package/lazy.py": 'class Thing:\n    """One."""\n\n    size = 1  # metre\n',
     "package/other.py": "import main\n",
 }
@@ -19,7 +20,7 @@ FILES = {
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
     """`main`, which imports all but `package.other`."""
-    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "sub").mkdir(parents=True)
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     return tmp_path
@@ -39,7 +40,14 @@ def test_what_is_not_imported_does_not(code: Path) -> None:
     before = digest(["main"], code)
     (code / "package" / "other.py").write_text("import main, sys, click\n")
     assert digest(["main"], code) == before
-    assert sorted(modules(["main"], code)) == ["main", "package", "package.direct", "package.late", "package.lazy"]
+    assert sorted(modules(["main"], code)) == [
+        "main",
+        "package",
+        "package.direct",
+        "package.lazy",
+        "package.sub",
+        "package.sub.late",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -58,13 +66,15 @@ def test_comments_docstrings_and_layout_do_not(code: Path, text: str) -> None:
 )
 def test_any_other_text_does(code: Path, text: str) -> None:
     """Also of a file that is no Python yet."""
-    before = digest(["main"], code)
-    (code / "package" / "lazy.py").write_text(text)
-    assert digest(["main"], code) != before
+    for before in (FILES["package/lazy.py"], "x = = 22"):
+        (code / "package" / "lazy.py").write_text(before)
+        digest_before = digest(["main"], code)
+        (code / "package" / "lazy.py").write_text(text)
+        assert digest(["main"], code) != digest_before
 
 
 def test_a_module_that_moves_changes_it(code: Path) -> None:
     """Its name is part of it."""
-    before = digest(["package.late"], code)
-    (code / "package" / "late.py").rename(code / "package" / "soon.py")
-    assert digest(["package.soon"], code) != before
+    before = digest(["package.sub.late"], code)
+    (code / "package" / "sub" / "late.py").rename(code / "package" / "sub" / "later.py")
+    assert digest(["package.sub.later"], code) != before
