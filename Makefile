@@ -187,8 +187,8 @@ release-check: $(STAMP) $(RELEASE_STAMP) proto-check ## All of a release but the
 	cp $(IMAGE) dist/
 	@ls -l dist
 
-model: $(STAMP) ## Run the model test with random seeds: RUNS=5000 runs, on all cores
-	$(BIN)/python -m tests.model --runs $(or $(RUNS),5000)
+model: $(STAMP) ## Run the model test with random seeds: RUNS=5000 runs, or as many as SECONDS=120 allow, on all cores
+	$(BIN)/python -m tests.model $(if $(RUNS),--runs $(RUNS)) $(if $(SECONDS),--seconds $(SECONDS))
 
 model-coverage: $(STAMP) ## Which decisions on the way of a commit RUNS=1000 runs of the model take, and which none takes (REPLACED=1: also by tests, what it replaces)
 	$(BIN)/python -m tests.model.decisions --runs $(or $(RUNS),1000) --lines $(if $(REPLACED),--replaced)

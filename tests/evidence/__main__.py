@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tests.evidence.machines import MACHINES, Machine
-from tests.evidence.page import write
+from tests.evidence.page import counted, open_violations, write
 from tests.evidence.records import FILE, Closing, Slice, append, read
 from tests.evidence.spend import spend
 
@@ -25,11 +25,19 @@ SECONDS = 60
 @click.option("--only", multiple=True, type=click.Choice(sorted(MACHINES)), help="These machines alone.")
 @click.option("--seed", type=int, help="Draw the same seeds again; without it they are random.")
 @click.option("--page", is_flag=True, help="Draw docs/evidence.md from the file, and run nothing.")
+@click.option("--status", is_flag=True, help="Tell what was run of the code as it is here; exit code 1 if that is too little.")
 @click.option("--close", help="Close the violations of the slice of this name (the page has it), and run nothing.")
 @click.option("--because", help="With --close: the commit that fixed it, or what was wrong with the check.")
 @click.option("--file", "path", default=FILE, show_default=True, type=click.Path(path_type=Path), help="Where slices go.")
 def main(
-    minutes: float, only: tuple[str, ...], seed: int | None, page: bool, close: str | None, because: str | None, path: Path
+    minutes: float,
+    only: tuple[str, ...],
+    seed: int | None,
+    page: bool,
+    status: bool,
+    close: str | None,
+    because: str | None,
+    path: Path,
 ) -> None:
     """Run, or do what an option asks for."""
     console = Console(highlight=False)
@@ -38,11 +46,14 @@ def main(
     if page or close is not None:
         _draw(path, console)
         return
+    if status:
+        sys.exit(0 if _status(path, console, list(MACHINES.values())) else 1)
     chosen = [MACHINES[name] for name in only] or list(MACHINES.values())
     for machine in chosen:
         if why := machine.missing():
             console.print(f"{machine.name} is left out: {why}", style="yellow")
     done = _run([machine for machine in chosen if not machine.missing()], minutes * SECONDS, random.Random(seed), path, console)
+    _status(path, console, chosen)
     sys.exit(1 if any(each.violations for each in done) else 0)
 
 
@@ -78,6 +89,18 @@ def _draw(path: Path, console: Console) -> None:
         write(runs)
     for number in runs.torn:
         console.print(f"{path}:{number}: is no record (torn by a crash?) and is not counted", style="yellow")
+
+
+def _status(path: Path, console: Console, machines: list[Machine]) -> bool:
+    """What these did with the code as it is here, and whether there are 0 open violations."""
+    runs = read(path)
+    console.print("Of the code as it is here:")
+    for machine in machines:
+        ran = counted(runs.of_code(machine.name, machine.code))
+        console.print(f"{machine.name} {machine.code}: {ran or 'nothing'}", markup=False, soft_wrap=True)
+    left = open_violations(runs, runs.of_code("model", MACHINES["model"].code))
+    console.print(f"open violations: {left}", markup=False, soft_wrap=True)
+    return left == "0"
 
 
 def _close(path: Path, name: str, because: str | None) -> None:

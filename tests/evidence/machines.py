@@ -16,6 +16,7 @@ from xml.etree import ElementTree as ET
 from adapter.sidecar.config import WalSync
 from adapter.testing.sidecars import GRPC_SERVERS
 from tests.durability.etcd_cluster import etcd
+from tests.evidence.code import digest
 from tests.linearizability.verdicts import go
 
 MODEL_RUNS = 500
@@ -29,6 +30,7 @@ FUZZ_INPUTS = 1_000  # for each target
 HTTP2_EXAMPLES = 300
 WAL_SYNCS: tuple[WalSync, ...] = get_args(WalSync)
 DURABILITY = "tests/durability"
+PROCESSES = "adapter.__main__"  # what real processes run; the tests that start them need not import it
 POWER_CUTS = (
     "test_synced_acknowledgements_survive_a_power_cut",
     "test_a_power_cut_takes_at_most_what_no_sync_had_covered",
@@ -55,7 +57,8 @@ class Command(NamedTuple):
 class Machine:
     """`next`: the command for a seed. `option`: what makes it write its counts to a file. `counts`: reads that file.
 
-    `missing`: what this computer lacks for it; empty if nothing.
+    `missing`: what this computer lacks for it; empty if nothing. `roots`: the modules of its commands, whatever the seed; with
+    what they import they are its code.
     """
 
     name: str
@@ -64,6 +67,12 @@ class Machine:
     option: str
     counts: Callable[[Path], Counts]
     missing: Callable[[], str] = str
+    roots: tuple[str, ...] = ()
+
+    @property
+    def code(self) -> str:
+        """The digest of it as it is now."""
+        return digest(self.roots)
 
 
 def of_json(path: Path) -> Counts:
@@ -196,6 +205,7 @@ MACHINES = {
             _model,
             "--counts",
             of_json,
+            roots=("tests.model.__main__",),
         ),
         Machine(
             "soak",
@@ -204,6 +214,7 @@ MACHINES = {
             _soak,
             "--counts",
             of_json,
+            roots=("tests.soak.__main__", PROCESSES),
         ),
         Machine(
             "linearizability",
@@ -213,6 +224,7 @@ MACHINES = {
             "--counts",
             of_json,
             _no_go,
+            roots=("tests.linearizability.__main__", PROCESSES),
         ),
         Machine(
             "power-cuts",
@@ -220,6 +232,7 @@ MACHINES = {
             _power_cuts,
             "--junitxml",
             of_pytest(lambda _: {"power cuts": CUTS}),
+            roots=("tests.durability.test_power_cut", PROCESSES),
         ),
         Machine(
             "leader-kills",
@@ -228,6 +241,7 @@ MACHINES = {
             "--junitxml",
             of_pytest(lambda _: {"leader kills": KILLS}),
             etcd,
+            roots=("tests.durability.test_etcd_faults", PROCESSES),
         ),
         Machine(
             "etcd",
@@ -237,6 +251,7 @@ MACHINES = {
             "--junitxml",
             of_pytest(_etcd_of),
             etcd,
+            roots=("tests.durability.test_etcd_partition", "tests.durability.test_etcd_faults", PROCESSES),
         ),
         Machine(
             "rebalances",
@@ -246,6 +261,7 @@ MACHINES = {
             "--junitxml",
             of_pytest(_nothing_more),
             etcd,
+            roots=("tests.durability.test_rebalance_faults", "tests.durability.test_rebalance", PROCESSES),
         ),
         Machine(
             "walks",
@@ -253,6 +269,7 @@ MACHINES = {
             _walks,
             "--counts",
             of_json,
+            roots=("tests.exploration.__main__",),
         ),
         Machine(
             "hostile-peers",
@@ -261,6 +278,7 @@ MACHINES = {
             _hostile_peers,
             "--junitxml",
             of_pytest(lambda _: {"hostile peers": PEERS}),
+            roots=("tests.integration.http2.test_hostile_clients",),
         ),
         Machine(
             "fuzz",
@@ -269,6 +287,7 @@ MACHINES = {
             _fuzz,
             "--counts",
             of_json,
+            roots=("tests.fuzz.mutations",),
         ),
         Machine(
             "properties",
@@ -277,6 +296,11 @@ MACHINES = {
             _properties,
             "--junitxml",
             of_pytest(_nothing_more),
+            roots=(
+                "tests.unit.formats.test_fuzz",
+                "tests.unit.runtime.http2.test_properties",
+                "tests.unit.runtime.http2.test_machine",
+            ),
         ),
     )
 }

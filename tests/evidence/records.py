@@ -25,7 +25,10 @@ class Violation:
 
 @dataclass(frozen=True)
 class Slice:
-    """What one command did. `at`: UTC, when it began. `counts`: how many of what. `seeds`: the first and the last one."""
+    """What one command did. `at`: UTC, when it began. `counts`: how many of what. `seeds`: the first and the last one.
+
+    `code`: the digest of what it ran (code.py). Empty: unknown, as of slices before 2026-11-28, or changed while it ran.
+    """
 
     at: str
     commit: str
@@ -37,6 +40,7 @@ class Slice:
     command: str
     counts: Mapping[str, float] = field(default_factory=dict)
     violations: tuple[Violation, ...] = ()
+    code: str = ""
 
     @property
     def name(self) -> str:
@@ -65,6 +69,15 @@ class Runs:
         """The slices with violations that nobody closed."""
         closed = {closing.closes for closing in self.closings}
         return [each for each in self.slices if each.violations and each.name not in closed]
+
+    def of_code(self, machine: str, code: str) -> list[Slice]:
+        """The slices of a machine that ran this code; none for code that is unknown."""
+        return [each for each in self.slices if code and (each.machine, each.code) == (machine, code)]
+
+    def of_newest_code(self, machine: str) -> list[Slice]:
+        """Those that ran the same code as the last slice of the machine whose code is known."""
+        known = [each for each in self.slices if each.machine == machine and each.code]
+        return self.of_code(machine, max(known, key=lambda each: each.at).code) if known else []
 
 
 def append(path: Path, record: Slice | Closing) -> None:

@@ -70,6 +70,7 @@ def run(machine: Machine, seed: int) -> Slice:
     """One slice, with the code as it is now. Raises StoppedError, with what was counted, when a signal came."""
     command = machine.next(seed)
     commit, dirty = _commit()
+    code = machine.code
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     began, cpu = time.monotonic(), _cpu_seconds()
     with tempfile.TemporaryDirectory(prefix="evidence-") as directory:
@@ -92,6 +93,7 @@ def run(machine: Machine, seed: int) -> Slice:
         str(command),
         counted,
         violations,
+        code if machine.code == code else "",
     )
     if stopped:
         stopped.record = record if counted else None

@@ -1,5 +1,6 @@
 """`python -m tests.evidence`: exit codes, what is told of a violation, and how one is closed."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.evidence import __main__ as command
+from tests.evidence.machines import MACHINES
 from tests.evidence.records import Slice, append, read
 from tests.evidence.test_records import BROKEN, SLICE
 
@@ -40,6 +42,21 @@ def test_a_violation_is_closed_by_its_name_and_a_reason(tmp_path: Path) -> None:
     assert read(path).open == [BROKEN]
     assert _invoke(path, "--close", BROKEN.name, "--because", "fixed in abc").exit_code == 0
     assert read(path).open == []
+
+
+@pytest.mark.parametrize(("runs", "code"), [(20_000, 0), (19_999, 1)])
+def test_the_status_is_that_of_the_code_as_it_is_here(tmp_path: Path, runs: int, code: int) -> None:
+    """Exit code 0: enough runs of the model, and no open violation. Runs of other code do not count."""
+    path = tmp_path / "runs.jsonl"
+    model = MACHINES["model"].code
+    append(path, replace(SLICE, counts={"runs": runs}, code=model))
+    append(path, replace(SLICE, at="2099", counts={"runs": 30_000}, code="another"))
+    found = _invoke(path, "--status")
+    assert f"model {model}: {runs:,} runs\n" in found.output
+    assert found.output.endswith("open violations: 0\n" if code == 0 else "none known; 19,999 of 20,000 runs of the model\n")
+    assert found.exit_code == code
+    append(path, BROKEN)
+    assert _invoke(path, "--status").exit_code == 1
 
 
 def test_torn_lines_are_told_with_the_page(tmp_path: Path) -> None:

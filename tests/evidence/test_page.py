@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.evidence.machines import CUTS, MACHINES
+from tests.evidence.code import modules
+from tests.evidence.machines import CUTS, MACHINES, PROCESSES
 from tests.evidence.page import PAGE, PLOT, page, plot
 from tests.evidence.records import FILE, Closing, Runs, append, read
 from tests.evidence.test_records import BROKEN, SLICE
 
+IN_PROCESS = {"model", "walks", "hostile-peers", "fuzz", "properties"}
+WITHOUT_ENGINE = {"walks"}  # they are of the Meta Service
 RESULTS = """<testsuites><testsuite>
 <testcase name="test_synced_acknowledgements_survive_a_power_cut[grpcio]"/>
 <testcase name="test_without_syncs_a_power_cut_is_alarmed[grpcio]"><failure/></testcase>
@@ -31,20 +34,46 @@ def test_the_totals_are_those_of_the_slices() -> None:
     cuts = replace(SLICE, machine="power-cuts", counts={"power cuts": 25, "tests passed": 30})
     fuzz = replace(SLICE, machine="fuzz", counts={"inputs": 9}, cpu_seconds=7_200)
     text = page(Runs((model, model, cuts, fuzz)))
-    assert "| runs of the model | 500,000 | 1,000,000 runs | 50.0% |" in text
+    assert "| runs of the model | 500,000 | 1,000,000 runs | 50.0% | 0 |" in text
     assert "| power cuts | 25 | 500 cuts | 5.0% |" in text
     assert "| fuzzing | 2 | 24 CPU-hours | 8.3% |" in text
     assert "4.00 days, 48.0 times as fast as the clock" in text
-    assert "| open violations | 0 |" in text
+
+
+def test_what_the_newest_code_did_stands_apart() -> None:
+    """Whatever the order of the lines, which a merge may change; each machine has its own newest code. Unknown code is none."""
+    before = replace(SLICE, at="2026-11-28T01:00", counts={"runs": 1_000}, code="a")
+    first = replace(SLICE, at="2026-11-28T02:00", counts={"runs": 20}, code="b", commit="d" * 40)
+    last = replace(SLICE, at="2026-11-29T02:00", counts={"runs": 3}, code="b", commit="e" * 40)
+    unknown = replace(SLICE, at="2026-11-29T03:00", counts={"runs": 500})
+    other = replace(SLICE, at="2026-11-27T00:00", machine="soak", counts={"crash cycles": 7}, code="a", dirty=True)
+    text = page(Runs((last, unknown, first, before, other)))
+    assert "| runs of the model | 1,523 | 1,000,000 runs | 0.2% | 23 |" in text
+    assert "| crash cycles of real processes | 7 | 10,000 cycles | 0.1% | 7 |" in text
+    assert "| `b` since 2026-11-28, dddddddddd: 23 runs |" in text
+    assert "| `a` since 2026-11-27, cccccccccc and changes: 7 crash cycles |" in text
+
+
+@pytest.mark.parametrize(
+    ("runs", "text"),
+    [(0, "none known; 0 of 20,000 runs"), (19_999, "none known; 19,999 of 20,000 runs"), (20_000, "0"), (20_001, "0")],
+)
+def test_there_are_0_open_violations_only_of_code_with_enough_runs(runs: int, text: str) -> None:
+    """However many there were of other code, or by other machines."""
+    others = [replace(SLICE, counts={"runs": 50_000}, code=code) for code in ("", "a")]
+    soak = replace(SLICE, machine="soak", counts={"runs": 50_000}, code="b")
+    newest = replace(SLICE, at="2027", counts={"runs": runs}, code="b")
+    assert f"| open violations | none known | 0 | | {text}" in page(Runs((*others, soak, newest)))
 
 
 def test_a_violation_is_open_until_it_is_closed_and_is_never_removed() -> None:
     """With the command that finds it again."""
-    text = page(Runs((SLICE, BROKEN)))
-    assert "| open violations | 1 |" in text
+    enough = replace(SLICE, counts={"runs": 20_000}, code="a")
+    text = page(Runs((enough, BROKEN)))
+    assert "| open violations | 1 | 0 | | 1 |" in text
     assert "| `python -m x` | **open** |" in text
-    text = page(Runs((SLICE, BROKEN), (Closing(BROKEN.name, "fixed in abc"),)))
-    assert "| open violations | 0 |" in text
+    text = page(Runs((enough, BROKEN), (Closing(BROKEN.name, "fixed in abc"),)))
+    assert "| open violations | none known | 0 | | 0 |" in text
     assert "| `python -m x` | fixed in abc |" in text
 
 
@@ -86,3 +115,17 @@ def test_a_machine_names_files_and_tests_that_exist(name: str) -> None:
             if argument.startswith("tests/"):
                 path, _, test = argument.partition("::")
                 assert f"def {test.partition('[')[0]}" in Path(path).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_the_code_of_a_machine_is_that_of_its_commands(name: str) -> None:
+    """Whatever the seed chooses."""
+    machine = MACHINES[name]
+    started = {word for seed in range(50) for word in machine.next(seed).arguments if word.startswith("tests")}
+    named = {word.partition("::")[0].removesuffix(".py").replace("/", ".") for word in started}
+    named = {f"{word}.__main__" if Path(*word.split(".")).is_dir() else word for word in named}
+    assert named == set(machine.roots) - {PROCESSES}
+    found = modules(machine.roots)
+    assert named <= set(found)
+    assert (PROCESSES in found) == (name not in IN_PROCESS)
+    assert any(each.startswith("adapter.sidecar.engine.") for each in found) == (name not in WITHOUT_ENGINE)

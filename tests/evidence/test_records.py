@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from tests.evidence.records import Closing, Slice, Violation, append, read
+from tests.evidence.records import Closing, Runs, Slice, Violation, append, read
 
 SLICE = Slice(
     "2026-11-24T12:00:00.000+00:00",
@@ -29,6 +29,13 @@ def test_what_is_appended_is_read(tmp_path: Path) -> None:
     append(path, Closing(BROKEN.name, "fixed in abc"))
     assert read(path).open == []
     assert read(path).slices == (SLICE, BROKEN)
+
+
+def test_unknown_code_is_no_code() -> None:
+    """Slices from before the digest are those of no code, also of none that is asked for by an empty name."""
+    runs = Runs((SLICE, replace(SLICE, code="a"), replace(SLICE, code="a", machine="soak")))
+    assert runs.of_code("model", "") == []
+    assert runs.of_code("model", "a") == runs.of_newest_code("model") == [runs.slices[1]]
 
 
 def test_a_torn_last_line_is_reported_and_joins_nothing(tmp_path: Path) -> None:

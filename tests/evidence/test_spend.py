@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
+import pytest
 
 from adapter.testing.waiting import eventually
 from tests.evidence.machines import Machine
@@ -43,6 +45,20 @@ def test_a_command_that_fails_is_a_violation_with_the_end_of_its_words(tmp_path:
     assert "exit code 1" in record.violations[0].output
     assert "offset 5 was lost" in record.violations[0].output
     assert record.counts == {"runs": 7}
+
+
+def test_a_slice_has_the_digest_of_the_code_that_it_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None if the code changed meanwhile. Code that is no Python yet ends no run."""
+    monkeypatch.chdir(tmp_path)
+    _git = ("git", "-c", "user.name=t", "-c", "user.email=t@localhost")
+    subprocess.run([*_git, "init", "--quiet"], check=True)
+    subprocess.run([*_git, "commit", "--quiet", "--allow-empty", "-m", "x"], check=True)
+    Path("code.py").write_text("x = 1")
+    fine = replace(pretended(tmp_path, "fine"), roots=("code",))
+    assert run(fine, 5).code == fine.code != ""
+    edits = replace(pretended(tmp_path, "edits", "pathlib.Path('code.py').write_text('x = = 2')"), roots=("code",))
+    assert run(edits, 5).code == ""
+    assert run(edits, 5).counts == {"runs": 7}
 
 
 def _spent(machines: list[Machine], path: Path, slices: int) -> list[Slice]:

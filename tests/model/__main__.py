@@ -1,20 +1,23 @@
-"""`make model RUNS=...`: the model test on all cores, a seed for each run. Ends with the first run that breaks, made small.
+"""`make model RUNS=...`: the model test on all cores, a seed for each run. A run that breaks is made small and told.
+
+With `--seconds` it ends when the time is over, with the runs that have begun. Exit code 1: a run broke, or none was played.
 
 `--replay` plays the steps that it prints once more.
 """
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import shlex
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
-from itertools import cycle, islice
+from itertools import cycle, islice, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +27,10 @@ from tests.model.story import tell
 from tests.model.worlds import WORLDS
 
 DEFAULT = "two"  # adapters
+RUNS = 5_000
+MOST = 1_000_000  # runs, whatever the time
 PORTION = 25  # runs of one world, before another has its turn
+AGAIN = "Again: "
 TOLD_S = 10.0  # between two lines of progress
 HASH_SEED = "PYTHONHASHSEED"  # the order of a set of names must not depend on the process
 
@@ -38,9 +44,10 @@ class Portion(NamedTuple):
 
 
 def main() -> int:
-    """Run it; 1 when an invariant broke."""
+    """Run it."""
     parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
-    parser.add_argument("--runs", type=int, default=5_000, help="how many (default: %(default)s)")
+    parser.add_argument("--runs", type=int, help=f"how many (default: {RUNS}; with --seconds what there is time for)")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no run after that (default: without a limit)")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32, help="of the first one (default: by the clock)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="0: in this one (default: %(default)s)")
     parser.add_argument("--world", choices=WORLDS, help=f"default: each in turn, every other time {DEFAULT}")
@@ -51,7 +58,8 @@ def main() -> int:
         os.execve(sys.executable, [sys.executable, "-m", "tests.model", *sys.argv[1:]], {**os.environ, HASH_SEED: "0"})  # noqa: S606 - itself
     if options.replay:
         return _replay(options.world or DEFAULT, options.replay)
-    return _run_all(options.runs, options.seed, options.processes, options.world, options.counts)
+    runs = options.runs if options.runs is not None else RUNS if options.seconds == math.inf else MOST
+    return _run_all(runs, options.seconds, options.seed, options.processes, options.world, options.counts)
 
 
 def _replay(world: str, steps: str) -> int:
@@ -65,30 +73,48 @@ def _replay(world: str, steps: str) -> int:
     return 0
 
 
-def _run_all(runs: int, seed: int, processes: int, world: str | None, counts: Path | None) -> int:
+def _run_all(runs: int, limit: float, seed: int, processes: int, world: str | None, counts: Path | None) -> int:
     done: Counter[str] = Counter()
-    seconds, broken = 0.0, 0
+    seconds = 0.0
+    broken: list[str] = []
     started = told = time.monotonic()
-    _say(f"{runs:,} runs from seed {seed}, {processes} at once")
+    _say(f"{f'{runs:,} runs' if limit == math.inf else f'{limit:g} s'} from seed {seed}, {processes} at once")
     with ExitStack() as stack:
         if counts:  # also if this is interrupted
             stack.callback(lambda: counts.write_text(_counted(done, seconds)))
         portions = _portions(runs, seed, -(-runs // max(processes, 1)), world)
-        if processes:
-            pool = stack.enter_context(ProcessPoolExecutor(processes, multiprocessing.get_context("fork")))
-            stack.callback(pool.shutdown, cancel_futures=True)
-        for portion, result in pool.map(_run_portion, portions) if processes else map(_run_portion, portions):
+        for portion, result in _results(portions, processes, started + limit):
             if isinstance(result, str):  # the runs of its portion do not count; all other portions are played
                 _say(result)
-                broken += 1
+                broken.append(result)
                 continue
             done[portion.world] += result.runs
             seconds += result.seconds
             now = time.monotonic()
             if now >= told + TOLD_S or done.total() == runs:
                 told = now
-                _say(f"{done.total():,} of {runs:,} runs, {done.total() / (now - started) * 60:,.0f} a minute")
-    return 1 if broken else 0
+                _say(f"{done.total():,} runs, {done.total() / (now - started) * 60:,.0f} a minute")
+    worlds = ", ".join(f"{count:,} {name}" for name, count in done.items())
+    _say(f"{done.total():,} runs from seed {seed} broke nothing ({worlds}), {len(broken)} portions broke an invariant")
+    for each in broken:  # once more, where a person looks first
+        _say(each[each.rindex(AGAIN) :])
+    return 0 if done and not broken else 1
+
+
+def _results(portions: Iterator[Portion], processes: int, end: float) -> Iterator[tuple[Portion, Played | str]]:
+    """Of each portion that began before `end`, whenever it ended: none that broke is lost."""
+    in_time = takewhile(lambda _: time.monotonic() < end, portions)
+    if not processes:
+        yield from map(_run_portion, in_time)
+        return
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
+        begun: deque[Future[tuple[Portion, Played | str]]] = deque()
+        for portion in in_time:
+            begun.append(pool.submit(_run_portion, portion))
+            if len(begun) > 2 * processes:
+                yield begun.popleft().result()
+        for future in begun:
+            yield future.result()
 
 
 def _counted(done: Counter[str], seconds: float) -> str:
@@ -115,7 +141,7 @@ def _run_portion(portion: Portion) -> tuple[Portion, Played | str]:
 
 def _told(world: str, broken: BrokenRunError) -> str:
     again = ["python", "-m", "tests.model", "--world", world, "--replay", str(broken.plan)]
-    lines = [tell(WORLDS[world], broken), "", f"Again: {shlex.join(again)}"]
+    lines = [tell(WORLDS[world], broken), "", f"{AGAIN}{shlex.join(again)}"]
     if broken.seed is not None:
         lines.append(f"Before it was made small: python -m tests.model --world {world} --runs 1 --seed {broken.seed}")
     return "\n".join(lines)
