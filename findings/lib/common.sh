@@ -92,3 +92,8 @@ verdict() { # standard input: what is stated; what was seen is in $SEEN
     exit 1
   fi
 }
+
+pypi() { # PACKAGE==VERSION...: in a virtual environment, $WORK/venv
+  need python3:python3-venv
+  python3 -m venv "$WORK/venv" && "$WORK/venv/bin/pip" install --quiet --disable-pip-version-check "$@" >"$WORK/pip.log" 2>&1 || broken "pip did not install $*"
+}
