@@ -7,8 +7,8 @@ rocketmq
 statement <<TEXT
 Apache RocketMQ $ROCKETMQ, configManagerVersion=v2: a reset at the server is stored under swapped names.
 
-Most expect: a reset by INVOKE_BROKER_TO_RESET_OFFSET (the server-side reset of mqadmin) that was answered with success holds
-  over a restart, and touches the group in question alone.
+Most expect: a reset by INVOKE_BROKER_TO_RESET_OFFSET (what mqadmin resetOffsetByTime -g GROUP -t TOPIC sends) that was answered
+  with success holds over a restart, and touches the group in question alone.
 What happens: the broker's RocksDB gets the offset with group and topic exchanged. Until the next restart the right offset is in
   memory; the table also has a group that does not exist, named as the topic, with a topic named as the group. After a clean stop
   and a start the old offset is back, and the phantom stays. With the default JSON file the reset holds.

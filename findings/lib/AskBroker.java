@@ -20,11 +20,22 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.SubscriptionData;
 /**
  * Asks a broker by RocketMQ's own remoting client: one request for each line of standard input, printed with its answer.
  *
- * <p>{@code topic NAME QUEUES}, {@code group NAME}: make it; {@code send TOPIC QUEUE COUNT [LIGHT_TOPIC]}; {@code commit GROUP TOPIC
- * QUEUE OFFSET}; {@code query GROUP TOPIC QUEUE}; {@code table}: all offsets as a slave broker asks for them; {@code correction TOPIC
- * COMPARED_GROUP FILTERED_GROUP}; {@code reset GROUP TOPIC QUEUE OFFSET}: at the server; {@code clone FROM TO [TOPIC]}; {@code delete GROUP}: with its offsets; {@code consumer GROUP TOPIC...}: its heartbeat; {@code pull GROUP TOPIC QUEUE
- * OFFSET}; {@code until TEXT}: wait until the table has it, and print the table; {@code end TOPIC
- * QUEUE LEAST}: wait until the queue has so many messages, and print its end.
+ * <pre>
+ * topic NAME QUEUES                          make it
+ * group NAME                                 make it
+ * send TOPIC QUEUE COUNT [LIGHT_TOPIC]       messages
+ * end TOPIC QUEUE LEAST                      wait until the queue has so many messages
+ * consumer GROUP TOPIC...                    a consumer's heartbeat
+ * commit GROUP TOPIC QUEUE OFFSET
+ * query GROUP TOPIC QUEUE                    the offset, or why there is none
+ * pull GROUP TOPIC QUEUE OFFSET
+ * table                                      all offsets, as a slave asks for them
+ * until TEXT                                 wait until the table has it, and print the table
+ * correction TOPIC COMPARED_GROUP FILTERED_GROUP
+ * reset GROUP TOPIC QUEUE OFFSET             at the server
+ * clone FROM TO [TOPIC]
+ * delete GROUP                               with its offsets
+ * </pre>
  */
 public final class AskBroker {
     private static NettyRemotingClient client;

@@ -10,7 +10,7 @@ finish() {
   trap - EXIT
   for pid in $PIDS; do kill -9 "$pid" 2>/dev/null || true; done
   wait
-  [ "$code" = 0 ] || [ "$code" = 1 ] || tail -n 20 "$WORK"/*.log 2>/dev/null || true
+  [ "$code" = 0 ] || [ "$code" = 1 ] || tail -n 20 "$WORK"/*.log >&2 || true
   rm -rf "$WORK"
   exit "$code"
 }
