@@ -5,11 +5,13 @@ In production these take microseconds of each wait and each start; a run waits s
 
 import sys
 from asyncio import AbstractEventLoop, tasks
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
-from types import ModuleType
+from types import ModuleType, coroutine
 
+import anyio
+import anyio.lowlevel
 from anyio._backends import _asyncio
 from anyio._core import _eventloop
 
@@ -19,12 +21,17 @@ from tests.model.order import PlacedScope
 user_of = cache(access._user_of)
 
 
+@coroutine
+def _checkpoint() -> Generator[None, None, None]:
+    yield
+
+
 @cache
 def _users() -> list[ModuleType]:
     """The modules of anyio that ask which event loop there is."""
     find = _eventloop.get_async_backend
-    anyio = [module for name, module in sys.modules.items() if name.startswith("anyio")]
-    return [module for module in anyio if vars(module).get("get_async_backend") is find]
+    modules = [module for name, module in sys.modules.items() if name.startswith("anyio")]
+    return [module for module in modules if vars(module).get("get_async_backend") is find]
 
 
 @contextmanager
@@ -35,6 +42,8 @@ def looked_up(loop: AbstractEventLoop) -> Iterator[None]:
         (_asyncio, "CancelScope", PlacedScope),
         (_asyncio, "current_task", partial(tasks._current_tasks.get, loop)),  # type: ignore[attr-defined]
         (_asyncio, "_task_states", {}),  # weak keys are slow, and a run is short
+        *((module, "current_time", loop.time) for module in (anyio, _eventloop)),
+        (anyio.lowlevel, "checkpoint", _checkpoint),
         (access, "_user_of", user_of),
     ]
     before = [(module, name, getattr(module, name)) for module, name, _ in instead]
