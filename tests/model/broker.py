@@ -12,6 +12,7 @@ from random import Random
 from typing import Any, ClassVar, NamedTuple, cast
 
 import grpc
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from adapter.client.broker_log import NoBrokerLog
 from adapter.errors import AdapterError, DiskFullError, NotReadyError, StorageFailedError
@@ -38,7 +39,17 @@ from tests.model.network import Link, SaveCall, Service, SimMeta
 INTERVAL_S = 0.1
 ENDS_EARLY = 0.2  # turns of new connections at the server, of all
 WRITE_THROUGH = "w"  # the group that is not cached, where any is written through
+
+
+class _Unread(CollectorRegistry):
+    """Metrics that nobody reads."""
+
+    def register(self, collector: Collector) -> None:
+        """Keep nothing of a process that has ended."""
+
+
 METRICS = AdapterMetrics()  # one for all: nothing here reads them
+METRICS.registry = _Unread()
 
 State = offsets_pb.StatusReply
 Submit = Callable[[Change], Coroutine[Any, Any, list[Standing]]]

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import cache
 
 from adapter.metaservice.bulk import Cuts
 from adapter.metaservice.engine import (
@@ -56,7 +57,7 @@ class MemoryEngine:
 
     def standing(self, cluster: str, key: OffsetKey) -> OffsetRecord | None:
         """What stands, durably, at this moment."""
-        return self._synced.get(pack_names(cluster, *key))
+        return self._synced.get(_packed(cluster, key))
 
     def crash(self) -> None:
         """Lose what is not synced."""
@@ -203,6 +204,12 @@ class MemoryEngine:
         await asyncio.sleep(self._sync_s)
         if writes > self._synced_writes:
             self._synced, self._synced_writes = written, writes
+
+
+@cache
+def _packed(cluster: str, key: OffsetKey) -> bytes:
+    """Of keys that are asked for after each step."""
+    return pack_names(cluster, *key)
 
 
 def _columns(cluster: str, rows: Sequence[tuple[OffsetKey, OffsetRecord]]) -> Columns:

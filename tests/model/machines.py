@@ -17,6 +17,7 @@ from adapter.sidecar.storage.write_batch import Stored
 from tests.model import order
 from tests.model.broker import WRITE_THROUGH, Broker, Machine, Running, Setup
 from tests.model.disk import SimDisk
+from tests.model.lookups import looked_up
 from tests.model.loop import VirtualLoop
 from tests.model.model import Model, known, stands_in
 from tests.model.network import Fault, Service
@@ -48,9 +49,9 @@ class Machines:
     def __init__(self, seed: int, setups: Sequence[Setup]) -> None:
         backoff.jitter.seed(seed)
         order.places.seed(seed)
-        self._order = ExitStack()
-        self._order.enter_context(order.placed_scopes())
         self.loop = VirtualLoop()
+        self._lookups = ExitStack()
+        self._lookups.enter_context(looked_up(self.loop))
         self.model = self.model_type()
         self._shift_ms = 0
         self.service = self.service_type(self.now_ms)
@@ -172,7 +173,7 @@ class Machines:
         self.pass_time(0)
         with suppress(RuntimeError):
             self.loop.close()
-        self._order.close()
+        self._lookups.close()
 
     def _running(self, at: int) -> Running | None:
         running = self.brokers[at].running

@@ -51,6 +51,7 @@ class Fault(Enum):
 
 
 SLOW_S, LATE_S, AGAIN_S = 0.15, 0.7, 0.4
+WAYS_S = {Fault.SLOW: SLOW_S, Fault.LATE: LATE_S}  # of a request that meets this
 
 
 class SaveCall(NamedTuple):
@@ -194,19 +195,21 @@ class SimMeta:
             self._unanswered += 1
             raise MetaUnavailableError("refused by the test")
         self._service.serve(self._deliver(fault, work, answer))
+        timer = loop.call_later(timeout_s, _give_up, answer)
         try:
-            async with asyncio.timeout(timeout_s):
-                found = await answer
-        except (TimeoutError, MetaUnavailableError) as error:
+            found = await answer
+        except MetaUnavailableError as error:
             self.available = False
             self._unanswered += 1
-            raise MetaUnavailableError(str(error) or "no answer in time") from None
+            raise MetaUnavailableError(str(error)) from None
+        finally:
+            timer.cancel()
         self.available = True
         return found
 
     async def _deliver(self, fault: Fault, work: Callable[[], Awaitable[R]], answer: asyncio.Future[R]) -> None:
         """One request and its answer, each on its own way."""
-        await asyncio.sleep({Fault.SLOW: SLOW_S, Fault.LATE: LATE_S}.get(fault, WAY_S))
+        await asyncio.sleep(WAY_S if fault is Fault.NONE else WAYS_S.get(fault, WAY_S))
         if not self._reachable() or fault is Fault.LOST:
             return
         failure: TransientError | None = None
@@ -236,3 +239,8 @@ class SimMeta:
             self._link.troubled_at = asyncio.get_running_loop().time()
             return False
         return True
+
+
+def _give_up(answer: asyncio.Future[Any]) -> None:
+    if not answer.done():
+        answer.set_exception(MetaUnavailableError("no answer in time"))

@@ -5,23 +5,22 @@ process.
 """
 
 import asyncio
-from contextlib import AbstractContextManager
 from random import Random
 from typing import Any
-from unittest import mock
 
 from anyio._backends import _asyncio
 
 from adapter.runtime.http2.server import Http2Peer
 
 places = Random(0)  # of the run that is played, which seeds it
+_drawn = places.getrandbits
 
 
 class _Placed:
     """An object that sets keep at a place of the seed's."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._place = places.getrandbits(60)
+        self._place = _drawn(60)
         super().__init__(*args, **kwargs)
 
     def __hash__(self) -> int:
@@ -31,6 +30,10 @@ class _Placed:
 class PlacedTask(_Placed, asyncio.Task[Any]):
     """A task of asyncio."""
 
+    def __repr__(self) -> str:
+        """Short: anyio writes it into the reason of each cancellation."""
+        return self.get_name()
+
 
 class PlacedScope(_Placed, _asyncio.CancelScope):
     """A cancel scope of anyio."""
@@ -38,8 +41,3 @@ class PlacedScope(_Placed, _asyncio.CancelScope):
 
 class PlacedPeer(_Placed, Http2Peer):
     """A connection to the built-in server."""
-
-
-def placed_scopes() -> AbstractContextManager[object]:
-    """While it is entered, anyio makes scopes whose place is the seed's."""
-    return mock.patch.object(_asyncio, "CancelScope", PlacedScope)
