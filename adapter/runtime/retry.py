@@ -9,6 +9,7 @@ from typing import ParamSpec, TypeVar
 import anyio
 import anyio.lowlevel
 import structlog
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from adapter.errors import AdapterError, TransientError
 from adapter.runtime.backoff import pause_s
@@ -35,17 +36,15 @@ class Attempts:
     async def __call__(self, work: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `work` until it succeeds. Raises its last error of the retried type after the limit, any other error at once."""
         began = anyio.current_time()
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                return await work(*args, **kwargs)
-            except self._on as error:
-                seconds = self._pause(attempt, error)
-                if self._limit_s is not None and anyio.current_time() - began >= self._limit_s:
-                    raise
-                log.warning("retry", what=self._what, attempt=attempt, pause_s=round(seconds, 3), error=str(error))
-            await self._sleep(seconds)
+        # tenacity's own stop and wait use the wall clock and a random generator that tests cannot seed.
+        return await AsyncRetrying(
+            sleep=self._sleep,
+            retry=retry_if_exception_type(self._on),
+            wait=self._pause,
+            stop=lambda _: self._limit_s is not None and anyio.current_time() - began >= self._limit_s,
+            before_sleep=self._tell,
+            reraise=True,
+        )(work, *args, **kwargs)
 
     def set_pauses(self, first_s: float, max_s: float) -> None:
         """Have other pauses from now on; one that is under way becomes no longer than `max_s`."""
@@ -61,9 +60,10 @@ class Attempts:
         for sleeper in self._sleepers:
             sleeper.set()
 
-    def _pause(self, attempt: int, error: AdapterError) -> float:
+    def _pause(self, state: RetryCallState) -> float:
+        error = state.outcome.exception() if state.outcome else None
         self._asked_s = error.retry_after_s if isinstance(error, TransientError) else 0.0
-        return max(pause_s(attempt, self._first_s, self._max_s), self._asked_s)
+        return max(pause_s(state.attempt_number, self._first_s, self._max_s), self._asked_s)
 
     async def _sleep(self, seconds: float) -> None:
         began, skipped = anyio.current_time(), self._skipped
@@ -80,6 +80,11 @@ class Attempts:
                     await woken.wait()
             finally:
                 self._sleepers.remove(woken)
+
+    def _tell(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        pause_s = state.next_action.sleep if state.next_action else 0.0
+        log.warning("retry", what=self._what, attempt=state.attempt_number, pause_s=round(pause_s, 3), error=str(error))
 
 
 def retrying(
