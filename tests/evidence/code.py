@@ -14,30 +14,32 @@ SIZE = 12  # hexadecimal digits
 
 
 class _Module(NamedTuple):
-    """`text`: what it does. `names`: of modules, and of what is in them; other words are among them."""
+    """`hash`: of what it does. `names`: of modules, and of what is in them; other words are among them."""
 
-    text: str
+    hash: str
     names: frozenset[str]
 
 
 def digest(roots: Iterable[str], directory: Path = Path()) -> str:
     """Of these modules of `directory`, and of all there that they import, wherever in their text."""
     found = modules(roots, directory)
-    return hashlib.sha256("\n".join(f"{name} {found[name]}" for name in sorted(found)).encode()).hexdigest()[:SIZE]
+    return _hash("\n".join(f"{name} {found[name]}" for name in sorted(found)).encode())[:SIZE]
 
 
 def modules(roots: Iterable[str], directory: Path = Path()) -> dict[str, str]:
-    """The modules by their names, with what each does."""
+    """The modules by their names, with a hash of what each does."""
     found: dict[str, str] = {}
-    left = list(roots)
+    left = set(roots)
+    seen: set[str] = set()  # also names of no modules, most of them
     while left:
         name = left.pop()
-        file = None if name in found else _file(name, directory)
+        seen.add(name)
+        file = _file(name, directory)
         if file is None:
             continue
         module = _read(file, file.stat().st_mtime_ns, file.stat().st_size)
-        found[name] = module.text
-        left += [*module.names, name.rpartition(".")[0]]
+        found[name] = module.hash
+        left |= {*module.names, name.rpartition(".")[0]} - seen
     return found
 
 
@@ -56,12 +58,16 @@ def _read(file: Path, _changed: int, _size: int) -> _Module:
     try:
         tree = ast.parse(text, file)
     except SyntaxError:  # somebody is writing it
-        return _Module(text.hex(), frozenset())
+        return _Module(_hash(text), frozenset())
     names = frozenset(name for node in ast.walk(tree) for name in _named(node))
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = _without_docstring(node.body)
-    return _Module(ast.dump(tree), names)
+    return _Module(_hash(ast.dump(tree).encode()), names)
+
+
+def _hash(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
 
 
 def _named(node: ast.AST) -> Iterator[str]:
@@ -72,7 +78,7 @@ def _named(node: ast.AST) -> Iterator[str]:
         case ast.ImportFrom(str(module), names, 0):
             yield module
             yield from (f"{module}.{alias.name}" for alias in names)
-        case ast.Constant(str(value)):
+        case ast.Constant(str(value)) if "." in value:
             yield value.partition(":")[0]
 
 
