@@ -24,22 +24,29 @@ ERROR = 1
 NOT_SUPPORTED = 3
 NO_PERMISSION = 16
 NO_TOPIC = 17
+NOT_FOUND = 22
 NO_GROUP = 26
 
 
 @dataclass
 class FakeBroker:
-    """One broker through several lives. `logs` are the bounds of its queues; `online` are groups with consumers."""
+    """One broker through several lives. `logs` are the bounds of its queues; `online` are groups with consumers.
+
+    With `v2` it is one with configManagerVersion=v2: its table does not tell the queues of light topics, or (`told`) tells what a
+    reset left there, and a reset leaves a phantom: the same offset for group and topic with their names swapped.
+    """
 
     name: str = "broker-a"
     version: str = "V5_3_3"
     role: str = "ASYNC_MASTER"
     server_side_reset: bool = True
     creates_groups: bool = True
+    v2: bool = False
     binary: bool = False
     secret: str = ""
     offsets: Table = field(default_factory=dict)
     lmq: dict[str, int] | None = None
+    told: Table = field(default_factory=dict)
     store: Table = field(default_factory=dict)
     logs: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     times: dict[tuple[str, int], list[int]] = field(default_factory=dict)
@@ -79,6 +86,7 @@ class FakeBroker:
         if self.secret and fields.get("Signature") != self._signature(fields, body):
             return NO_PERMISSION, "Check signature failed for accessKey=admin", {}, b""
         answers: dict[int, Callable[[Fields], Answer]] = {
+            14: self._query,
             15: self._update,
             26: self._settings,
             28: self._runtime,
@@ -103,6 +111,7 @@ class FakeBroker:
 
     def _settings(self, _: Fields) -> Answer:
         reset = f"useServerSideResetOffset={str(self.server_side_reset).lower()}\n" if self.version.startswith("V5") else ""
+        reset += f"configManagerVersion={'v2' if self.v2 else 'v1'}\n" if reset else ""
         creates = f"autoCreateSubscriptionGroup={str(self.creates_groups).lower()}\n"
         text = f"aclEnable=false\n{creates}brokerName={self.name}\nbrokerRole={self.role}\n{reset}"
         return OK, "", {"version": "{}"}, text.encode()
@@ -121,9 +130,10 @@ class FakeBroker:
 
     def table(self) -> bytes:
         """Its offsets as fastjson writes them: numbers of queues are not quoted."""
+        table = {key: queues for key, queues in self.offsets.items() if not (self.v2 and key.startswith("%LMQ%"))} | self.told
         members = ",".join(
             f"{json.dumps(key, ensure_ascii=False)}:{{{','.join(f'{queue}:{offset}' for queue, offset in queues.items())}}}"
-            for key, queues in self.offsets.items()
+            for key, queues in table.items()
         )
         lmq = "" if self.lmq is None else f',"lmqOffsetTable":{json.dumps(self.lmq, separators=(",", ":"))}'
         head = '{"dataVersion":{"counter":1,"stateVersion":0,"timestamp":1},"groupTopicMap":{"g":["T"]},"offsetTable":{'
@@ -139,6 +149,12 @@ class FakeBroker:
         found = next((low + at for at, when in enumerate(self.times.get(queue, ())) if when >= wanted), high)
         return OK, "", {"offset": str(found)}, b""
 
+    def _query(self, fields: Fields) -> Answer:
+        found = self.offset(fields["consumerGroup"], fields["topic"], int(fields["queueId"]))
+        if found is None and (self.version.startswith("V4") or fields.get("setZeroIfNotFound") != "false"):
+            found = 0  # the log still begins at 0
+        return (NOT_FOUND, "Not found", {}, b"") if found is None else (OK, "", {"offset": str(found)}, b"")
+
     def _update(self, fields: Fields) -> Answer:
         topic, group = fields["topic"], fields["consumerGroup"]
         if group not in self.groups and self.version.startswith("V5"):
@@ -150,6 +166,10 @@ class FakeBroker:
         self.resets.append(fields)
         topic, group = fields["topic"], fields["group"]
         queues = self.offsets.get(f"{topic}@{group}", {})
+        if self.v2:
+            self.offsets.setdefault(f"{group}@{topic}", {})[int(fields["queueId"])] = int(fields["offset"])
+            if topic.startswith("%LMQ%"):  # consumers that pull next begin there; what is kept stays
+                queues = self.told.setdefault(f"{topic}@{group}", {})
         if self.server_side_reset and self.version.startswith("V5"):
             queues[int(fields["queueId"])] = int(fields["offset"])
         else:  # it knows no queue: all go to the time, which is the beginning

@@ -1,6 +1,6 @@
 """A broker's calls as methods, with every answer checked: a number that cannot be right is an error, never an offset.
 
-Codes and fields are those of RequestCode in RocketMQ 4.9 and 5.3. Every method raises BrokerError, or BrokerRefusedError when the
+Codes and fields are those of RequestCode in RocketMQ 4.9 and 5.5. Every method raises BrokerError, or BrokerRefusedError when the
 broker answers with an error.
 """
 
@@ -19,6 +19,7 @@ from adapter.rocketmq.connection import Connection, open_connection
 from adapter.rocketmq.errors import BrokerError, BrokerRefusedError
 from adapter.rocketmq.signing import Signer
 
+QUERY_CONSUMER_OFFSET = 14
 UPDATE_CONSUMER_OFFSET = 15
 GET_BROKER_CONFIG = 26
 GET_BROKER_RUNTIME_INFO = 28
@@ -33,14 +34,19 @@ INVOKE_BROKER_TO_RESET_OFFSET = 222
 
 SYSTEM_ERROR = 1
 TOPIC_NOT_EXIST = 17
+QUERY_NOT_FOUND = 22
 SUBSCRIPTION_GROUP_NOT_EXIST = 26
 SLAVE = "SLAVE"
 
-_SETTING = re.compile(r"(?m)^(brokerName|brokerRole|useServerSideResetOffset|autoCreateSubscriptionGroup)=(.*)$")
+_RESETS = "useServerSideResetOffset"
+_SETTING = re.compile(rf"(?m)^(brokerName|brokerRole|{_RESETS}|autoCreateSubscriptionGroup|configManagerVersion)=(.*)$")
 
 
 class Identity(NamedTuple):
     """Who a broker is. `resets`: it can reset a queue of a group that is online. `creates`: it makes groups by itself.
+
+    `is_v2`: its offsets are in `config/rdb`, and its table of all offsets leaves out those of light topics. `says_missing`: asked
+    for one offset that it does not have, it says so. 4.9 may say 0 instead.
 
     `boot_ms` is when it was started (Unix time in milliseconds); 0 in about the first second of its life: it then answers the
     question with an error, because it has no statistics yet. `version` is empty then.
@@ -52,6 +58,8 @@ class Identity(NamedTuple):
     role: str
     resets: bool
     creates: bool
+    is_v2: bool = False
+    says_missing: bool = False
 
     def is_same_life(self, other: "Identity") -> bool:
         """True for the same start of the same broker in the same role, as far as that is known of both."""
@@ -89,10 +97,16 @@ class Broker:
             name = check_name(found.get("brokerName", "").strip(), "brokerName")
         except InvalidInputError as error:
             raise BrokerError(f"the broker's settings cannot be used: {error}") from error
-        resets, creates = (
-            found.get(setting, "").strip() == "true" for setting in ("useServerSideResetOffset", "autoCreateSubscriptionGroup")
+        return Identity(
+            name,
+            boot_ms,
+            version,
+            found.get("brokerRole", "").strip(),
+            resets=found.get(_RESETS, "").strip() == "true",
+            creates=found.get("autoCreateSubscriptionGroup", "").strip() == "true",
+            is_v2=found.get("configManagerVersion", "").strip() == "v2",
+            says_missing=_RESETS in found,  # both came with 5.0
         )
-        return Identity(name, boot_ms, version, found.get("brokerRole", "").strip(), resets, creates)
 
     async def _runtime(self) -> tuple[int, str]:
         try:
@@ -110,6 +124,17 @@ class Broker:
     async def offsets(self) -> bytes:
         """All offsets of all groups, as consumerOffset.json has them."""
         return (await self._connection.call(GET_ALL_CONSUMER_OFFSET)).body
+
+    async def offset(self, group: str, topic: str, queue: int) -> int | None:
+        """A group's offset; None if the broker has none. Only for a broker whose identity `says_missing`."""
+        fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue), "setZeroIfNotFound": "false"}
+        try:
+            found = await self._offset(QUERY_CONSUMER_OFFSET, fields)
+        except BrokerRefusedError as error:
+            if error.code == QUERY_NOT_FOUND:
+                return None
+            raise
+        return None if found < 0 else found
 
     async def update_offset(self, group: str, topic: str, queue: int, offset: int) -> None:
         """Set a group's offset, as a consumer's commit does. Consumers that are online keep their own position."""

@@ -16,7 +16,7 @@ from adapter.formats.rows import Naming, OffsetRow
 from adapter.model.records import OffsetKey, OffsetRecord, next_era
 from adapter.rocketmq.config import RocketmqSection
 from adapter.rpc import offsets_pb
-from adapter.sidecar.bridge import bridge, store_changes
+from adapter.sidecar.bridge import bridge, store_changes, untold
 from adapter.sidecar.bridge.broker_log import RocketmqLog
 from adapter.sidecar.bridge.marks import FILE, Marks
 from adapter.sidecar.engine.changes import Forget
@@ -42,11 +42,11 @@ class Bridged:
         found = self.sidecar.core().store.get(key(f"broker-a/{topic}/{queue}", group))
         return (found.epoch, found.offset, found.live) if found else None
 
-    async def until(self, offset: int | None, queue: int = 0, group: str = "g") -> None:
+    async def until(self, offset: int | None, queue: int = 0, group: str = "g", topic: str = "T") -> None:
         """Wait until this live offset stands here."""
 
         def stands() -> bool:
-            found = self.at(queue, group)
+            found = self.at(queue, group, topic)
             return (found[1] if found and found[2] else None) == offset
 
         await eventually(stands)
@@ -63,9 +63,9 @@ class Bridged:
         wanted = broker.calls.count(26) + 3
         await eventually(lambda: broker.calls.count(26) >= wanted)
 
-    async def reset(self, offset: int, queue: int = 0) -> None:
+    async def reset(self, offset: int, queue: int = 0, topic: str = "T") -> None:
         """An operator's reset at the adapter."""
-        request = offsets_pb.ResetOffsetsRequest(group="g", shards=[f"broker-a/T/{queue}"], to_offset=offset, execute=True)
+        request = offsets_pb.ResetOffsetsRequest(group="g", shards=[f"broker-a/{topic}/{queue}"], to_offset=offset, execute=True)
         await self.client.admin.ResetOffsets(request, timeout=PATIENCE_S)
 
 
@@ -216,6 +216,158 @@ async def test_the_meta_service_is_asked_again_until_it_answers(broker: FakeBrok
         assert broker.offset("g", "T", 0) is None
         meta.down = None
         await eventually(lambda: broker.offset("g", "T", 0) == 100)
+
+
+LIGHT = "%LMQ%q"
+
+
+@pytest.mark.parametrize("restarted", ["broker", "sidecar"])
+async def test_a_light_queue_that_the_table_does_not_tell_is_not_taken_back(
+    restarted: str, broker: FakeBroker, tmp_path: Path
+) -> None:
+    """A JSON broker tells it, and leaves it out of its table as soon as it is one of V2: its consumers went on meanwhile."""
+    meta = FakeMeta()
+    broker.commit("g", LIGHT, 0, 7)
+    async with broker.serving(), bridged(tmp_path, broker, meta) as here:
+        await here.until(7, topic=LIGHT)
+    broker.v2 = True
+    broker.persist()
+    broker.restart()
+    async with broker.serving(), bridged(tmp_path, broker, meta) as here:
+        await here.looked(broker)
+        broker.commit("g", LIGHT, 0, 12)
+        await here.until(12, topic=LIGHT)
+    broker.commit("g", LIGHT, 0, 15)
+    if restarted == "broker":
+        broker.persist()
+        broker.restart()
+    async with broker.serving(), bridged(tmp_path, broker, meta) as here:
+        await here.until(15, topic=LIGHT)
+        assert broker.offset("g", LIGHT, 0) == 15
+
+
+async def test_what_v2_lost_of_a_light_queue_is_given_back(broker: FakeBroker, tmp_path: Path) -> None:
+    """It is asked, and has none."""
+    broker.v2 = True
+    meta = FakeMeta({key(f"broker-a/{LIGHT}/0"): record(9, topic=LIGHT)})
+    broker.logs[LIGHT, 0] = (0, 100)
+    async with broker.serving(), bridged(tmp_path, broker, meta) as here:
+        await eventually(lambda: broker.offset("g", LIGHT, 0) == 9)
+        broker.commit("g", LIGHT, 0, 11)
+        await here.until(11, topic=LIGHT)
+
+
+async def test_a_light_queue_that_is_imported_beside_v2_is_followed(broker: FakeBroker, tmp_path: Path) -> None:
+    """The broker's own store, which tells it. What its consumers commit from then on is asked for."""
+    broker.v2 = True
+    broker.commit("g", LIGHT, 0, 12)
+    meta = FakeMeta()
+    async with broker.serving(), bridged(tmp_path, broker, meta) as here:
+        await here.until(100)
+        request = offsets_pb.ImportOffsetsRequest(groups=commits({f"broker-a/{LIGHT}/0": 12}).groups, execute=True)
+        await here.client.admin.ImportOffsets(request)
+        await here.until(12, topic=LIGHT)
+        broker.commit("g", LIGHT, 0, 15)
+        await here.until(15, topic=LIGHT)
+    broker.commit("g", LIGHT, 0, 16)
+    async with broker.serving(), bridged(tmp_path, broker, meta) as here:
+        await here.until(16, topic=LIGHT)
+        assert broker.offset("g", LIGHT, 0) == 16
+
+
+async def test_a_reset_of_a_light_queue_at_v2_is_a_rewind_here(broker: FakeBroker, tmp_path: Path) -> None:
+    """The consumer goes back, and commits; with the sidecar, or while it is away."""
+    broker.commit("g", LIGHT, 0, 90)
+    meta = FakeMeta()
+    async with broker.serving():
+        async with bridged(tmp_path, broker, meta) as here:
+            await here.until(90, topic=LIGHT)
+            broker.v2 = True
+            broker.boot_ms += 1
+            broker.cut()
+            await here.looked(broker)
+            broker.commit("g", LIGHT, 0, 20)
+            await here.until(20, topic=LIGHT)
+        broker.commit("g", LIGHT, 0, 5)
+        async with bridged(tmp_path, broker, meta) as here:
+            await here.until(5, topic=LIGHT)
+            assert broker.offset("g", LIGHT, 0) == 5
+
+
+async def test_a_reset_of_a_light_queue_at_the_adapter_stands_beside_v2(broker: FakeBroker, tmp_path: Path) -> None:
+    """V2 resets what the consumer gets next, and keeps what it had: that is no news."""
+    broker.commit("g", LIGHT, 0, 90)
+    async with broker.serving(), bridged(tmp_path, broker) as here:
+        await here.until(90, topic=LIGHT)
+        broker.v2 = True
+        broker.boot_ms += 1
+        broker.cut()
+        await here.looked(broker)
+        await here.reset(30, topic=LIGHT)
+        await eventually(lambda: broker.offset("g", LIGHT, 0) == 30 and bool(broker.resets))
+        broker.commit("g", LIGHT, 0, 33)
+        await here.until(33, topic=LIGHT)
+        await here.looked(broker)
+        assert (broker.told, broker.offset("g", LIGHT, 0)) == ({f"{LIGHT}@g": {0: 30}}, 33)
+        await here.until(33, topic=LIGHT)
+
+
+async def test_many_light_queues_at_v2_are_asked_for_in_turn(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some with each poll, so that commits of all others do not wait for them."""
+    monkeypatch.setattr(untold, "ASK_AT_ONCE", 3)
+    lights = [f"{LIGHT}{number}" for number in range(10)]
+    for topic in lights:
+        broker.commit("g", topic, 0, 7)
+    async with bridged(tmp_path, broker) as here:
+        async with broker.serving():
+            await here.until(7, topic=lights[-1])
+        broker.v2 = True
+        broker.persist()
+        broker.restart()
+        async with broker.serving():
+            for topic in lights:
+                broker.commit("g", topic, 0, 8)
+            await here.looked(broker)
+            met = len(broker.calls)
+            for topic in lights:
+                broker.commit("g", topic, 0, 9)
+            for topic in lights:
+                await here.until(9, topic=topic)
+    between = "".join({14: "a", 43: "p"}.get(code, "") for code in broker.calls[met:]).strip("p").split("p")
+    assert max(map(len, between)) <= 3
+
+
+async def test_an_offset_that_a_consumer_commits_before_it_is_given_is_not_lowered(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at a table that has lost it and its return."""
+    async with bridged(tmp_path, broker) as here:
+        async with broker.serving():
+            await here.until(100)
+        broker.store = {}
+        broker.restart()
+        answer = broker.answer
+
+        def meanwhile(code: int, fields: dict[str, str], body: bytes) -> Answer:
+            if code == 30 and fields == {"topic": "T", "queueId": "0"}:
+                broker.commit("g", "T", 0, 130)
+            return answer(code, fields, body)
+
+        monkeypatch.setattr(broker, "answer", meanwhile)
+        async with broker.serving():
+            await here.until(130)
+            assert broker.offset("g", "T", 0) == 130
+
+
+async def test_a_broker_that_cannot_say_what_is_missing_is_not_asked(broker: FakeBroker, tmp_path: Path) -> None:
+    """4.9 says 0 for what it does not have."""
+    broker.version, broker.offsets = "V4_9_7", {}
+    meta = FakeMeta({key("broker-a/T/0"): record(9, topic="T")})
+    async with broker.serving(), bridged(tmp_path, broker, meta):
+        await eventually(lambda: broker.offset("g", "T", 0) == 9)
+    assert 14 not in broker.calls
 
 
 async def test_an_offset_beyond_the_end_of_the_log_is_not_given(broker: FakeBroker, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from adapter.sidecar.bridge.counts import BridgeCounts
 from adapter.sidecar.bridge.giving import Gift, Given, Giver, at_once
 from adapter.sidecar.bridge.marks import FILE, Marks
 from adapter.sidecar.bridge.store_changes import REST_CPU, StoreChanges
+from adapter.sidecar.bridge.untold import Untold
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
@@ -121,6 +122,7 @@ class Following:
         self._marks = Marks.load(self._marks_file)
         self._identity: Identity | None = None  # of the life that `_agreed` is about
         self._table = OffsetTable(Naming(self._section.namespace))
+        self._untold = Untold()
         self._agreed: dict[OffsetKey, Agreed] = {}
         self._unsent: dict[OffsetKey, OffsetRow] = {}  # changes of the broker that are not committed yet
         self._gone: dict[OffsetKey, int] = {}  # offsets that are missing at the broker, for how many looks
@@ -158,7 +160,8 @@ class Following:
         look_at, complete = 0.0, False
         while True:
             began, began_cpu = anyio.current_time(), time.thread_time()
-            self._note(await self._poll(broker))
+            self._note_table(await self._poll(broker))
+            self._note(await self._untold.ask_next(broker))
             await self._take_over(broker)
             took, took_cpu = anyio.current_time() - began, time.thread_time() - began_cpu
             self._rests.append(max(REST * took, REST_CPU * took_cpu))
@@ -175,7 +178,7 @@ class Following:
                 await self._look(broker)
                 look_at = anyio.current_time() + max(LOOK_S, REST * (anyio.current_time() - looked))
             await self._save_marks()
-            self._counts.offsets = len(self._agreed)
+            self._counts.offsets, self._counts.asked_queues = len(self._agreed), len(self._untold)
             self._counts.poll_interval_s = max(self._section.poll_ms / 1000, min(self._rests))
             await anyio.sleep(max(began + self._counts.poll_interval_s - anyio.current_time(), 0))
 
@@ -227,6 +230,17 @@ class Following:
                 log.warning("rocketmq.rejected", entry=reject.place, text=reject.text, reason=reject.reason)
         return changes
 
+    def _note_table(self, changes: TableChanges) -> None:
+        """Note changes of the broker's table; of queues on which it is silent, or wrong, only that they are to be asked for."""
+        told = TableChanges([], [], [])
+        for rows, kept in ((changes.changed, told.changed), (changes.gone, told.gone)):
+            for row in rows:
+                if self._untold.hides(row.topic):
+                    self._untold.add(row.key)
+                else:
+                    kept.append(row)
+        self._note(told)
+
     def _note(self, changes: TableChanges) -> None:
         for row in changes.changed:
             self._unsent[row.key] = row
@@ -241,13 +255,16 @@ class Following:
         """Compare all of both; the broker first gets what it lost, then its own news are committed."""
         self._identity = None
         self._table = OffsetTable(Naming(self._section.namespace, broker=identity.name if self._section.name_in_shards else ""))
+        self._untold = Untold(is_v2=identity.is_v2)
         self._agreed, self._unsent, self._gone, self._owed = {}, {}, {}, {}
         if self._marks.broker != identity.name:
             self._marks = Marks(identity.name)
         known = self._marks.boot_ms > 0
         same_life = known and self._marks.boot_ms == identity.boot_ms
         # From here on `_still` compares with it, and a failure below begins anew.
-        self._note(await self._poll(broker))
+        self._note_table(await self._poll(broker))
+        if identity.is_v2:
+            await self._ask_all(broker, identity)
         there = dict(self._unsent)
         gifts: list[Gift] = []
         async for key, stored in self._changes.records():
@@ -282,6 +299,15 @@ class Following:
         await self._save_marks()
         self._unlisted = True
         self._refreshed_at = -inf
+
+    async def _ask_all(self, broker: Broker, identity: Identity) -> None:
+        """Ask for all queues that the table does not tell and the store knows: none of them is given before that."""
+        keys: list[OffsetKey] = []
+        async for key, _ in self._changes.records():
+            queue = self._queue(key, identity)
+            if queue and self._untold.hides(queue.topic):
+                keys.append(key)
+        self._note(await self._untold.ask(broker, keys))
 
     def _memory(self, key: OffsetKey, *, known: bool, same_life: bool) -> Memory:
         return Memory(same_life, known, self._marks.eras.get(key, 0), self._marks.ceilings.get(key, -1))
@@ -423,6 +449,8 @@ class Following:
             if done % SMALL == 0:
                 await others()
             queue = self._queue(key)
+            if queue and self._untold.hides(queue.topic):
+                self._untold.add(key)
             owed = self._owed.get(key)
             if queue is None or key in self._unsent or key in self._deleting or (owed and owed.at_s > now):
                 continue
@@ -570,6 +598,7 @@ class Following:
             if key in self._unsent or (known and known.at_broker is not None) or self._core.store.get(key):
                 continue
             self._agreed.pop(key, None)
+            self._untold.forget(key)
             self._marks.forget(key)
 
     @property

@@ -16,6 +16,7 @@ class BridgeCounts:
     slave: bool = False
     last_error: str = ""
     offsets: int = 0
+    asked_queues: int = 0
     poll_interval_s: float = 0.0
     polls: int = 0
     poll_bytes: int = 0
@@ -62,5 +63,9 @@ class BridgeCounts:
             "rocketmq_connected": ("1 while the bridge follows its broker.", float(self.connected)),
             "rocketmq_slave": ("1 while the broker is a slave, and the adapter of its master commits.", float(self.slave)),
             "rocketmq_offsets": ("Offsets that broker and store have agreed on.", float(self.offsets)),
+            "rocketmq_asked_queues": (
+                "Light queues that the broker's table leaves out, asked for in turn.",
+                float(self.asked_queues),
+            ),
             "rocketmq_poll_interval_seconds": ("Time between two polls: longer for a larger table.", self.poll_interval_s),
         }
