@@ -95,6 +95,7 @@ class FakeBroker:
             31: lambda fields: self._end_of_log(fields, 0),
             38: self._consumers,
             43: lambda _: (OK, "", {}, self.table()),
+            201: lambda _: (OK, "", {}, self.group_table()),
             202: self._topic,
             200: lambda _: self._create(body),
             222: self._reset,
@@ -125,7 +126,7 @@ class FakeBroker:
         return (OK, "", {}, b'{"consumerIdList":["c"]}') if known else (ERROR, "no consumer for this group", {}, b"")
 
     def _topic(self, fields: Fields) -> Answer:
-        known = any(topic == fields["topic"] for topic, _ in self.logs)
+        known = fields["topic"].startswith("%LMQ%") or any(topic == fields["topic"] for topic, _ in self.logs)
         return (OK, "", {}, b'{"offsetTable":{}}') if known else (NO_TOPIC, f"topic[{fields['topic']}] not exist", {}, b"")
 
     def table(self) -> bytes:
@@ -138,6 +139,26 @@ class FakeBroker:
         lmq = "" if self.lmq is None else f',"lmqOffsetTable":{json.dumps(self.lmq, separators=(",", ":"))}'
         head = '{"dataVersion":{"counter":1,"stateVersion":0,"timestamp":1},"groupTopicMap":{"g":["T"]},"offsetTable":{'
         return f"{head}{members}}}{lmq}}}".encode()
+
+    def group_table(self) -> bytes:
+        """Its groups, but for light ones."""
+        names = [json.dumps(name, ensure_ascii=False) for name in sorted(self.groups) if not name.startswith("%LMQ%")]
+        rows = ",".join(f'{name}:{{"brokerId":0,"groupName":{name},"groupSysFlag":0}}' for name in names)
+        return f'{{"dataVersion":{{"counter":1}},"forbiddenTable":{{}},"subscriptionGroupTable":{{{rows}}}}}'.encode()
+
+    def delete_group(self, group: str) -> None:
+        """Mqadmin deleteSubGroup -r true."""
+        self.groups.discard(group)
+        self.forget(group)
+
+    def delete_topic(self, topic: str) -> None:
+        """Mqadmin deleteTopic."""
+        self.logs = {queue: bounds for queue, bounds in self.logs.items() if queue[0] != topic}
+        self.offsets = {key: queues for key, queues in self.offsets.items() if not key.startswith(topic + "@")}
+
+    def forget(self, group: str) -> None:
+        """What a query with the group in filterGroups does."""
+        self.offsets = {key: queues for key, queues in self.offsets.items() if not key.endswith("@" + group)}
 
     def _end_of_log(self, fields: Fields, end: int) -> Answer:
         return OK, "", {"offset": str(self.logs.get((fields["topic"], int(fields["queueId"])), (0, 0))[end])}, b""

@@ -16,7 +16,7 @@ from adapter.formats.rows import Naming, OffsetRow
 from adapter.model.records import OffsetKey, OffsetRecord, next_era
 from adapter.rocketmq.config import RocketmqSection
 from adapter.rpc import offsets_pb
-from adapter.sidecar.bridge import bridge, store_changes, untold
+from adapter.sidecar.bridge import bridge, deletes, store_changes, untold
 from adapter.sidecar.bridge.broker_log import RocketmqLog
 from adapter.sidecar.bridge.marks import FILE, Marks
 from adapter.sidecar.engine.changes import Forget
@@ -632,7 +632,7 @@ async def test_a_group_that_is_deleted_at_the_broker_is_deleted_here(broker: Fak
         await here.until(100)
         await here.until(7, 1)
         broker.commit("h", "T", 0, 1)
-        del broker.offsets["T@g"]
+        broker.delete_group("g")
         await here.until(None)
         await here.until(None, 1)
         await here.until(1, group="h")
@@ -641,6 +641,94 @@ async def test_a_group_that_is_deleted_at_the_broker_is_deleted_here(broker: Fak
         await here.until(3)
         await here.looked(broker)
         assert broker.offset("g", "T", 0) == 3
+
+
+async def test_a_topic_that_is_deleted_at_the_broker_is_deleted_here(broker: FakeBroker, tmp_path: Path) -> None:
+    """Mqadmin deleteTopic; the group's offsets of other topics stay."""
+    broker.commit("g", "U", 0, 5)
+    async with broker.serving(), bridged(tmp_path, broker) as here:
+        await here.until(100)
+        await here.until(5, topic="U")
+        broker.delete_topic("T")
+        await here.until(None)
+        await here.until(None, 1)
+        assert here.at(topic="U") == (1, 5, True)
+
+
+@pytest.mark.parametrize("topic", ["T", LIGHT])
+async def test_what_a_query_makes_the_broker_forget_is_kept_and_given_back(
+    topic: str, broker: FakeBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """QueryCorrectionOffset with filterGroups (apache/rocketmq 10987). Nobody ordered a delete; the event is told."""
+    broker.commit("g", topic, 0, 100)
+    async with broker.serving(), bridged(tmp_path, broker) as here:
+        await here.until(100, topic=topic)
+        await here.until(7, 1)
+        broker.forget("g")
+        await eventually(lambda: (broker.offset("g", topic, 0), broker.offset("g", "T", 1)) == (100, 7))
+        await here.looked(broker)
+        assert (here.at(topic=topic), here.at(1)) == ((1, 100, True), (1, 7, True))
+        broker.commit("g", topic, 0, 101)
+        await here.until(101, topic=topic)
+        bridge = here.sidecar._bridge
+        assert bridge
+        assert (bridge.counts.forgotten, bridge.counts.deleted) == (len(broker.offsets) + 1, 0)
+    assert "rocketmq.forgotten" in capsys.readouterr().out
+
+
+async def test_a_light_group_that_is_gone_is_kept(broker: FakeBroker, tmp_path: Path) -> None:
+    """It is in no table of groups, so nothing tells a delete from what a query did."""
+    broker.commit("%LMQ%c", LIGHT, 0, 9)
+    async with broker.serving(), bridged(tmp_path, broker) as here:
+        await here.until(9, group="%LMQ%c", topic=LIGHT)
+        broker.delete_group("%LMQ%c")
+        await eventually(lambda: broker.offset("%LMQ%c", LIGHT, 0) == 9)
+
+
+async def test_a_light_queue_at_v2_whose_group_is_deleted_is_deleted_here(broker: FakeBroker, tmp_path: Path) -> None:
+    """The broker says that it has none, and that it does not know the group."""
+    broker.v2 = True
+    broker.commit("g", LIGHT, 0, 12)
+    meta = FakeMeta({key(f"broker-a/{LIGHT}/0"): record(12, topic=LIGHT)})
+    async with broker.serving(), bridged(tmp_path, broker, meta) as here:
+        await here.until(100)
+        await here.until(12, topic=LIGHT)
+        await here.looked(broker)
+        broker.delete_group("g")
+        await here.until(None, topic=LIGHT)
+        await here.until(None)
+
+
+async def test_a_broker_that_does_not_tell_its_groups_has_deleted_nothing(broker: FakeBroker, tmp_path: Path) -> None:
+    """A table of groups that cannot be read is no proof, and ends no polls for good."""
+    async with broker.serving(), bridged(tmp_path, broker) as here:
+        await here.until(100)
+        await here.looked(broker)
+        broker.group_table = lambda: b'{"subscriptionGroupTable":{"g":{"$ref":"$.h"}}}'  # type: ignore[method-assign]
+        broker.delete_group("g")
+        await eventually(lambda: broker.offset("g", "T", 0) == 100)
+        assert here.at() == (1, 100, True)
+        broker.commit("g", "T", 0, 101)
+        await here.until(101)
+
+
+async def test_of_many_deleted_topics_each_is_judged_by_the_broker(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some in a look; none is given back because its turn did not come."""
+    monkeypatch.setattr(deletes, "TOPICS_AT_ONCE", 1)
+    for topic in "UV":
+        broker.commit("g", topic, 0, 5)
+    async with broker.serving(), bridged(tmp_path, broker) as here:
+        for topic in "UV":
+            await here.until(5, topic=topic)
+        for topic in "UV":
+            broker.delete_topic(topic)
+        for topic in "UV":
+            await here.until(None, topic=topic)
+        assert here.at() == (1, 100, True)
+        assert here.sidecar._bridge
+        assert here.sidecar._bridge.counts.forgotten == 0
 
 
 async def test_a_deleted_group_is_forgotten_when_its_tombstones_are(
@@ -653,7 +741,7 @@ async def test_a_deleted_group_is_forgotten_when_its_tombstones_are(
         await here.until(100)
         await here.until(7, 1)
         broker.commit("h", "T", 0, 1)
-        del broker.offsets["T@g"]
+        broker.delete_group("g")
         await here.until(None)
         await here.until(None, 1)
         await eventually(lambda: len(Marks.load(marks).eras) == 2)
@@ -694,7 +782,7 @@ async def test_no_poll_waits_for_the_meta_service_to_delete_a_group(broker: Fake
         broker.commit("h", "T", 0, 1)
         await here.looked(broker)
         meta.slow = True
-        del broker.offsets["T@g"]
+        broker.delete_group("g")
         with anyio.fail_after(PATIENCE_S):
             await meta.asked.wait()
         broker.commit("h", "T", 0, 2)
@@ -714,7 +802,7 @@ async def test_a_group_that_comes_back_while_it_is_deleted_keeps_its_new_offsets
             await here.until(7, 1)
             await here.looked(broker)
             meta.slow = True
-            del broker.offsets["T@g"]
+            broker.delete_group("g")
             with anyio.fail_after(PATIENCE_S):
                 await meta.asked.wait()
             broker.commit("g", "T", 0, 3)

@@ -26,6 +26,7 @@ class BridgeCounts:
     given: int = 0
     reset: int = 0
     deleted: int = 0
+    forgotten: int = 0
     disconnects: int = 0
     rejected: int = 0
 
@@ -53,6 +54,7 @@ class BridgeCounts:
             "rocketmq_given_back": ("Offsets that the broker had lost, or never had, and got from here.", self.given),
             "rocketmq_resets_passed_on": ("Resets of this adapter or the Meta Service that the broker got.", self.reset),
             "rocketmq_deleted": ("Offsets that were deleted here because they were deleted at the broker.", self.deleted),
+            "rocketmq_forgotten": ("Offsets that the broker had no longer although nobody deleted them; kept.", self.forgotten),
             "rocketmq_disconnects": ("Connections to the broker that ended with an error.", self.disconnects),
             "rocketmq_rejected": ("Entries of the broker's table whose name or number cannot be used here.", self.rejected),
         }
