@@ -294,6 +294,69 @@ async def test_a_reset_of_a_light_queue_at_v2_is_a_rewind_here(broker: FakeBroke
             assert broker.offset("g", LIGHT, 0) == 5
 
 
+@pytest.mark.parametrize("topic", ["T", LIGHT])
+async def test_the_phantom_of_a_reset_at_v2_is_not_taken_in(topic: str, broker: FakeBroker, tmp_path: Path) -> None:
+    """The reset is; at once, and when broker or sidecar begin anew, since the broker has the phantom for ever."""
+    broker.v2 = True
+    broker.commit("g", topic, 0, 90)
+    meta = FakeMeta({key(f"broker-a/{topic}/0"): record(90, topic=topic)})
+    phantom = key("broker-a/g/0", topic)
+    async with broker.serving():
+        async with bridged(tmp_path, broker, meta) as here:
+            await here.until(90, topic=topic)
+            await here.reset(20, topic=topic)
+            await eventually(lambda: broker.offset(topic, "g", 0) == 20)
+            broker.commit("g", topic, 0, 21)
+            await here.until(21, topic=topic)
+            assert here.sidecar.core().store.get(phantom) is None
+        async with bridged(tmp_path, broker, meta) as here:
+            await here.polled()
+            assert here.sidecar.core().store.get(phantom) is None
+    broker.persist()
+    broker.told = {}
+    broker.restart()
+    async with broker.serving(), bridged(tmp_path, broker, meta) as here:
+        await here.polled()
+        assert here.sidecar.core().store.get(phantom) is None
+        await here.until(21, topic=topic)
+
+
+async def test_a_real_group_that_looks_like_a_phantom_is_taken_in(broker: FakeBroker, tmp_path: Path) -> None:
+    """Group and topic of the same names, both ways, at the same offsets; also where the broker cannot say which groups it has."""
+    broker.v2 = True
+    broker.commit("a", "b", 0, 20)
+    broker.commit("b", "a", 0, 20)
+    async with broker.serving(), bridged(tmp_path / "one", broker) as here:
+        await here.until(20, group="a", topic="b")
+        await here.until(20, group="b", topic="a")
+        broker.commit("b", "a", 0, 25)
+        await here.until(25, group="b", topic="a")
+        assert broker.calls.count(201) == 1
+    broker.group_table = lambda: b"{}"  # type: ignore[method-assign]
+    async with broker.serving(), bridged(tmp_path / "two", broker) as here:
+        await here.until(20, group="a", topic="b")
+        await here.until(25, group="b", topic="a")
+
+
+async def test_what_was_a_phantom_is_taken_in_when_group_and_topic_have_come(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its next commit, or by the next look without one."""
+    monkeypatch.setattr(bridge, "FORGET_S", 0.0)
+    broker.v2 = True
+    async with broker.serving(), bridged(tmp_path, broker) as here:
+        await here.until(100)
+        await here.reset(20)
+        await eventually(lambda: broker.offset("T", "g", 0) == 20)
+        await here.looked(broker)
+        assert here.sidecar.core().store.get(key("broker-a/g/0", "T")) is None
+        broker.groups.add("T")
+        broker.logs["g", 0] = (0, 100)
+        await here.until(20, group="T", topic="g")
+        broker.commit("T", "g", 0, 22)
+        await here.until(22, group="T", topic="g")
+
+
 async def test_a_reset_of_a_light_queue_at_the_adapter_stands_beside_v2(broker: FakeBroker, tmp_path: Path) -> None:
     """V2 resets what the consumer gets next, and keeps what it had: that is no news."""
     broker.commit("g", LIGHT, 0, 90)

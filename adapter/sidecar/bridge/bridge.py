@@ -35,6 +35,7 @@ from adapter.sidecar.bridge.counts import BridgeCounts
 from adapter.sidecar.bridge.deletes import Deletes, Missing
 from adapter.sidecar.bridge.giving import Gift, Given, Giver, at_once
 from adapter.sidecar.bridge.marks import FILE, Marks
+from adapter.sidecar.bridge.phantoms import Phantoms
 from adapter.sidecar.bridge.store_changes import REST_CPU, StoreChanges
 from adapter.sidecar.bridge.untold import Untold
 from adapter.sidecar.config import AdapterConfig
@@ -123,6 +124,7 @@ class Following:
         self._identity: Identity | None = None  # of the life that `_agreed` is about
         self._table = OffsetTable(Naming(self._section.namespace))
         self._untold = Untold()
+        self._phantoms = Phantoms(self._is_there)
         self._agreed: dict[OffsetKey, Agreed] = {}
         self._unsent: dict[OffsetKey, OffsetRow] = {}  # changes of the broker that are not committed yet
         self._missing = Missing()
@@ -156,7 +158,7 @@ class Following:
         look_at, complete = 0.0, False
         while True:
             began, began_cpu = anyio.current_time(), time.thread_time()
-            self._note_table(await self._poll(broker))
+            await self._look_at_table(broker)
             self._note(await self._untold.ask_next(broker))
             await self._take_over(broker)
             took, took_cpu = anyio.current_time() - began, time.thread_time() - began_cpu
@@ -226,16 +228,33 @@ class Following:
                 log.warning("rocketmq.rejected", entry=reject.place, text=reject.text, reason=reject.reason)
         return changes
 
+    async def _look_at_table(self, broker: Broker) -> None:
+        """Read the broker's table, and note what changed."""
+        self._note_table(await self._poll(broker))
+        self._note(TableChanges(await self._phantoms.judged(broker), [], []))
+
     def _note_table(self, changes: TableChanges) -> None:
-        """Note changes of the broker's table; of queues on which it is silent, or wrong, only that they are to be asked for."""
+        """Note changes of the broker's table; those of V2 tell some queues not or wrongly, and others that nobody committed."""
+        if not self._untold.is_v2:
+            self._note(changes)
+            return
         told = TableChanges([], [], [])
-        for rows, kept in ((changes.changed, told.changed), (changes.gone, told.gone)):
-            for row in rows:
-                if self._untold.hides(row.topic):
-                    self._untold.add(row.key)
-                else:
-                    kept.append(row)
+        for row in changes.changed:
+            if self._untold.hides(row.topic):
+                self._untold.add(row.key)
+            elif not self._phantoms.take(row):
+                told.changed.append(row)
+        for row in changes.gone:
+            self._phantoms.forget(row.key)
+            if not self._untold.hides(row.topic):
+                told.gone.append(row)
         self._note(told)
+
+    def _is_there(self, key: OffsetKey) -> bool:
+        """True if the broker's table, or the store, has this offset."""
+        queue = queue_of(key.shard)
+        told = queue is not None and self._table.has(key.group, queue.topic, queue.queue_id)
+        return told or self._core.store.get(key) is not None
 
     def _note(self, changes: TableChanges) -> None:
         for row in changes.changed:
@@ -252,6 +271,7 @@ class Following:
         self._identity = None
         self._table = OffsetTable(Naming(self._section.namespace, broker=identity.name if self._section.name_in_shards else ""))
         self._untold = Untold(is_v2=identity.is_v2)
+        self._phantoms = Phantoms(self._is_there)
         self._agreed, self._unsent, self._owed = {}, {}, {}
         self._missing.clear()
         if self._marks.broker != identity.name:
@@ -259,7 +279,7 @@ class Following:
         known = self._marks.boot_ms > 0
         same_life = known and self._marks.boot_ms == identity.boot_ms
         # From here on `_still` compares with it, and a failure below begins anew.
-        self._note_table(await self._poll(broker))
+        await self._look_at_table(broker)
         if identity.is_v2:
             await self._ask_all(broker, identity)
         there = dict(self._unsent)
@@ -421,6 +441,7 @@ class Following:
         await self._look_for_missing(broker)
         if anyio.current_time() >= self._forget_at and not self._unlisted:
             self._forget_at = anyio.current_time() + FORGET_S
+            self._phantoms.doubt()
             await self._forget()
         every_s = self._core.expiry.retention_s / REFRESH_PART  # a reload may have changed it
         if every_s and anyio.current_time() >= self._refreshed_at + every_s:
@@ -458,6 +479,9 @@ class Following:
         queue, owed, known = self._queue(key), self._owed.get(key), self._agreed.get(key)
         if queue and self._untold.hides(queue.topic):
             self._untold.add(key)
+            if not known and not self._untold.is_asked(key):
+                self._changes.look_at([key])
+                return None
         if queue is None or key in self._unsent or key in self._deletes or (owed and owed.at_s > now):
             return None
         act = when_store_moved(stored, known) if known else on_meeting(None, stored, Memory())

@@ -18,6 +18,7 @@ from adapter.rocketmq.errors import BrokerRefusedError
 from adapter.rocketmq.offset_table import TableChanges
 from adapter.sidecar.bridge.giving import at_once
 
+_UNASKED = -1
 ASK_AT_ONCE = 50  # queues asked for with a poll: some milliseconds of broker and bridge
 
 
@@ -32,8 +33,8 @@ class Untold:
     """The queues that are asked for, and what the broker answered last. `is_v2`: whether the broker leaves any out."""
 
     def __init__(self, *, is_v2: bool = False) -> None:
-        self._is_v2 = is_v2
-        self._offsets: dict[OffsetKey, int | None] = {}  # None: the broker has none. In the order in which they are asked for
+        self.is_v2 = is_v2
+        self._offsets: dict[OffsetKey, int | None] = {}  # None: it has none. In the order of questions
 
     def __len__(self) -> int:
         """How many are asked for."""
@@ -41,11 +42,15 @@ class Untold:
 
     def hides(self, topic: str) -> bool:
         """True if the broker's table does not say what it has of this topic. What it does say may be old (a reset leaves it)."""
-        return self._is_v2 and topic.startswith(LMQ)
+        return self.is_v2 and topic.startswith(LMQ)
 
     def add(self, key: OffsetKey) -> None:
         """Ask for this queue from now on."""
-        self._offsets.setdefault(key, None)
+        self._offsets.setdefault(key, _UNASKED)
+
+    def is_asked(self, key: OffsetKey) -> bool:
+        """True once the broker has answered for this queue."""
+        return self._offsets.get(key, _UNASKED) != _UNASKED
 
     def forget(self, key: OffsetKey) -> None:
         """Ask for it no longer."""
@@ -65,7 +70,8 @@ class Untold:
             try:
                 return _Answer(key, *queue[:2], await broker.offset(key.group, queue.topic, queue.queue_id))
             except BrokerRefusedError:
-                return _Answer(key, *queue[:2], self._offsets.get(key))
+                before = self._offsets.get(key)
+                return _Answer(key, *queue[:2], None if before == _UNASKED else before)
 
         changes = TableChanges([], [], [])
         for found in await at_once(keys, answer):
@@ -75,8 +81,8 @@ class Untold:
             self._offsets[found.key] = found.offset
             if found.offset is not None and found.offset != before:
                 changes.changed.append(_row(found, found.offset))
-            elif found.offset is None and before is not None:
-                changes.gone.append(_row(found, before))
+            elif found.offset is None and before not in {None, _UNASKED}:
+                changes.gone.append(_row(found, before or 0))
         return changes
 
 

@@ -1,0 +1,37 @@
+"""The phantoms that resets leave in RocketMQ's stores V2, recognized by their names. Pure.
+
+ConsumerOffsetManagerV2.assignResetOffset stores a reset a second time with group and topic swapped. A broker accepts a commit
+only of a group and a topic that it knows, so an entry whose group is no group and whose topic is no topic, while its mirror is
+both, is such a phantom. Light groups and topics (LMQ) are in no table: for them only the other name counts, and where both are
+light nothing can be told.
+"""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from adapter.formats.rocketmq_json import LMQ
+from adapter.formats.rows import OffsetRow
+from adapter.model.records import OffsetKey
+
+
+class Names(NamedTuple):
+    """The groups and topics that a broker knows; whether light ones are among them does not matter."""
+
+    groups: Collection[str]
+    topics: Collection[str]
+
+
+def is_phantom(group: str, topic: str, names: Names) -> bool:
+    """True if no group of this name can have an offset of this topic, while a group named like the topic can have the mirror."""
+    light_group, light_topic = group.startswith(LMQ), topic.startswith(LMQ)
+    if group == topic or (light_group and light_topic):
+        return False
+    cannot_be = (light_group or group not in names.groups) and (light_topic or topic not in names.topics)
+    mirror_can = (light_topic or topic in names.groups) and (light_group or group in names.topics)
+    return cannot_be and mirror_can
+
+
+def mirror_of(row: OffsetRow) -> OffsetKey:
+    """The offset of which this row, of a queue of a topic, would be the phantom."""
+    broker = row.shard.removesuffix(f"{row.topic}/{row.partition}")
+    return OffsetKey(row.namespace, row.topic, f"{broker}{row.group}/{row.partition}")
