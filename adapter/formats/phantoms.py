@@ -9,8 +9,10 @@ light nothing can be told.
 from collections.abc import Collection
 from typing import NamedTuple
 
+from adapter.errors import InvalidInputError
 from adapter.formats.rocketmq_json import LMQ
 from adapter.formats.rows import OffsetRow
+from adapter.model.queues import queue_of, shard_of
 from adapter.model.records import OffsetKey
 
 
@@ -31,7 +33,12 @@ def is_phantom(group: str, topic: str, names: Names) -> bool:
     return cannot_be and mirror_can
 
 
-def mirror_of(row: OffsetRow) -> OffsetKey:
-    """The offset of which this row, of a queue of a topic, would be the phantom."""
-    broker = row.shard.removesuffix(f"{row.topic}/{row.partition}")
-    return OffsetKey(row.namespace, row.topic, f"{broker}{row.group}/{row.partition}")
+def mirror_of(row: OffsetRow) -> OffsetKey | None:
+    """The offset of which this row, of a queue of a topic, would be the phantom; None if it can be of none."""
+    queue = queue_of(row.shard)
+    if queue is None:
+        return None
+    try:
+        return OffsetKey(row.namespace, row.topic, shard_of(queue._replace(topic=row.group)))
+    except InvalidInputError:
+        return None

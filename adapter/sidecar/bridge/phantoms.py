@@ -34,7 +34,8 @@ class Phantoms:
     def take(self, row: OffsetRow) -> bool:
         """True if this new or changed entry may be a phantom: `judged` has it then, once it is none."""
         self.forget(row.key)
-        if (row.group, row.topic) in self._real or row.group == row.topic or not self._is_there(mirror_of(row)):
+        mirror = mirror_of(row)
+        if not mirror or mirror == row.key or (row.group, row.topic) in self._real or not self._is_there(mirror):
             return False
         self._suspects[row.key] = row
         return True
