@@ -375,6 +375,20 @@ async def test_a_reset_of_a_light_queue_at_the_adapter_stands_beside_v2(broker: 
         await here.until(33, topic=LIGHT)
 
 
+async def test_a_reset_that_comes_before_a_light_queue_was_asked_for_stands(broker: FakeBroker, tmp_path: Path) -> None:
+    """Nothing was agreed on yet; what the broker has is not news then."""
+    broker.v2 = True
+    broker.commit("g", LIGHT, 0, 90)
+    meta = FakeMeta()
+    async with broker.serving(), bridged(tmp_path, broker, meta) as here:
+        await here.looked(broker)
+        for offset in (90, 20):
+            request = offsets_pb.ImportOffsetsRequest(groups=commits({f"broker-a/{LIGHT}/0": offset}).groups, execute=True)
+            await (here.client.admin.ImportOffsets(request) if offset == 90 else here.reset(offset, topic=LIGHT))
+        await eventually(lambda: broker.offset("g", LIGHT, 0) == 20)
+        await here.until(20, topic=LIGHT)
+
+
 async def test_many_light_queues_at_v2_are_asked_for_in_turn(
     broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
