@@ -338,6 +338,19 @@ async def test_a_real_group_that_looks_like_a_phantom_is_taken_in(broker: FakeBr
         await here.until(25, group="b", topic="a")
 
 
+async def test_a_phantom_is_none_the_more_because_the_broker_is_slow_to_answer(broker: FakeBroker, tmp_path: Path) -> None:
+    """Its table of groups comes late: it is asked again, and everything else waits for it no longer than for any other answer."""
+    broker.v2 = True
+    broker.offsets["g@T"] = {0: 100}
+    silent = iter([True, True, False])
+    broker.spoil = lambda code, data: b"" if code == 201 and next(silent, False) else data
+    async with broker.serving(), bridged(tmp_path, broker, rocketmq={"timeout_ms": 200}) as here:
+        await here.until(100)
+        await here.polled()
+        assert broker.calls.count(201) >= 3
+        assert here.sidecar.core().store.get(key("broker-a/g/0", "T")) is None
+
+
 async def test_what_was_a_phantom_is_taken_in_when_group_and_topic_have_come(
     broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

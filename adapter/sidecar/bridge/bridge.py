@@ -271,7 +271,7 @@ class Following:
         self._identity = None
         self._table = OffsetTable(Naming(self._section.namespace, broker=identity.name if self._section.name_in_shards else ""))
         self._untold = Untold(is_v2=identity.is_v2)
-        self._phantoms = Phantoms(self._is_there)
+        self._phantoms.clear()
         self._agreed, self._unsent, self._owed = {}, {}, {}
         self._missing.clear()
         if self._marks.broker != identity.name:

@@ -13,10 +13,12 @@ from adapter.formats.phantoms import Names, is_phantom, mirror_of
 from adapter.formats.rows import OffsetRow
 from adapter.model.records import OffsetKey
 from adapter.rocketmq.broker import Broker
-from adapter.rocketmq.errors import BrokerError
+from adapter.rocketmq.errors import BrokerError, BrokerRefusedError
 from adapter.sidecar.bridge.giving import at_once
 
 Pair = tuple[str, str]  # group, topic
+
+TRIES = 5  # questions without an answer before a broker counts as one that cannot say
 
 log = structlog.get_logger(__name__)
 
@@ -30,6 +32,12 @@ class Phantoms:
         self._held: dict[OffsetKey, OffsetRow] = {}
         self._told: set[OffsetKey] = set()
         self._real: set[Pair] = set()  # of which the broker has said that they are none
+        self._unanswered = 0
+
+    def clear(self) -> None:
+        """Nothing is known of the broker that is followed now."""
+        for known in (self._suspects, self._held, self._told, self._real):
+            known.clear()
 
     def take(self, row: OffsetRow) -> bool:
         """True if this new or changed entry may be a phantom: `judged` has it then, once it is none."""
@@ -53,7 +61,8 @@ class Phantoms:
     async def judged(self, broker: Broker) -> list[OffsetRow]:
         """Ask the broker about those that may be phantoms, and return those that are none.
 
-        A broker that cannot say loses nobody's offset: all of them are none.
+        Raises BrokerError when it does not answer; they are asked about again then. A broker that never does, or whose answer
+        cannot be read, loses nobody's offset: none of them is a phantom then.
         """
         if not self._suspects:
             return []
@@ -61,8 +70,13 @@ class Phantoms:
         try:
             names = await _names(broker, suspects.values())
         except BrokerError as error:
+            self._unanswered += 1
+            if self._unanswered < TRIES and not isinstance(error, BrokerRefusedError):
+                raise
             log.warning("rocketmq.phantom", entries=len(suspects), error=str(error), help="they are taken for offsets")
             names = None
+        else:
+            self._unanswered = 0
         real: list[OffsetRow] = []
         for key, row in suspects.items():
             del self._suspects[key]
