@@ -1,9 +1,10 @@
 """The phantoms that resets leave in RocketMQ's stores V2, recognized by their names. Pure.
 
 ConsumerOffsetManagerV2.assignResetOffset stores a reset a second time with group and topic swapped. A broker accepts a commit
-only of a group and a topic that it knows, so an entry whose group is no group and whose topic is no topic, while its mirror is
-both, is such a phantom. Light groups and topics (LMQ) are in no table: for them only the other name counts, and where both are
-light nothing can be told.
+only of a group and a topic that it knows, so an entry whose group is no group and whose topic is no topic, but a group, is the
+phantom of its mirror, if that is there. (The mirror's topic may be unknown: V2 forgets topics that it made by itself when it is
+killed.) Light groups and topics (LMQ) are in no table: for them only the other name counts, and where both are light nothing can
+be told.
 """
 
 from collections.abc import Collection
@@ -24,13 +25,12 @@ class Names(NamedTuple):
 
 
 def is_phantom(group: str, topic: str, names: Names) -> bool:
-    """True if no group of this name can have an offset of this topic, while a group named like the topic can have the mirror."""
+    """True if no group of this name can have an offset of this topic, while there is a group that is named like the topic."""
     light_group, light_topic = group.startswith(LMQ), topic.startswith(LMQ)
     if group == topic or (light_group and light_topic):
         return False
     cannot_be = (light_group or group not in names.groups) and (light_topic or topic not in names.topics)
-    mirror_can = (light_topic or topic in names.groups) and (light_group or group in names.topics)
-    return cannot_be and mirror_can
+    return cannot_be and (light_topic or topic in names.groups)
 
 
 def mirror_of(row: OffsetRow) -> OffsetKey | None:

@@ -128,8 +128,8 @@ ROCKETMQ_MUTANTS = (
     Mutant(
         "a-real-group-is-a-phantom",
         "formats/phantoms.py",
-        "    return cannot_be and mirror_can\n",
-        "    return mirror_can\n",
+        "    return cannot_be and (light_topic or topic in names.groups)\n",
+        "    return light_topic or topic in names.groups\n",
         "a group named like a topic loses its offsets",
         (
             f"{BRIDGE}::test_a_real_group_that_looks_like_a_phantom_is_taken_in",

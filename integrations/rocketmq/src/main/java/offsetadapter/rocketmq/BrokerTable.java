@@ -74,12 +74,12 @@ final class BrokerTable implements Broker {
 
     /**
      * True for what V2 makes of a reset beside it, with group and topic swapped (assignResetOffset), and has for ever: neither the
-     * group nor the topic exists, and the mirror is there. A broker takes no commit of an unknown group or topic.
+     * group nor the topic exists, but a group named like the topic, which has the mirror. A broker takes no commit of an unknown group
+     * or topic.
      */
     private boolean isPhantom(final Key key) {
         return isV2 && !key.group.equals(key.topic) && !isGroup(key.group) && !isTopic(key.topic)
-            && (isGroup(key.topic) || MixAll.isLmq(key.topic)) && (isTopic(key.group) || MixAll.isLmq(key.group))
-            && inner.queryOffset(key.topic, key.group, key.queue) >= 0;
+            && isGroup(key.topic) && inner.queryOffset(key.topic, key.group, key.queue) >= 0;
     }
 
     private boolean isGroup(final String name) {
