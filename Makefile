@@ -141,7 +141,7 @@ track-record: $(SPARK_STAMP) ## Replay every bug of docs/track-record.md on the 
 	nice -n 15 $(BIN)/python -m tests.evidence.replay --all
 
 interop: $(SPARK_STAMP) ## Others' software: RobustMQ's Meta Service (ROBUSTMQ_META=PATH of its binary); RocketMQ's own classes on offset files; its brokers beside the bridge and with the plugin; h2spec and gRPC clients in five languages on both gRPC servers; KEDA's external scaler; a Spark cluster, an S3 server; Spark with Kafka, Delta, Iceberg, OpenLineage, HDFS and Google Cloud Storage (Java, Node, Go, Cargo)
-	@sh tests/interop/install-rocketmq.sh 5.3.3 5.2.0 5.4.0 4.9.7
+	@sh tests/interop/install-rocketmq.sh 5.5.0 5.3.3 5.2.0 5.4.0 4.9.7
 	@$(MAKE) --no-print-directory plugin
 	@sh tests/interop/install-java-node.sh
 	@sh tests/interop/install-go-rust.sh

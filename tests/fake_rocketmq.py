@@ -24,22 +24,29 @@ ERROR = 1
 NOT_SUPPORTED = 3
 NO_PERMISSION = 16
 NO_TOPIC = 17
+NOT_FOUND = 22
 NO_GROUP = 26
 
 
 @dataclass
 class FakeBroker:
-    """One broker through several lives. `logs` are the bounds of its queues; `online` are groups with consumers."""
+    """One broker through several lives. `logs` are the bounds of its queues; `online` are groups with consumers.
+
+    With `v2` it is one with configManagerVersion=v2: its table does not tell the queues of light topics, or (`told`) tells what a
+    reset left there, and a reset leaves a phantom: the same offset for group and topic with their names swapped.
+    """
 
     name: str = "broker-a"
     version: str = "V5_3_3"
     role: str = "ASYNC_MASTER"
     server_side_reset: bool = True
     creates_groups: bool = True
+    v2: bool = False
     binary: bool = False
     secret: str = ""
     offsets: Table = field(default_factory=dict)
     lmq: dict[str, int] | None = None
+    told: Table = field(default_factory=dict)
     store: Table = field(default_factory=dict)
     logs: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     times: dict[tuple[str, int], list[int]] = field(default_factory=dict)
@@ -79,6 +86,7 @@ class FakeBroker:
         if self.secret and fields.get("Signature") != self._signature(fields, body):
             return NO_PERMISSION, "Check signature failed for accessKey=admin", {}, b""
         answers: dict[int, Callable[[Fields], Answer]] = {
+            14: self._query,
             15: self._update,
             26: self._settings,
             28: self._runtime,
@@ -87,6 +95,7 @@ class FakeBroker:
             31: lambda fields: self._end_of_log(fields, 0),
             38: self._consumers,
             43: lambda _: (OK, "", {}, self.table()),
+            201: lambda _: (OK, "", {}, self.group_table()),
             202: self._topic,
             200: lambda _: self._create(body),
             222: self._reset,
@@ -103,6 +112,7 @@ class FakeBroker:
 
     def _settings(self, _: Fields) -> Answer:
         reset = f"useServerSideResetOffset={str(self.server_side_reset).lower()}\n" if self.version.startswith("V5") else ""
+        reset += f"configManagerVersion={'v2' if self.v2 else 'v1'}\n" if reset else ""
         creates = f"autoCreateSubscriptionGroup={str(self.creates_groups).lower()}\n"
         text = f"aclEnable=false\n{creates}brokerName={self.name}\nbrokerRole={self.role}\n{reset}"
         return OK, "", {"version": "{}"}, text.encode()
@@ -116,18 +126,39 @@ class FakeBroker:
         return (OK, "", {}, b'{"consumerIdList":["c"]}') if known else (ERROR, "no consumer for this group", {}, b"")
 
     def _topic(self, fields: Fields) -> Answer:
-        known = any(topic == fields["topic"] for topic, _ in self.logs)
+        known = fields["topic"].startswith("%LMQ%") or any(topic == fields["topic"] for topic, _ in self.logs)
         return (OK, "", {}, b'{"offsetTable":{}}') if known else (NO_TOPIC, f"topic[{fields['topic']}] not exist", {}, b"")
 
     def table(self) -> bytes:
         """Its offsets as fastjson writes them: numbers of queues are not quoted."""
+        table = {key: queues for key, queues in self.offsets.items() if not (self.v2 and key.startswith("%LMQ%"))} | self.told
         members = ",".join(
             f"{json.dumps(key, ensure_ascii=False)}:{{{','.join(f'{queue}:{offset}' for queue, offset in queues.items())}}}"
-            for key, queues in self.offsets.items()
+            for key, queues in table.items()
         )
         lmq = "" if self.lmq is None else f',"lmqOffsetTable":{json.dumps(self.lmq, separators=(",", ":"))}'
         head = '{"dataVersion":{"counter":1,"stateVersion":0,"timestamp":1},"groupTopicMap":{"g":["T"]},"offsetTable":{'
         return f"{head}{members}}}{lmq}}}".encode()
+
+    def group_table(self) -> bytes:
+        """Its groups, but for light ones."""
+        names = [json.dumps(name, ensure_ascii=False) for name in sorted(self.groups) if not name.startswith("%LMQ%")]
+        rows = ",".join(f'{name}:{{"brokerId":0,"groupName":{name},"groupSysFlag":0}}' for name in names)
+        return f'{{"dataVersion":{{"counter":1}},"forbiddenTable":{{}},"subscriptionGroupTable":{{{rows}}}}}'.encode()
+
+    def delete_group(self, group: str) -> None:
+        """Mqadmin deleteSubGroup -r true."""
+        self.groups.discard(group)
+        self.forget(group)
+
+    def delete_topic(self, topic: str) -> None:
+        """Mqadmin deleteTopic."""
+        self.logs = {queue: bounds for queue, bounds in self.logs.items() if queue[0] != topic}
+        self.offsets = {key: queues for key, queues in self.offsets.items() if not key.startswith(topic + "@")}
+
+    def forget(self, group: str) -> None:
+        """What a query with the group in filterGroups does."""
+        self.offsets = {key: queues for key, queues in self.offsets.items() if not key.endswith("@" + group)}
 
     def _end_of_log(self, fields: Fields, end: int) -> Answer:
         return OK, "", {"offset": str(self.logs.get((fields["topic"], int(fields["queueId"])), (0, 0))[end])}, b""
@@ -138,6 +169,12 @@ class FakeBroker:
         wanted = int(fields["timestamp"])
         found = next((low + at for at, when in enumerate(self.times.get(queue, ())) if when >= wanted), high)
         return OK, "", {"offset": str(found)}, b""
+
+    def _query(self, fields: Fields) -> Answer:
+        found = self.offset(fields["consumerGroup"], fields["topic"], int(fields["queueId"]))
+        if found is None and (self.version.startswith("V4") or fields.get("setZeroIfNotFound") != "false"):
+            found = 0  # the log still begins at 0
+        return (NOT_FOUND, "Not found", {}, b"") if found is None else (OK, "", {"offset": str(found)}, b"")
 
     def _update(self, fields: Fields) -> Answer:
         topic, group = fields["topic"], fields["consumerGroup"]
@@ -150,6 +187,10 @@ class FakeBroker:
         self.resets.append(fields)
         topic, group = fields["topic"], fields["group"]
         queues = self.offsets.get(f"{topic}@{group}", {})
+        if self.v2:
+            self.offsets.setdefault(f"{group}@{topic}", {})[int(fields["queueId"])] = int(fields["offset"])
+            if topic.startswith("%LMQ%"):  # consumers that pull next begin there; what is kept stays
+                queues = self.told.setdefault(f"{topic}@{group}", {})
         if self.server_side_reset and self.version.startswith("V5"):
             queues[int(fields["queueId"])] = int(fields["offset"])
         else:  # it knows no queue: all go to the time, which is the beginning

@@ -1,6 +1,7 @@
 """RocketMQ's RocksDB stores of offsets, `config/consumerOffsets` (V1) and `config/rdb` (V2), to and from rows.
 
-Reading turns every entry into an offset, or a reject with a reason, and never changes a store. Writing makes a complete store
+Reading turns every entry into an offset, or a reject with a reason, and never changes a store. Only what V2's resets leave under
+swapped names (`adapter.formats.phantoms`) is neither. Writing makes a complete store
 that RocketMQ 5.3 loads, or nothing.
 """
 
@@ -8,6 +9,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import groupby, islice
 from operator import attrgetter
@@ -19,6 +21,7 @@ from rocksdict import BlockBasedOptions, DBCompressionType, Options, Rdict, Writ
 from adapter.errors import AdapterError, InvalidInputError
 from adapter.formats import rocksdb_copy
 from adapter.formats import rocksdb_layouts as layouts
+from adapter.formats.phantoms import Names, is_phantom
 from adapter.formats.problems import Sieve
 from adapter.formats.rocketmq_json import SEPARATOR, Entries, Queues
 from adapter.formats.rocketmq_rows import problem_of_broker, rows_of
@@ -83,10 +86,32 @@ def _entries(db: Rdict) -> Entries:
 
 
 def _v2(db: Rdict) -> Entries:
+    known = Names(_names(db, layouts.GROUPS), _names(db, layouts.TOPICS))
     yield from _unknown_rows(db, b"", layouts.CONSUMER)
     for names, rows in groupby(rocks.scan(db, layouts.CONSUMER, layouts.AFTER_CONSUMER), key=_without_queue):
-        yield from _topic_v2(names, rows)
+        for entry in _topic_v2(names, rows):
+            if isinstance(entry, Queues) and is_phantom(entry.group, entry.topic, known):
+                yield from _without_phantoms(db, entry)
+            else:
+                yield entry
     yield from _unknown_rows(db, layouts.AFTER_KNOWN, b"")
+
+
+def _names(db: Rdict, table: bytes) -> set[str]:
+    """The names in the store's table of groups or topics."""
+    names: set[str] = set()
+    for key, _ in rocks.scan(db, table, table[:-1] + bytes([table[-1] + 1])):
+        with suppress(InvalidInputError):  # such a name is of no offset either
+            names.add(layouts.name_v2(key))
+    return names
+
+
+def _without_phantoms(db: Rdict, entry: Queues) -> Entries:
+    """The queues of a group and topic that cannot be, but for those whose mirror is there: a reset left them."""
+    mirrors = (layouts.encode_v2(Entry(entry.topic, entry.group, queue, 0))[0] for queue, _ in entry.offsets)
+    left = [pair for pair, mirror in zip(entry.offsets, mirrors, strict=True) if db.get(mirror) is None]
+    if left:
+        yield entry._replace(offsets=left)
 
 
 def _without_queue(row: tuple[bytes, bytes]) -> bytes:

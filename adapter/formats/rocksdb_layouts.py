@@ -32,6 +32,7 @@ TABLES, AFTER_TABLES = b"\x01", b"\x02"
 CONSUMER = bytes.fromhex("010001")
 AFTER_CONSUMER = bytes.fromhex("010002")
 AFTER_KNOWN = bytes.fromhex("010005")  # after pull offsets (2), topics (3) and subscription groups (4), which are not read
+TOPICS, GROUPS = bytes.fromhex("01000302"), bytes.fromhex("01000402")  # the rows of both, without that of their version
 CONSUMER_VERSION = CONSUMER + b"\x01data_version"
 _DATA = CONSUMER + b"\x02"
 _AFTER_NAME = b"\x01"
@@ -99,6 +100,11 @@ def names_v2(names: bytes) -> tuple[str, str]:
     if rest:
         raise InvalidInputError(f"key: has {len(rest)} bytes too many behind the topic")
     return group, topic
+
+
+def name_v2(key: bytes) -> str:
+    """The topic or group of a row in the tables of these, which `TOPICS` or `GROUPS` begins. Raises InvalidInputError."""
+    return _text(key[len(TOPICS) + _LENGTH.size :], "name")
 
 
 def queue_v2(key: bytes, value: bytes) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """A broker's calls as methods, with every answer checked: a number that cannot be right is an error, never an offset.
 
-Codes and fields are those of RequestCode in RocketMQ 4.9 and 5.3. Every method raises BrokerError, or BrokerRefusedError when the
+Codes and fields are those of RequestCode in RocketMQ 4.9 and 5.5. Every method raises BrokerError, or BrokerRefusedError when the
 broker answers with an error.
 """
 
@@ -18,7 +18,9 @@ from adapter.rocketmq.config import RocketmqSection
 from adapter.rocketmq.connection import Connection, open_connection
 from adapter.rocketmq.errors import BrokerError, BrokerRefusedError
 from adapter.rocketmq.signing import Signer
+from adapter.runtime.slices import others
 
+QUERY_CONSUMER_OFFSET = 14
 UPDATE_CONSUMER_OFFSET = 15
 GET_BROKER_CONFIG = 26
 GET_BROKER_RUNTIME_INFO = 28
@@ -28,19 +30,27 @@ GET_MIN_OFFSET = 31
 GET_CONSUMER_LIST_BY_GROUP = 38
 GET_ALL_CONSUMER_OFFSET = 43
 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
+GET_ALL_SUBSCRIPTIONGROUP_CONFIG = 201
 GET_TOPIC_STATS_INFO = 202
 INVOKE_BROKER_TO_RESET_OFFSET = 222
 
 SYSTEM_ERROR = 1
 TOPIC_NOT_EXIST = 17
+QUERY_NOT_FOUND = 22
 SUBSCRIPTION_GROUP_NOT_EXIST = 26
 SLAVE = "SLAVE"
 
-_SETTING = re.compile(r"(?m)^(brokerName|brokerRole|useServerSideResetOffset|autoCreateSubscriptionGroup)=(.*)$")
+_RESETS = "useServerSideResetOffset"
+_GROUP_NAME = re.compile(rb'"groupName":("(?:[^"\\]|\\.)*+")')
+_SLICE = 500  # names read between two yields
+_SETTING = re.compile(rf"(?m)^(brokerName|brokerRole|{_RESETS}|autoCreateSubscriptionGroup|configManagerVersion)=(.*)$")
 
 
 class Identity(NamedTuple):
     """Who a broker is. `resets`: it can reset a queue of a group that is online. `creates`: it makes groups by itself.
+
+    `is_v2`: its offsets are in `config/rdb`, and its table of all offsets leaves out those of light topics. `says_missing`: asked
+    for one offset that it does not have, it says so. 4.9 may say 0 instead.
 
     `boot_ms` is when it was started (Unix time in milliseconds); 0 in about the first second of its life: it then answers the
     question with an error, because it has no statistics yet. `version` is empty then.
@@ -52,6 +62,8 @@ class Identity(NamedTuple):
     role: str
     resets: bool
     creates: bool
+    is_v2: bool = False
+    says_missing: bool = False
 
     def is_same_life(self, other: "Identity") -> bool:
         """True for the same start of the same broker in the same role, as far as that is known of both."""
@@ -89,10 +101,16 @@ class Broker:
             name = check_name(found.get("brokerName", "").strip(), "brokerName")
         except InvalidInputError as error:
             raise BrokerError(f"the broker's settings cannot be used: {error}") from error
-        resets, creates = (
-            found.get(setting, "").strip() == "true" for setting in ("useServerSideResetOffset", "autoCreateSubscriptionGroup")
+        return Identity(
+            name,
+            boot_ms,
+            version,
+            found.get("brokerRole", "").strip(),
+            resets=found.get(_RESETS, "").strip() == "true",
+            creates=found.get("autoCreateSubscriptionGroup", "").strip() == "true",
+            is_v2=found.get("configManagerVersion", "").strip() == "v2",
+            says_missing=_RESETS in found,  # both came with 5.0
         )
-        return Identity(name, boot_ms, version, found.get("brokerRole", "").strip(), resets, creates)
 
     async def _runtime(self) -> tuple[int, str]:
         try:
@@ -111,10 +129,34 @@ class Broker:
         """All offsets of all groups, as consumerOffset.json has them."""
         return (await self._connection.call(GET_ALL_CONSUMER_OFFSET)).body
 
+    async def offset(self, group: str, topic: str, queue: int) -> int | None:
+        """A group's offset; None if the broker has none. Only for a broker whose identity `says_missing`."""
+        fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue), "setZeroIfNotFound": "false"}
+        try:
+            found = await self._offset(QUERY_CONSUMER_OFFSET, fields)
+        except BrokerRefusedError as error:
+            if error.code == QUERY_NOT_FOUND:
+                return None
+            raise
+        return None if found < 0 else found
+
     async def update_offset(self, group: str, topic: str, queue: int, offset: int) -> None:
         """Set a group's offset, as a consumer's commit does. Consumers that are online keep their own position."""
         fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue), "commitOffset": str(offset)}
         await self._connection.call(UPDATE_CONSUMER_OFFSET, fields)
+
+    async def groups(self) -> set[str]:
+        """The names of the groups that the broker knows; none of light groups. The question for one group would make it."""
+        body = (await self._connection.call(GET_ALL_SUBSCRIPTIONGROUP_CONFIG)).body
+        # Parsed as a whole it would hold up others, for 10 ms a MiB. A reference stands for a group whose name is not written.
+        if b'"subscriptionGroupTable"' not in body or b'"$ref"' in body:
+            raise BrokerError("the broker's table of groups cannot be read")
+        names: set[str] = set()
+        for done, found in enumerate(_GROUP_NAME.finditer(body), start=1):
+            names.add(str(json.loads(found[1])))
+            if done % _SLICE == 0:
+                await others()
+        return names
 
     async def create_group(self, group: str) -> None:
         """Make a group with the settings that it gets when its first consumer appears."""

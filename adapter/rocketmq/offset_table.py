@@ -52,6 +52,10 @@ class OffsetTable:
         self._body = b""
         self._told: set[bytes] = set()
 
+    def has(self, group: str, topic: str, queue: int) -> bool:
+        """True if the newest table has an offset of this queue of a group."""
+        return queue in (_pairs(self._members.get(f"{topic}{SEPARATOR}{group}".encode(), b"")) or {})
+
     async def take(self, body: bytes) -> TableChanges:
         """Make this the newest table. Raises BrokerError, and keeps the one before, if it cannot be read."""
         changes = TableChanges([], [], [])

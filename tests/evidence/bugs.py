@@ -159,6 +159,39 @@ LOSS = (
         planted=Planted("adapter/rocketmq/broker.py", "if error.code == SYSTEM_ERROR:", "if error.code == -SYSTEM_ERROR:"),
     ),
     Bug(
+        "Beside a RocketMQ broker of V2 the bridge took offsets of light topics backwards with each restart of broker or sidecar",
+        "4449dd60",
+        f"{INTEGRATION}/test_bridge.py::test_a_light_queue_that_the_table_does_not_tell_is_not_taken_back",
+        found_by="real brokers",
+        planted=Planted(
+            "adapter/sidecar/bridge/untold.py", "return self._is_v2 and topic.startswith(LMQ)", "return self._is_v2 and not topic"
+        ),
+    ),
+    Bug(
+        "An offset that a consumer committed while the bridge was about to give an older one to the broker was overwritten by it",
+        "4449dd60",
+        f"{INTEGRATION}/test_bridge.py::test_an_offset_that_a_consumer_commits_before_it_is_given_is_not_lowered",
+        found_by="a review",
+        planted=Planted("adapter/sidecar/bridge/giving.py", "if gift.act is Act.GIVE and await", "if gift.act is None and await"),
+    ),
+    Bug(
+        "A query that made a RocketMQ broker forget a group's offsets deleted them in the adapter and the Meta Service as well",
+        "2d783da5",
+        f"{INTEGRATION}/test_bridge.py::test_what_a_query_makes_the_broker_forget_is_kept_and_given_back",
+        found_by="real brokers",
+        planted=Planted(
+            "adapter/sidecar/bridge/deletes.py",
+            "(ripe.deleted if looks.ordered else ripe.forgotten).append(key)",
+            "ripe.deleted.append(key)",
+        ),
+    ),
+    Bug(
+        "So did the plugin; and that of a broker that had just become a slave deleted what its copy lacked",
+        "6adc0278",
+        command="mvn -q -f integrations/rocketmq/pom.xml test -Dtest=MirrorTest",
+        found_by="real brokers, and a review",
+    ),
+    Bug(
         "The plugin took an offset of another log when a consumer asked for one: on an empty disk messages were skipped",
         "3d66e60",
         command="mvn -q -f integrations/rocketmq/pom.xml test -Dtest=MirrorTest",
@@ -653,6 +686,21 @@ OPEN = (
     ),
 )
 WRONG = (
+    Bug(
+        "A reset at a RocketMQ broker of V2 made a group that nobody has, named like the topic",
+        "062b52ca",
+        f"{INTEGRATION}/test_bridge.py::test_the_phantom_of_a_reset_at_v2_is_not_taken_in",
+        found_by="real brokers",
+    ),
+    Bug(
+        "The import of config/rdb took such groups in as well",
+        "39bd0fc9",
+        f"{UNIT}/formats/test_rocketmq_rocksdb.py::test_the_phantom_of_a_reset_at_v2_is_no_offset",
+        found_by="a review",
+        planted=Planted(
+            "adapter/formats/rocketmq_rocksdb.py", "if isinstance(entry, Queues) and is_phantom(", "if not entry and is_phantom("
+        ),
+    ),
     Bug(
         "A power cut during an fsync of what was flushed already was told as a loss, for good, where nothing was lost",
         "0d2f2f92",

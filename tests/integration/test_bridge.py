@@ -16,7 +16,7 @@ from adapter.formats.rows import Naming, OffsetRow
 from adapter.model.records import OffsetKey, OffsetRecord, next_era
 from adapter.rocketmq.config import RocketmqSection
 from adapter.rpc import offsets_pb
-from adapter.sidecar.bridge import bridge, store_changes
+from adapter.sidecar.bridge import bridge, deletes, store_changes, untold
 from adapter.sidecar.bridge.broker_log import RocketmqLog
 from adapter.sidecar.bridge.marks import FILE, Marks
 from adapter.sidecar.engine.changes import Forget
@@ -42,11 +42,11 @@ class Bridged:
         found = self.sidecar.core().store.get(key(f"broker-a/{topic}/{queue}", group))
         return (found.epoch, found.offset, found.live) if found else None
 
-    async def until(self, offset: int | None, queue: int = 0, group: str = "g") -> None:
+    async def until(self, offset: int | None, queue: int = 0, group: str = "g", topic: str = "T") -> None:
         """Wait until this live offset stands here."""
 
         def stands() -> bool:
-            found = self.at(queue, group)
+            found = self.at(queue, group, topic)
             return (found[1] if found and found[2] else None) == offset
 
         await eventually(stands)
@@ -63,9 +63,9 @@ class Bridged:
         wanted = broker.calls.count(26) + 3
         await eventually(lambda: broker.calls.count(26) >= wanted)
 
-    async def reset(self, offset: int, queue: int = 0) -> None:
+    async def reset(self, offset: int, queue: int = 0, topic: str = "T") -> None:
         """An operator's reset at the adapter."""
-        request = offsets_pb.ResetOffsetsRequest(group="g", shards=[f"broker-a/T/{queue}"], to_offset=offset, execute=True)
+        request = offsets_pb.ResetOffsetsRequest(group="g", shards=[f"broker-a/{topic}/{queue}"], to_offset=offset, execute=True)
         await self.client.admin.ResetOffsets(request, timeout=PATIENCE_S)
 
 
@@ -216,6 +216,247 @@ async def test_the_meta_service_is_asked_again_until_it_answers(broker: FakeBrok
         assert broker.offset("g", "T", 0) is None
         meta.down = None
         await eventually(lambda: broker.offset("g", "T", 0) == 100)
+
+
+LIGHT = "%LMQ%q"
+
+
+@pytest.mark.parametrize("restarted", ["broker", "sidecar"])
+async def test_a_light_queue_that_the_table_does_not_tell_is_not_taken_back(
+    restarted: str, broker: FakeBroker, tmp_path: Path
+) -> None:
+    """A JSON broker tells it, and leaves it out of its table as soon as it is one of V2: its consumers went on meanwhile."""
+    meta = FakeMeta()
+    broker.commit("g", LIGHT, 0, 7)
+    async with broker.serving(), bridged(tmp_path, broker, meta) as here:
+        await here.until(7, topic=LIGHT)
+    broker.v2 = True
+    broker.persist()
+    broker.restart()
+    async with broker.serving(), bridged(tmp_path, broker, meta) as here:
+        await here.looked(broker)
+        broker.commit("g", LIGHT, 0, 12)
+        await here.until(12, topic=LIGHT)
+    broker.commit("g", LIGHT, 0, 15)
+    if restarted == "broker":
+        broker.persist()
+        broker.restart()
+    async with broker.serving(), bridged(tmp_path, broker, meta) as here:
+        await here.until(15, topic=LIGHT)
+        assert broker.offset("g", LIGHT, 0) == 15
+
+
+async def test_what_v2_lost_of_a_light_queue_is_given_back(broker: FakeBroker, tmp_path: Path) -> None:
+    """It is asked, and has none."""
+    broker.v2 = True
+    meta = FakeMeta({key(f"broker-a/{LIGHT}/0"): record(9, topic=LIGHT)})
+    broker.logs[LIGHT, 0] = (0, 100)
+    async with broker.serving(), bridged(tmp_path, broker, meta) as here:
+        await eventually(lambda: broker.offset("g", LIGHT, 0) == 9)
+        broker.commit("g", LIGHT, 0, 11)
+        await here.until(11, topic=LIGHT)
+
+
+async def test_a_light_queue_that_is_imported_beside_v2_is_followed(broker: FakeBroker, tmp_path: Path) -> None:
+    """The broker's own store, which tells it. What its consumers commit from then on is asked for."""
+    broker.v2 = True
+    broker.commit("g", LIGHT, 0, 12)
+    meta = FakeMeta()
+    async with broker.serving(), bridged(tmp_path, broker, meta) as here:
+        await here.until(100)
+        request = offsets_pb.ImportOffsetsRequest(groups=commits({f"broker-a/{LIGHT}/0": 12}).groups, execute=True)
+        await here.client.admin.ImportOffsets(request)
+        await here.until(12, topic=LIGHT)
+        broker.commit("g", LIGHT, 0, 15)
+        await here.until(15, topic=LIGHT)
+    broker.commit("g", LIGHT, 0, 16)
+    async with broker.serving(), bridged(tmp_path, broker, meta) as here:
+        await here.until(16, topic=LIGHT)
+        assert broker.offset("g", LIGHT, 0) == 16
+
+
+async def test_a_reset_of_a_light_queue_at_v2_is_a_rewind_here(broker: FakeBroker, tmp_path: Path) -> None:
+    """The consumer goes back, and commits; with the sidecar, or while it is away."""
+    broker.commit("g", LIGHT, 0, 90)
+    meta = FakeMeta()
+    async with broker.serving():
+        async with bridged(tmp_path, broker, meta) as here:
+            await here.until(90, topic=LIGHT)
+            broker.v2 = True
+            broker.boot_ms += 1
+            broker.cut()
+            await here.looked(broker)
+            broker.commit("g", LIGHT, 0, 20)
+            await here.until(20, topic=LIGHT)
+        broker.commit("g", LIGHT, 0, 5)
+        async with bridged(tmp_path, broker, meta) as here:
+            await here.until(5, topic=LIGHT)
+            assert broker.offset("g", LIGHT, 0) == 5
+
+
+@pytest.mark.parametrize("topic", ["T", LIGHT])
+async def test_the_phantom_of_a_reset_at_v2_is_not_taken_in(topic: str, broker: FakeBroker, tmp_path: Path) -> None:
+    """The reset is; at once, and when broker or sidecar begin anew, since the broker has the phantom for ever."""
+    broker.v2 = True
+    broker.commit("g", topic, 0, 90)
+    meta = FakeMeta({key(f"broker-a/{topic}/0"): record(90, topic=topic)})
+    phantom = key("broker-a/g/0", topic)
+    async with broker.serving():
+        async with bridged(tmp_path, broker, meta) as here:
+            await here.until(90, topic=topic)
+            await here.reset(20, topic=topic)
+            await eventually(lambda: broker.offset(topic, "g", 0) == 20)
+            broker.commit("g", topic, 0, 21)
+            await here.until(21, topic=topic)
+            assert here.sidecar.core().store.get(phantom) is None
+        async with bridged(tmp_path, broker, meta) as here:
+            await here.polled()
+            assert here.sidecar.core().store.get(phantom) is None
+    broker.persist()
+    broker.told = {}
+    broker.restart()
+    ends = {queue: broker.logs.pop(queue) for queue in list(broker.logs) if queue[0] == topic}  # a killed V2 may forget topics
+    async with broker.serving(), bridged(tmp_path, broker, meta) as here:
+        await here.polled()
+        assert here.sidecar.core().store.get(phantom) is None
+        broker.logs |= ends
+        await here.until(21, topic=topic)
+
+
+async def test_a_real_group_that_looks_like_a_phantom_is_taken_in(broker: FakeBroker, tmp_path: Path) -> None:
+    """Group and topic of the same names, both ways, at the same offsets; also where the broker cannot say which groups it has."""
+    broker.v2 = True
+    broker.commit("a", "b", 0, 20)
+    broker.commit("b", "a", 0, 20)
+    async with broker.serving(), bridged(tmp_path / "one", broker) as here:
+        await here.until(20, group="a", topic="b")
+        await here.until(20, group="b", topic="a")
+        broker.commit("b", "a", 0, 25)
+        await here.until(25, group="b", topic="a")
+        assert broker.calls.count(201) == 1
+    broker.group_table = lambda: b"{}"  # type: ignore[method-assign]
+    async with broker.serving(), bridged(tmp_path / "two", broker) as here:
+        await here.until(20, group="a", topic="b")
+        await here.until(25, group="b", topic="a")
+
+
+async def test_a_phantom_is_none_the_more_because_the_broker_is_slow_to_answer(broker: FakeBroker, tmp_path: Path) -> None:
+    """Its table of groups comes late: it is asked again, and everything else waits for it no longer than for any other answer."""
+    broker.v2 = True
+    broker.offsets["g@T"] = {0: 100}
+    silent = iter([True, True, False])
+    broker.spoil = lambda code, data: b"" if code == 201 and next(silent, False) else data
+    async with broker.serving(), bridged(tmp_path, broker, rocketmq={"timeout_ms": 200}) as here:
+        await here.until(100)
+        await here.polled()
+        assert broker.calls.count(201) >= 3
+        assert here.sidecar.core().store.get(key("broker-a/g/0", "T")) is None
+
+
+async def test_what_was_a_phantom_is_taken_in_when_group_and_topic_have_come(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its next commit, or by the next look without one."""
+    monkeypatch.setattr(bridge, "FORGET_S", 0.0)
+    broker.v2 = True
+    async with broker.serving(), bridged(tmp_path, broker) as here:
+        await here.until(100)
+        await here.reset(20)
+        await eventually(lambda: broker.offset("T", "g", 0) == 20)
+        await here.looked(broker)
+        assert here.sidecar.core().store.get(key("broker-a/g/0", "T")) is None
+        broker.groups.add("T")
+        broker.logs["g", 0] = (0, 100)
+        await here.until(20, group="T", topic="g")
+        broker.commit("T", "g", 0, 22)
+        await here.until(22, group="T", topic="g")
+
+
+async def test_a_reset_of_a_light_queue_at_the_adapter_stands_beside_v2(broker: FakeBroker, tmp_path: Path) -> None:
+    """V2 resets what the consumer gets next, and keeps what it had: that is no news."""
+    broker.commit("g", LIGHT, 0, 90)
+    async with broker.serving(), bridged(tmp_path, broker) as here:
+        await here.until(90, topic=LIGHT)
+        broker.v2 = True
+        broker.boot_ms += 1
+        broker.cut()
+        await here.looked(broker)
+        await here.reset(30, topic=LIGHT)
+        await eventually(lambda: broker.offset("g", LIGHT, 0) == 30 and bool(broker.resets))
+        broker.commit("g", LIGHT, 0, 33)
+        await here.until(33, topic=LIGHT)
+        await here.looked(broker)
+        assert (broker.told, broker.offset("g", LIGHT, 0)) == ({f"{LIGHT}@g": {0: 30}}, 33)
+        await here.until(33, topic=LIGHT)
+
+
+async def test_a_reset_that_comes_before_a_light_queue_was_asked_for_stands(broker: FakeBroker, tmp_path: Path) -> None:
+    """It is in the Meta Service alone. What the broker has is not news then."""
+    broker.v2 = True
+    broker.commit("g", LIGHT, 0, 90)
+    meta = FakeMeta({key(f"broker-a/{LIGHT}/0"): record(20, topic=LIGHT, epoch=next_era(1))})
+    async with broker.serving(), bridged(tmp_path, broker, meta) as here:
+        await eventually(lambda: broker.offset("g", LIGHT, 0) == 20)
+        await here.looked(broker)
+        await here.until(20, topic=LIGHT)
+
+
+async def test_many_light_queues_at_v2_are_asked_for_in_turn(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some with each poll, so that commits of all others do not wait for them."""
+    monkeypatch.setattr(untold, "ASK_AT_ONCE", 3)
+    lights = [f"{LIGHT}{number}" for number in range(10)]
+    for topic in lights:
+        broker.commit("g", topic, 0, 7)
+    async with bridged(tmp_path, broker) as here:
+        async with broker.serving():
+            await here.until(7, topic=lights[-1])
+        broker.v2 = True
+        broker.persist()
+        broker.restart()
+        async with broker.serving():
+            for topic in lights:
+                broker.commit("g", topic, 0, 8)
+            await here.looked(broker)
+            met = len(broker.calls)
+            for topic in lights:
+                broker.commit("g", topic, 0, 9)
+            for topic in lights:
+                await here.until(9, topic=topic)
+    between = "".join({14: "a", 43: "p"}.get(code, "") for code in broker.calls[met:]).strip("p").split("p")
+    assert max(map(len, between)) <= 3
+
+
+async def test_an_offset_that_a_consumer_commits_before_it_is_given_is_not_lowered(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at a table that has lost it and its return."""
+    async with bridged(tmp_path, broker) as here:
+        async with broker.serving():
+            await here.until(100)
+        broker.store = {}
+        broker.restart()
+        answer = broker.answer
+
+        def meanwhile(code: int, fields: dict[str, str], body: bytes) -> Answer:
+            if code == 30 and fields == {"topic": "T", "queueId": "0"}:
+                broker.commit("g", "T", 0, 130)
+            return answer(code, fields, body)
+
+        monkeypatch.setattr(broker, "answer", meanwhile)
+        async with broker.serving():
+            await here.until(130)
+            assert broker.offset("g", "T", 0) == 130
+
+
+async def test_a_broker_that_cannot_say_what_is_missing_is_not_asked(broker: FakeBroker, tmp_path: Path) -> None:
+    """4.9 says 0 for what it does not have."""
+    broker.version, broker.offsets = "V4_9_7", {}
+    meta = FakeMeta({key("broker-a/T/0"): record(9, topic="T")})
+    async with broker.serving(), bridged(tmp_path, broker, meta):
+        await eventually(lambda: broker.offset("g", "T", 0) == 9)
+    assert 14 not in broker.calls
 
 
 async def test_an_offset_beyond_the_end_of_the_log_is_not_given(broker: FakeBroker, tmp_path: Path) -> None:
@@ -480,7 +721,7 @@ async def test_a_group_that_is_deleted_at_the_broker_is_deleted_here(broker: Fak
         await here.until(100)
         await here.until(7, 1)
         broker.commit("h", "T", 0, 1)
-        del broker.offsets["T@g"]
+        broker.delete_group("g")
         await here.until(None)
         await here.until(None, 1)
         await here.until(1, group="h")
@@ -489,6 +730,94 @@ async def test_a_group_that_is_deleted_at_the_broker_is_deleted_here(broker: Fak
         await here.until(3)
         await here.looked(broker)
         assert broker.offset("g", "T", 0) == 3
+
+
+async def test_a_topic_that_is_deleted_at_the_broker_is_deleted_here(broker: FakeBroker, tmp_path: Path) -> None:
+    """Mqadmin deleteTopic; the group's offsets of other topics stay."""
+    broker.commit("g", "U", 0, 5)
+    async with broker.serving(), bridged(tmp_path, broker) as here:
+        await here.until(100)
+        await here.until(5, topic="U")
+        broker.delete_topic("T")
+        await here.until(None)
+        await here.until(None, 1)
+        assert here.at(topic="U") == (1, 5, True)
+
+
+@pytest.mark.parametrize("topic", ["T", LIGHT])
+async def test_what_a_query_makes_the_broker_forget_is_kept_and_given_back(
+    topic: str, broker: FakeBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """QueryCorrectionOffset with filterGroups (apache/rocketmq 10987). Nobody ordered a delete; the event is told."""
+    broker.commit("g", topic, 0, 100)
+    async with broker.serving(), bridged(tmp_path, broker) as here:
+        await here.until(100, topic=topic)
+        await here.until(7, 1)
+        broker.forget("g")
+        await eventually(lambda: (broker.offset("g", topic, 0), broker.offset("g", "T", 1)) == (100, 7))
+        await here.looked(broker)
+        assert (here.at(topic=topic), here.at(1)) == ((1, 100, True), (1, 7, True))
+        broker.commit("g", topic, 0, 101)
+        await here.until(101, topic=topic)
+        bridge = here.sidecar._bridge
+        assert bridge
+        assert (bridge.counts.forgotten, bridge.counts.deleted) == (len(broker.offsets) + 1, 0)
+    assert "rocketmq.forgotten" in capsys.readouterr().out
+
+
+async def test_a_light_group_that_is_gone_is_kept(broker: FakeBroker, tmp_path: Path) -> None:
+    """It is in no table of groups, so nothing tells a delete from what a query did."""
+    broker.commit("%LMQ%c", LIGHT, 0, 9)
+    async with broker.serving(), bridged(tmp_path, broker) as here:
+        await here.until(9, group="%LMQ%c", topic=LIGHT)
+        broker.delete_group("%LMQ%c")
+        await eventually(lambda: broker.offset("%LMQ%c", LIGHT, 0) == 9)
+
+
+async def test_a_light_queue_at_v2_whose_group_is_deleted_is_deleted_here(broker: FakeBroker, tmp_path: Path) -> None:
+    """The broker says that it has none, and that it does not know the group."""
+    broker.v2 = True
+    broker.commit("g", LIGHT, 0, 12)
+    meta = FakeMeta({key(f"broker-a/{LIGHT}/0"): record(12, topic=LIGHT)})
+    async with broker.serving(), bridged(tmp_path, broker, meta) as here:
+        await here.until(100)
+        await here.until(12, topic=LIGHT)
+        await here.looked(broker)
+        broker.delete_group("g")
+        await here.until(None, topic=LIGHT)
+        await here.until(None)
+
+
+async def test_a_broker_that_does_not_tell_its_groups_has_deleted_nothing(broker: FakeBroker, tmp_path: Path) -> None:
+    """A table of groups that cannot be read is no proof, and ends no polls for good."""
+    async with broker.serving(), bridged(tmp_path, broker) as here:
+        await here.until(100)
+        await here.looked(broker)
+        broker.group_table = lambda: b'{"subscriptionGroupTable":{"g":{"$ref":"$.h"}}}'  # type: ignore[method-assign]
+        broker.delete_group("g")
+        await eventually(lambda: broker.offset("g", "T", 0) == 100)
+        assert here.at() == (1, 100, True)
+        broker.commit("g", "T", 0, 101)
+        await here.until(101)
+
+
+async def test_of_many_deleted_topics_each_is_judged_by_the_broker(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some in a look; none is given back because its turn did not come."""
+    monkeypatch.setattr(deletes, "TOPICS_AT_ONCE", 1)
+    for topic in "UV":
+        broker.commit("g", topic, 0, 5)
+    async with broker.serving(), bridged(tmp_path, broker) as here:
+        for topic in "UV":
+            await here.until(5, topic=topic)
+        for topic in "UV":
+            broker.delete_topic(topic)
+        for topic in "UV":
+            await here.until(None, topic=topic)
+        assert here.at() == (1, 100, True)
+        assert here.sidecar._bridge
+        assert here.sidecar._bridge.counts.forgotten == 0
 
 
 async def test_a_deleted_group_is_forgotten_when_its_tombstones_are(
@@ -501,7 +830,7 @@ async def test_a_deleted_group_is_forgotten_when_its_tombstones_are(
         await here.until(100)
         await here.until(7, 1)
         broker.commit("h", "T", 0, 1)
-        del broker.offsets["T@g"]
+        broker.delete_group("g")
         await here.until(None)
         await here.until(None, 1)
         await eventually(lambda: len(Marks.load(marks).eras) == 2)
@@ -542,7 +871,7 @@ async def test_no_poll_waits_for_the_meta_service_to_delete_a_group(broker: Fake
         broker.commit("h", "T", 0, 1)
         await here.looked(broker)
         meta.slow = True
-        del broker.offsets["T@g"]
+        broker.delete_group("g")
         with anyio.fail_after(PATIENCE_S):
             await meta.asked.wait()
         broker.commit("h", "T", 0, 2)
@@ -562,7 +891,7 @@ async def test_a_group_that_comes_back_while_it_is_deleted_keeps_its_new_offsets
             await here.until(7, 1)
             await here.looked(broker)
             meta.slow = True
-            del broker.offsets["T@g"]
+            broker.delete_group("g")
             with anyio.fail_after(PATIENCE_S):
                 await meta.asked.wait()
             broker.commit("g", "T", 0, 3)

@@ -1,21 +1,27 @@
 """The bridge beside real RocketMQ brokers, with real clients and mqadmin. `make interop` runs it: RocketMQ's jars are needed."""
 
+import itertools
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TypeVar
 
 import anyio
 import pytest
 
-from adapter.rocketmq.broker import connected
+from adapter.rocketmq.broker import Broker, connected
 from adapter.rocketmq.config import RocketmqSection
+from adapter.rocketmq.errors import BrokerUnreachableError
 from adapter.testing.waiting import PATIENCE_S
 from demo.rocketmq.designs import design_of
 from demo.rocketmq.lab import CLUSTER, Lab, Offsets, noted
 from demo.rocketmq.rounds import Kind, play
+
+R = TypeVar("R")
+Kinds = Sequence[tuple[str, str]]
 
 PATIENT_S = 3 * PATIENCE_S  # a JVM has to start meanwhile, beside others
 PLAIN_ACL = """globalWhiteRemoteAddresses: []
@@ -72,19 +78,137 @@ def test_kills_lose_no_message(version: str) -> None:
                 assert cost.again < cost.handled, cost
 
 
-@pytest.mark.parametrize(
-    ("version", "settings"),
-    [
-        ("5.3.3", "storeType=defaultRocksDB"),
-        ("5.3.3", "configManagerVersion=v2"),
-        ("5.3.3", "enableLmq=true\nenableMultiDispatch=true"),
-        ("4.9.7", "enableLmq=true\nenableMultiDispatch=true"),
-    ],
-    ids=["v1", "v2", "lmq", "lmq-4.9"],
-)
-def test_every_way_in_which_a_broker_keeps_offsets_is_given_back(version: str, settings: str) -> None:
-    """The wire is the same for all; the files are lost."""
-    with lab(version, settings) as here:
+LIGHT, LIGHT_GROUP = "%LMQ%q", "%LMQ%c"
+LMQ = "enableLmq=true\nenableMultiDispatch=true\n"
+SINGLE = "storeType=defaultRocksDB\nuseSingleRocksDBForAllConfigs=true"
+WAYS = {"json": "", "v1": "storeType=defaultRocksDB", "v2": "configManagerVersion=v2", "single": SINGLE}
+KINDS = (("g", "T"), ("g", LIGHT), (LIGHT_GROUP, "T"), (LIGHT_GROUP, LIGHT))  # group and topic, each light or not
+PLAIN = KINDS[:1]
+
+
+def at_broker(here: Lab, work: Callable[[Broker], Awaitable[R]]) -> R:
+    """Ask the broker on a connection of our own. One that is not reachable yet is asked again."""
+
+    async def ask() -> R:
+        async with connected(RocketmqSection(broker=here.broker_address, timeout_ms=30_000), None) as broker:
+            return await work(broker)
+
+    deadline = time.monotonic() + PATIENT_S
+    while True:
+        try:
+            return anyio.run(ask)
+        except BrokerUnreachableError:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+
+
+def commit_kinds(here: Lab, offset: int, kinds: Kinds = KINDS) -> None:
+    """Acknowledged commits of queue 0, the next offset for each of the kinds."""
+
+    async def work(broker: Broker) -> None:
+        for number, (group, topic) in enumerate(kinds):
+            if not group.startswith("%LMQ%"):
+                await broker.create_group(group)
+            await broker.update_offset(group, topic, 0, offset + number)
+
+    at_broker(here, work)
+
+
+def kinds_at_broker(here: Lab, kinds: Kinds = KINDS) -> list[int | None]:
+    """What the broker answers for them. One before 5.0 answers consumers alone."""
+
+    async def work(broker: Broker) -> list[int | None]:
+        return [await broker.offset(group, topic, 0) for group, topic in kinds]
+
+    return at_broker(here, work)
+
+
+def kinds_here(here: Lab, kinds: Kinds = KINDS) -> list[int | None]:
+    """What the adapter has of them."""
+    return [stored(here, group, topic).get(0) for group, topic in kinds]
+
+
+def both_have(here: Lab, offset: int, kinds: Kinds = KINDS) -> None:
+    """Wait until the adapter and the broker have the offsets of `commit_kinds`."""
+    wanted = [offset + number for number in range(len(kinds))]
+    until(lambda: kinds_here(here, kinds) == wanted, here, f"the adapter has {wanted}: {kinds_here(here, kinds)}")
+    until(lambda: kinds_at_broker(here, kinds) == wanted, here, f"the broker has {wanted}: {kinds_at_broker(here, kinds)}")
+
+
+def restart(here: Lab, settings: str | None = None) -> None:
+    """Kill the broker, and start it, also with another way to keep offsets; topics and groups are part of that."""
+    here.kill_broker()
+    if settings is not None:
+        here.settings = settings
+    here.start_broker()
+    make = ("updateTopic", "-b", here.broker_address, "-t", "T", "-r", "4", "-w", "4")
+    until(lambda: "success" in here.mqadmin(*make), here, "the topic is there")
+
+
+def import_store(here: Lab) -> None:
+    """The broker's own store V2, whose light queues nothing else tells."""
+    done = here.cli("import", here.config / "rdb", "--broker", "broker-a", "--execute")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("version", ["5.5.0", "5.3.3"])
+def test_every_way_in_which_a_broker_keeps_offsets_is_given_back(version: str, way: str) -> None:
+    """Light groups, light topics, both, neither: followed, over restarts and kills of either side, and given back when lost."""
+    if (version, way) == ("5.3.3", "single"):
+        pytest.skip("the single store came with 5.4")
+    with lab(version, LMQ + WAYS[way]) as here:
+        here.start_broker()
+        here.ask("send", "T", 400)
+        here.ask("send", "T", 100, LIGHT)
+        commit_kinds(here, 10)
+        if way == "v2":
+            import_store(here)
+        both_have(here, 10)
+        commit_kinds(here, 20)
+        both_have(here, 20)
+        here.kill_adapter()
+        commit_kinds(here, 30)
+        here.start_adapter()
+        both_have(here, 30)
+        restart(here)
+        both_have(here, 30)
+        here.kill_adapter()
+        commit_kinds(here, 40)
+        time.sleep(6)  # the broker writes its file every 5 s
+        here.kill_broker()
+        here.start_adapter()
+        restart(here)
+        both_have(here, 40)
+        here.kill_broker()
+        here.lose_offsets()
+        restart(here)
+        both_have(here, 40)
+        commit_kinds(here, 50)
+        both_have(here, 50)
+
+
+def test_no_change_of_the_way_in_which_a_broker_keeps_offsets_takes_any_back() -> None:
+    """From each to each, with commits in between; what the next way has on its disk is old, or nothing."""
+    walk = ["json", "v1", "v2", "json", "single", "v1", "single", "v2", "single", "json", "v2", "v1", "json"]
+    assert len(set(itertools.pairwise(walk))) == len(WAYS) * (len(WAYS) - 1)
+    with lab("5.5.0", LMQ + WAYS[walk[0]]) as here:
+        here.start_broker()
+        here.ask("send", "T", 400)
+        here.ask("send", "T", 100, LIGHT)
+        commit_kinds(here, 5)
+        both_have(here, 5)
+        for step, way in enumerate(walk[1:], start=1):
+            restart(here, LMQ + WAYS[way])
+            both_have(here, 5 * step)
+            commit_kinds(here, 5 * step + 5)
+            both_have(here, 5 * step + 5)
+
+
+@pytest.mark.parametrize("version", ["4.9.7"])
+def test_light_groups_of_4_9_are_given_back(version: str) -> None:
+    """Its table tells all of them."""
+    with lab(version, LMQ) as here:
         here.start_broker()
         here.ask("send", "T", 400)
         commit(here, "g", 11, 12, 13, 14)
@@ -92,10 +216,53 @@ def test_every_way_in_which_a_broker_keeps_offsets_is_given_back(version: str, s
         here.kill_broker()
         here.lose_offsets()
         here.start_broker()
-        if "v2" in settings:  # topics and groups were in the same store; the group comes back with its offsets
-            make = ("updateTopic", "-b", here.broker_address, "-t", "T", "-r", "4", "-w", "4")
-            until(lambda: "success" in here.mqadmin(*make), here, "the topic is made")
         until(lambda: here.query("g", "T") == {0: 11, 1: 12, 2: 13, 3: 14}, here, "they are given back")
+
+
+@pytest.mark.parametrize("way", ["json", "v2"])
+def test_a_query_that_makes_the_broker_forget_a_group_deletes_nothing(way: str) -> None:
+    """QueryCorrectionOffset with filterGroups (apache/rocketmq 10987); mqadmin's delete of the group is one."""
+    with lab("5.5.0", WAYS[way]) as here:
+        here.start_broker()
+        here.ask("send", "T", 400)
+        commit_kinds(here, 50, PLAIN)
+        both_have(here, 50, PLAIN)
+
+        async def query(broker: Broker) -> None:
+            await broker._connection.call(308, {"topic": "T", "compareGroup": "", "filterGroups": "g"})
+
+        at_broker(here, query)
+        assert kinds_at_broker(here, PLAIN) == [None]
+        both_have(here, 50, PLAIN)
+        assert here.adapter
+        assert "rocketmq.forgotten" in here.adapter.log
+        here.mqadmin("deleteSubGroup", "-c", CLUSTER, "-g", "g", "-r", "true")
+        until(lambda: not stored(here, "g"), here, "the delete is here")
+
+
+def groups_here(here: Lab) -> list[str]:
+    """The groups of which the adapter has offsets."""
+    return [row["group"] for row in json.loads(here.cli("groups", "list", "--json").stdout)]
+
+
+def test_the_phantom_of_a_reset_at_v2_is_no_group() -> None:
+    """On the wire at once, and for ever on its disk, under swapped names."""
+    with lab("5.5.0", LMQ + WAYS["v2"]) as here:
+        here.start_broker()
+        here.ask("send", "T", 400)
+        commit_kinds(here, 50, PLAIN)
+        both_have(here, 50, PLAIN)
+        here.mqadmin("resetOffsetByTime", "-g", "g", "-t", "T", "-q", "0", "-o", "7", "-s", "now", "-b", here.broker_address)
+        until(lambda: kinds_here(here, PLAIN) == [7], here, "the reset is here")
+        until(lambda: "rocketmq.phantom" in (here.adapter.log if here.adapter else ""), here, "the phantom was seen")
+        for _ in range(2):
+            restart(here)
+            here.kill_adapter()
+            here.start_adapter()
+            both_have(here, 7, PLAIN)
+            assert groups_here(here) == ["g"], here.adapter.log if here.adapter else ""
+            import_store(here)
+            assert groups_here(here) == ["g"]
 
 
 def test_mqadmin_is_seen_as_what_it_does() -> None:

@@ -7,8 +7,11 @@ import shutil
 import time
 from pathlib import Path
 
+import anyio
 import pytest
 
+from adapter.rocketmq.broker import connected
+from adapter.rocketmq.config import RocketmqSection
 from adapter.testing.processes import adapter_process
 from tests.interop.rocketmq_plugin_cluster import (
     OTHERS,
@@ -464,3 +467,30 @@ def test_a_stopped_sidecar_does_not_hold_up_the_end_of_a_broker(root: Path) -> N
         running.broker.start()
         assert _at_broker(running) == dict.fromkeys(range(QUEUES), 20)
         _wait_adapter(running, _all(20))
+
+
+@pytest.mark.parametrize(("version", "kind"), [("5.5.0", ""), ("5.5.0", "configManagerVersion=v2\n")], ids=["json", "v2"])
+def test_what_nobody_deleted_or_made_is_no_change_in_the_adapter(root: Path, version: str, kind: str) -> None:
+    """A query that makes the broker forget a group (apache/rocketmq 10987), and the phantom of a reset at V2; a delete is one."""
+    with cluster(root, kind, version=version) as running:
+        _prepare(running, 100)
+        _commit(running, 50)
+        _wait_adapter(running, _all(50))
+
+        async def query() -> None:
+            async with connected(RocketmqSection(broker=running.broker.address, timeout_ms=30_000), None) as broker:
+                await broker._connection.call(308, {"topic": TOPIC, "compareGroup": "", "filterGroups": GROUP})
+
+        anyio.run(query)
+        wait_for(lambda: running.status()["offsetAdapterForgotten"] == str(QUEUES), "the plugin saw it")
+        assert running.offsets(GROUP) == _all(50)
+        assert _at_broker(running) == dict.fromkeys(range(QUEUES), 50)
+        reset = ("resetOffsetByTime", "-g", GROUP, "-t", TOPIC, "-q", 0, "-o", 7, "-s", "now", "-b", running.broker.address)
+        running.clients.mqadmin(*reset)
+        _wait_adapter(running, _all(50) | {_shard(0): 7})
+        running.broker.stop()
+        running.broker.start()  # compares all that its table lists, also what only its store had
+        _wait_adapter(running, _all(50) | {_shard(0): 7})
+        assert running.offsets(TOPIC) == {}
+        running.clients.mqadmin("deleteSubGroup", "-b", running.broker.address, "-g", GROUP, "-r", "true")
+        _wait_adapter(running, {})

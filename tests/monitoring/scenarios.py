@@ -223,6 +223,14 @@ SCENARIOS = (
         labels=ADAPTER,
     ),
     Scenario(
+        alert="OffsetAdapterBrokerForgetsOffsets",
+        series=[Counting("offset_adapter_rocketmq_forgotten_total", ADAPTER, 0, 1)],
+        labels=ADAPTER,
+        value="600",
+        window="10m",
+        late_s=615,
+    ),
+    Scenario(
         alert="OffsetAdapterRefusesConnections",
         series=[Counting("offset_adapter_refused_connections_total", ADAPTER, 0, 2)],
         labels=ADAPTER,

@@ -9,7 +9,7 @@ ever; an error of the store keeps what was not committed for the next poll. Neve
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from math import inf
 from typing import NamedTuple
@@ -32,9 +32,12 @@ from adapter.runtime.slices import others
 from adapter.sidecar.api.commits import SMALL, Commits
 from adapter.sidecar.bridge.agreement import Act, Agreed, Memory, on_meeting, when_broker_moved, when_store_moved
 from adapter.sidecar.bridge.counts import BridgeCounts
+from adapter.sidecar.bridge.deletes import Deletes, Missing
 from adapter.sidecar.bridge.giving import Gift, Given, Giver, at_once
 from adapter.sidecar.bridge.marks import FILE, Marks
+from adapter.sidecar.bridge.phantoms import Phantoms
 from adapter.sidecar.bridge.store_changes import REST_CPU, StoreChanges
+from adapter.sidecar.bridge.untold import Untold
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
@@ -48,7 +51,6 @@ LOOK_S = 1.0  # between two looks at who the broker is, and at what is gone ther
 # larger than ours, so that a large table costs a fifth of a core or less.
 REST = 2
 POLLS_KEPT = 5  # the shortest of them counts: one that was held up by others says nothing of the table
-GONE_LOOKS = 3  # looks in which an offset has to be missing before it counts as deleted
 COMMIT_AT_ONCE = SMALL // 2  # offsets of a request, each with its group: such a request is checked in one go
 GIVE_AT_ONCE = 500  # offsets that go to the broker between two polls: a tenth of a second
 OWED_S, OWED_MAX_S = 1.0, 60.0  # between attempts to give an offset that the broker refused, such as of a topic that it lost
@@ -121,11 +123,12 @@ class Following:
         self._marks = Marks.load(self._marks_file)
         self._identity: Identity | None = None  # of the life that `_agreed` is about
         self._table = OffsetTable(Naming(self._section.namespace))
+        self._untold = Untold()
+        self._phantoms = Phantoms(self._is_there)
         self._agreed: dict[OffsetKey, Agreed] = {}
         self._unsent: dict[OffsetKey, OffsetRow] = {}  # changes of the broker that are not committed yet
-        self._gone: dict[OffsetKey, int] = {}  # offsets that are missing at the broker, for how many looks
-        self._deleting: set[OffsetKey] = set()  # of these, those that are being deleted here
-        self._deletes: asyncio.Task[None] | None = None
+        self._missing = Missing()
+        self._deletes = Deletes(core, self._missing, self._deleted, changes.look_at)
         self._owed: dict[OffsetKey, _Owed] = {}  # offsets that the broker refused
         self._changes = changes
         self._unlisted = True  # whether the Meta Service is still to be asked for offsets that are not here
@@ -146,19 +149,17 @@ class Following:
         try:
             await self._follow(broker, identity, listing)
         finally:
-            tasks = [task for task in (listing, self._deletes) if task]
-            self._deletes = None
-            for task in tasks:
-                task.cancel()
+            listing.cancel()
             with anyio.CancelScope(shield=True):
-                await asyncio.wait(tasks)
+                await asyncio.wait([listing, *self._deletes.stopped()])
 
     async def _follow(self, broker: Broker, identity: Identity, listing: "asyncio.Task[None]") -> None:
         self._changes.look_at_all()
         look_at, complete = 0.0, False
         while True:
             began, began_cpu = anyio.current_time(), time.thread_time()
-            self._note(await self._poll(broker))
+            await self._look_at_table(broker)
+            self._note(await self._untold.ask_next(broker))
             await self._take_over(broker)
             took, took_cpu = anyio.current_time() - began, time.thread_time() - began_cpu
             self._rests.append(max(REST * took, REST_CPU * took_cpu))
@@ -175,7 +176,7 @@ class Following:
                 await self._look(broker)
                 look_at = anyio.current_time() + max(LOOK_S, REST * (anyio.current_time() - looked))
             await self._save_marks()
-            self._counts.offsets = len(self._agreed)
+            self._counts.offsets, self._counts.asked_queues = len(self._agreed), len(self._untold)
             self._counts.poll_interval_s = max(self._section.poll_ms / 1000, min(self._rests))
             await anyio.sleep(max(began + self._counts.poll_interval_s - anyio.current_time(), 0))
 
@@ -227,13 +228,41 @@ class Following:
                 log.warning("rocketmq.rejected", entry=reject.place, text=reject.text, reason=reject.reason)
         return changes
 
+    async def _look_at_table(self, broker: Broker) -> None:
+        """Read the broker's table, and note what changed."""
+        self._note_table(await self._poll(broker))
+        self._note(TableChanges(await self._phantoms.judged(broker), [], []))
+
+    def _note_table(self, changes: TableChanges) -> None:
+        """Note changes of the broker's table; those of V2 tell some queues not or wrongly, and others that nobody committed."""
+        if not self._untold.is_v2:
+            self._note(changes)
+            return
+        told = TableChanges([], [], [])
+        for row in changes.changed:
+            if self._untold.hides(row.topic):
+                self._untold.add(row.key)
+            elif not self._phantoms.take(row):
+                told.changed.append(row)
+        for row in changes.gone:
+            self._phantoms.forget(row.key)
+            if not self._untold.hides(row.topic):
+                told.gone.append(row)
+        self._note(told)
+
+    def _is_there(self, key: OffsetKey) -> bool:
+        """True if the broker's table, or the store, has this offset."""
+        queue = queue_of(key.shard)
+        told = queue is not None and self._table.has(key.group, queue.topic, queue.queue_id)
+        return told or self._core.store.get(key) is not None
+
     def _note(self, changes: TableChanges) -> None:
         for row in changes.changed:
             self._unsent[row.key] = row
-            self._gone.pop(row.key, None)
+            self._missing.discard(row.key)
         for row in changes.gone:
             self._unsent.pop(row.key, None)
-            self._gone[row.key] = 0
+            self._missing.add(row.key)
 
     # The first look at both, after a start of the broker or of the bridge.
 
@@ -241,13 +270,18 @@ class Following:
         """Compare all of both; the broker first gets what it lost, then its own news are committed."""
         self._identity = None
         self._table = OffsetTable(Naming(self._section.namespace, broker=identity.name if self._section.name_in_shards else ""))
-        self._agreed, self._unsent, self._gone, self._owed = {}, {}, {}, {}
+        self._untold = Untold(is_v2=identity.is_v2)
+        self._phantoms.clear()
+        self._agreed, self._unsent, self._owed = {}, {}, {}
+        self._missing.clear()
         if self._marks.broker != identity.name:
             self._marks = Marks(identity.name)
         known = self._marks.boot_ms > 0
         same_life = known and self._marks.boot_ms == identity.boot_ms
         # From here on `_still` compares with it, and a failure below begins anew.
-        self._note(await self._poll(broker))
+        await self._look_at_table(broker)
+        if identity.is_v2:
+            await self._ask_all(broker, identity)
         there = dict(self._unsent)
         gifts: list[Gift] = []
         async for key, stored in self._changes.records():
@@ -282,6 +316,15 @@ class Following:
         await self._save_marks()
         self._unlisted = True
         self._refreshed_at = -inf
+
+    async def _ask_all(self, broker: Broker, identity: Identity) -> None:
+        """Ask for all queues that the table does not tell and the store knows: none of them is given before that."""
+        keys: list[OffsetKey] = []
+        async for key, _ in self._changes.records():
+            queue = self._queue(key, identity)
+            if queue and self._untold.hides(queue.topic):
+                keys.append(key)
+        self._note(await self._untold.ask(broker, keys))
 
     def _memory(self, key: OffsetKey, *, known: bool, same_life: bool) -> Memory:
         return Memory(same_life, known, self._marks.eras.get(key, 0), self._marks.ceilings.get(key, -1))
@@ -395,9 +438,10 @@ class Following:
     async def _look(self, broker: Broker) -> None:
         """Delete what was deleted at the broker, keep unchanged offsets from expiring."""
         await self._still(broker)
-        await self._delete_gone()
+        await self._look_for_missing(broker)
         if anyio.current_time() >= self._forget_at and not self._unlisted:
             self._forget_at = anyio.current_time() + FORGET_S
+            self._phantoms.doubt()
             await self._forget()
         every_s = self._core.expiry.retention_s / REFRESH_PART  # a reload may have changed it
         if every_s and anyio.current_time() >= self._refreshed_at + every_s:
@@ -422,30 +466,38 @@ class Following:
         for done, (key, stored) in enumerate(differing.items(), start=1):
             if done % SMALL == 0:
                 await others()
-            queue = self._queue(key)
-            owed = self._owed.get(key)
-            if queue is None or key in self._unsent or key in self._deleting or (owed and owed.at_s > now):
-                continue
-            known = self._agreed.get(key)
-            act = when_store_moved(stored, known) if known else on_meeting(None, stored, Memory())
-            at_broker = known.at_broker if known else None
-            if act is Act.NOTHING:
-                self._agree(key, at_broker, stored)
-                if at_broker is not None and is_deleted(stored):
-                    log.warning(
-                        "rocketmq.deleted_here_only",
-                        group=key.group,
-                        shard=key.shard,
-                        help="RocketMQ cannot delete the offset of a queue: the broker keeps it until the group is deleted there "
-                        "(mqadmin deleteSubGroup -r true), and its next commit brings it back",
-                    )
-            else:
-                gifts.append(Gift(key, queue.topic, queue.queue_id, stored, at_broker, act))
+            if gift := self._gift(key, stored, now):
+                gifts.append(gift)
         if gifts:
             # The rest behind the next poll: what the broker is told meanwhile is known to nobody else.
             self._changes.look_at(gift.key for gift in gifts[GIVE_AT_ONCE:])
             given = await self._give(broker, self._known_identity, gifts[:GIVE_AT_ONCE])
             log.info("rocketmq.passed_on", offsets=sum(one.moved for one in given), of=len(gifts))
+
+    def _gift(self, key: OffsetKey, stored: OffsetRecord, now: float) -> Gift | None:
+        """What the broker gets of a foreign change; None if that is nothing, or not now."""
+        queue, owed, known = self._queue(key), self._owed.get(key), self._agreed.get(key)
+        if queue and self._untold.hides(queue.topic):
+            self._untold.add(key)
+            if not known and not self._untold.is_asked(key):
+                self._changes.look_at([key])
+                return None
+        if queue is None or key in self._unsent or key in self._deletes or (owed and owed.at_s > now):
+            return None
+        act = when_store_moved(stored, known) if known else on_meeting(None, stored, Memory())
+        at_broker = known.at_broker if known else None
+        if act is not Act.NOTHING:
+            return Gift(key, queue.topic, queue.queue_id, stored, at_broker, act)
+        self._agree(key, at_broker, stored)
+        if at_broker is not None and is_deleted(stored):
+            log.warning(
+                "rocketmq.deleted_here_only",
+                group=key.group,
+                shard=key.shard,
+                help="RocketMQ cannot delete the offset of a queue: the broker keeps it until the group is deleted there "
+                "(mqadmin deleteSubGroup -r true), and its next commit brings it back",
+            )
+        return None
 
     async def _give(self, broker: Broker, identity: Identity, gifts: Sequence[Gift]) -> list[Given]:
         """Give offsets to the broker, and agree on what it has then."""
@@ -495,53 +547,41 @@ class Following:
             if not token:
                 return [Wanted(group, shards) for group, shards in found.items()]
 
-    async def _delete_gone(self) -> None:
-        """Begin to delete what was deleted at the broker (mqadmin deleteSubGroup, deleteTopic), once it stays away.
+    async def _look_for_missing(self, broker: Broker) -> None:
+        """Delete what was deleted at the broker, once it stays away, and give back what nobody deleted."""
+        if self._deletes.busy:
+            return
+        ripe = await self._missing.look(broker, self._is_live)
+        self._deletes.begin(key for key in ripe.deleted if self._is_agreed(key))
+        forgotten = [key for key in ripe.forgotten if self._is_agreed(key)]
+        for key in forgotten:
+            self._missing.discard(key)
+            self._agreed[key] = Agreed.on(None, None)  # so that the store's value goes to the broker
+        if forgotten:
+            self._changes.look_at(forgotten)
+            self._counts.forgotten += len(forgotten)
+            log.warning(
+                "rocketmq.forgotten",
+                offsets=len(forgotten),
+                group=forgotten[0].group,
+                shard=forgotten[0].shard,
+                help="the broker knows group and topic, so nobody deleted them: they stay here and are given back. A query of a "
+                "console or of mqadmin does this (apache/rocketmq 10987)",
+            )
 
-        Beside the polls, which do not wait for the Meta Service.
-        """
-        if self._deletes:
-            if not self._deletes.done():
-                return
-            self._deletes.result()
-            self._deletes = None
-        ripe: dict[GroupKey, list[str]] = {}
-        for done, (key, looks) in enumerate(list(self._gone.items()), start=1):
-            if done % SMALL == 0:
-                await others()
-            known = self._agreed.get(key)
-            if not known or not known.live:
-                del self._gone[key]
-                continue
-            self._gone[key] = looks + 1
-            if looks >= GONE_LOOKS and known.is_stored(self._core.store.get(key)):
-                ripe.setdefault(key.group_key, []).append(key.shard)
-        if ripe:
-            self._deletes = asyncio.create_task(self._delete(ripe), name="rocketmq.delete")
+    def _is_live(self, key: OffsetKey) -> bool:
+        known = self._agreed.get(key)
+        return known is not None and known.live
 
-    async def _delete(self, ripe: Mapping[GroupKey, Sequence[str]]) -> None:
-        """Delete these shards, but for those that come back at the broker before their turn."""
-        for group, shards in ripe.items():
-            keys = [key for shard in shards if (key := OffsetKey(*group, shard)) in self._gone]
-            if not keys:
-                continue
-            self._deleting.update(keys)
-            try:
-                await self._core.resets.delete(Wanted(group, [key.shard for key in keys]), execute=True)
-            except AdapterError as error:
-                log.warning("rocketmq.delete", group=group.group, shards=len(keys), error=str(error), help="it is repeated")
-                self._changes.look_at(keys)
-            else:
-                log.info("rocketmq.deleted", group=group.group, shards=len(keys), reason="deleted at the broker")
-                self._counts.deleted += len(keys)
-                for key in keys:
-                    self._deleted(key)
-            finally:
-                self._deleting.clear()
+    def _is_agreed(self, key: OffsetKey) -> bool:
+        """True while the store has what was agreed on."""
+        known = self._agreed.get(key)
+        return known is not None and known.is_stored(self._core.store.get(key))
 
     def _deleted(self, key: OffsetKey) -> None:
         """Agree on a delete; what the broker has again since then is committed once more."""
-        is_gone, known, queue = self._gone.pop(key, None) is not None, self._agreed.get(key), self._queue(key)
+        is_gone, known, queue = self._missing.discard(key), self._agreed.get(key), self._queue(key)
+        self._counts.deleted += 1
         self._agree(key, None, self._core.store.get(key))
         if not is_gone and known and known.at_broker is not None and queue:
             row = OffsetRow(*key, known.at_broker, topic=queue.topic, partition=queue.queue_id)
@@ -570,6 +610,7 @@ class Following:
             if key in self._unsent or (known and known.at_broker is not None) or self._core.store.get(key):
                 continue
             self._agreed.pop(key, None)
+            self._untold.forget(key)
             self._marks.forget(key)
 
     @property

@@ -16,6 +16,7 @@ class BridgeCounts:
     slave: bool = False
     last_error: str = ""
     offsets: int = 0
+    asked_queues: int = 0
     poll_interval_s: float = 0.0
     polls: int = 0
     poll_bytes: int = 0
@@ -25,6 +26,7 @@ class BridgeCounts:
     given: int = 0
     reset: int = 0
     deleted: int = 0
+    forgotten: int = 0
     disconnects: int = 0
     rejected: int = 0
 
@@ -52,6 +54,7 @@ class BridgeCounts:
             "rocketmq_given_back": ("Offsets that the broker had lost, or never had, and got from here.", self.given),
             "rocketmq_resets_passed_on": ("Resets of this adapter or the Meta Service that the broker got.", self.reset),
             "rocketmq_deleted": ("Offsets that were deleted here because they were deleted at the broker.", self.deleted),
+            "rocketmq_forgotten": ("Offsets that the broker had no longer although nobody deleted them; kept.", self.forgotten),
             "rocketmq_disconnects": ("Connections to the broker that ended with an error.", self.disconnects),
             "rocketmq_rejected": ("Entries of the broker's table whose name or number cannot be used here.", self.rejected),
         }
@@ -62,5 +65,9 @@ class BridgeCounts:
             "rocketmq_connected": ("1 while the bridge follows its broker.", float(self.connected)),
             "rocketmq_slave": ("1 while the broker is a slave, and the adapter of its master commits.", float(self.slave)),
             "rocketmq_offsets": ("Offsets that broker and store have agreed on.", float(self.offsets)),
+            "rocketmq_asked_queues": (
+                "Light queues that the broker's table leaves out, asked for in turn.",
+                float(self.asked_queues),
+            ),
             "rocketmq_poll_interval_seconds": ("Time between two polls: longer for a larger table.", self.poll_interval_s),
         }

@@ -2,6 +2,9 @@
 
 An offset behind the end of the log belongs to another log: to one that was lost, or of a topic that was made anew. A broker that
 got it, or the present end in its place, would skip messages that nobody has read. So it is left alone.
+
+What is given because the broker's own offset is older, or absent, is preceded by the question what the broker has now: its table
+does not tell everything, and a consumer may have committed since.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -10,6 +13,7 @@ from typing import NamedTuple, TypeVar
 import anyio
 import structlog
 
+from adapter.formats.rocketmq_json import LMQ
 from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.rocketmq.broker import SUBSCRIPTION_GROUP_NOT_EXIST, Broker, Identity, LogBounds
 from adapter.rocketmq.errors import BrokerError, BrokerRefusedError
@@ -78,10 +82,19 @@ class Giver:
         if offset == gift.at_broker or (gift.act is Act.GIVE and gift.at_broker is not None and offset < gift.at_broker):
             return Given(gift, gift.at_broker)
         try:
+            if gift.act is Act.GIVE and await self._has(gift, offset):
+                return Given(gift, gift.at_broker)  # as it was: what the broker has is news, and comes by the next look at it
             await self._send(gift, offset)
         except BrokerRefusedError as error:
             return Given(gift, gift.at_broker, refused=str(error))
         return Given(gift, offset)
+
+    async def _has(self, gift: Gift, offset: int) -> bool:
+        """True if the broker has this offset by now, or a larger one. An older broker cannot be asked, but hides nothing."""
+        if not self._identity.says_missing:
+            return False
+        found = await self._broker.offset(gift.key.group, gift.topic, gift.queue)
+        return found is not None and found >= offset
 
     async def _send(self, gift: Gift, offset: int) -> None:
         send = self._reset if gift.act is Act.RESET else self._update
@@ -101,7 +114,8 @@ class Giver:
         """Reset a queue, with the consumers that are online where the broker can do that (5.x, useServerSideResetOffset)."""
         group = gift.key.group
         if self._identity.resets:
-            if gift.at_broker is None:
+            # Of a light queue a broker resets what its consumers get next, and not what it keeps.
+            if gift.at_broker is None or gift.topic.startswith(LMQ):
                 await self._update(gift, offset)
             await self._broker.reset_offset(group, gift.topic, gift.queue, offset)
             return

@@ -19,6 +19,7 @@ import org.apache.rocketmq.client.consumer.store.ReadOffsetType;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
@@ -91,7 +92,7 @@ public class Lab {
     }
 
     /**
-     * {@code send TOPIC N}; {@code commit GROUP TOPIC RATE FILE}: begins to commit the next offset of each queue in turn, and writes
+     * {@code send TOPIC N [LIGHT]}: also to a light queue; {@code commit GROUP TOPIC RATE FILE}: begins to commit the next offset of each queue in turn, and writes
      * "queue offset" to the file when the broker has acknowledged it; {@code halt}: ends that; {@code query GROUP TOPIC}: a line
      * "queue offset" for each queue that has one; {@code update GROUP TOPIC QUEUE OFFSET}: one acknowledged commit;
      * {@code latency GROUP TOPIC N}: microseconds of acknowledged commits, p50 p99 max.
@@ -99,7 +100,7 @@ public class Lab {
     private static void answer(String[] words) throws Exception {
         switch (words[0]) {
             case "send":
-                send(words[1], Integer.parseInt(words[2]));
+                send(words[1], Integer.parseInt(words[2]), words.length > 3 ? words[3] : null);
                 break;
             case "commit":
                 begin(words[1], words[2], Integer.parseInt(words[3]), words[4]);
@@ -136,7 +137,7 @@ public class Lab {
         }
     }
 
-    private static void send(String topic, int count) throws Exception {
+    private static void send(String topic, int count, String light) throws Exception {
         if (producer == null) {
             producer = new DefaultMQProducer("lab-producer");
             producer.setNamesrvAddr(namesrv);
@@ -146,12 +147,19 @@ public class Lab {
         }
         for (int sent = 0; sent < count; ) {
             List<Message> batch = new ArrayList<>();
-            for (int at = sent; at < Math.min(count, sent + 100); at++) {
+            for (int at = sent; at < Math.min(count, sent + (light == null ? 100 : 1)); at++) {
                 batch.add(new Message(topic, ("m" + at).getBytes(StandardCharsets.UTF_8)));
+                if (light != null) {
+                    MessageAccessor.putProperty(batch.get(0), "INNER_MULTI_DISPATCH", light);
+                }
             }
             for (int tries = 0; ; tries++) {
                 try {
-                    producer.send(batch, 10_000);
+                    if (light == null) {
+                        producer.send(batch, 10_000);
+                    } else {
+                        producer.send(batch.get(0), 10_000);
+                    }
                     break;
                 } catch (Exception error) {
                     if (tries > 300) {

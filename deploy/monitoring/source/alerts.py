@@ -150,6 +150,15 @@ ADAPTERS = (
         reason="A broker restarts in less than a minute; the bridge connects again within seconds. Beside a slave it waits.",
     ),
     Alert(
+        name="OffsetAdapterBrokerForgetsOffsets",
+        severity="warning",
+        expr="increase(offset_adapter_rocketmq_forgotten_total[<10m>]) > 0",
+        summary="The RocketMQ broker of {{ $labels.instance }} has forgotten offsets that nobody deleted",
+        description="{{ $value | humanize }} offsets were missing at the broker in ten minutes, although their groups and topics"
+        " are there. They stay in the adapter, and are given back.",
+        reason="A delete takes the group or the topic as well; a query of a console takes the offsets alone.",
+    ),
+    Alert(
         name="OffsetAdapterRefusesConnections",
         severity="warning",
         expr="increase(offset_adapter_refused_connections_total[<5m>]) > 0",

@@ -460,6 +460,8 @@ ADAPTER = Dashboard(
                     queries=[
                         Query(_of("offset_adapter_rocketmq_offsets"), "offsets"),
                         Query(_of("offset_adapter_rocketmq_connected"), "connected"),
+                        Query(_of("offset_adapter_rocketmq_asked_queues"), "light queues asked for"),
+                        Query(f"increase({_of('offset_adapter_rocketmq_forgotten_total')}[{RATE}])", "forgotten by the broker"),
                     ],
                 ),
                 Panel(

@@ -211,6 +211,33 @@ def test_v2s_key_is_the_one_that_rocketmq_makes() -> None:
     )
 
 
+LIGHT = "%LMQ%q"
+
+
+def _row_of(table: bytes, name: str) -> bytes:
+    return table + len(name).to_bytes(2, "big") + name.encode()
+
+
+@pytest.mark.parametrize("topic", ["T", LIGHT])
+def test_the_phantom_of_a_reset_at_v2_is_no_offset(topic: str, tmp_path: Path) -> None:
+    """Group and topic swapped; neither is one. The queue of which no mirror is there stays, and so does the reset itself."""
+    entries = [Entry("g", topic, 0, 20), Entry(topic, "g", 0, 20), Entry(topic, "g", 7, 3)]
+    rows = dict(map(layouts.encode_v2, entries)) | {_row_of(layouts.GROUPS, "g"): b"{}"}
+    rows |= {_row_of(layouts.TOPICS, topic): b"{}"} if topic == "T" else {}
+    assert read_all(made(tmp_path / "s", rows)) == (sorted([("g", f"{topic}/0", 20), (topic, "g/7", 3)]), [])
+
+
+@pytest.mark.parametrize("missing", [layouts.GROUPS, layouts.TOPICS])
+def test_what_may_be_real_at_v2_is_an_offset(missing: bytes, tmp_path: Path) -> None:
+    """A group and a topic of each name; or a store that lacks what would tell. Where both are light nothing can be told."""
+    entries = [Entry("a", "b", 0, 20), Entry("b", "a", 0, 20), Entry("%LMQ%a", "%LMQ%b", 0, 5), Entry("%LMQ%b", "%LMQ%a", 0, 5)]
+    names = {_row_of(table, name): b"{}" for table in (layouts.GROUPS, layouts.TOPICS) for name in "ab"}
+    everything = sorted((entry.group, f"{entry.topic}/0", entry.offset) for entry in entries)
+    assert read_all(made(tmp_path / "s", dict(map(layouts.encode_v2, entries)) | names)) == (everything, [])
+    some = {key: value for key, value in names.items() if not key.startswith(missing)}
+    assert read_all(made(tmp_path / "t", dict(map(layouts.encode_v2, entries)) | some)) == (everything, [])
+
+
 @given(ENTRIES)
 def test_an_offset_is_the_same_after_v2_and_back(entry: Entry) -> None:
     """Any names and numbers."""

@@ -62,6 +62,7 @@ final class Attached implements BrokerAttachedPlugin {
         info.put("offsetAdapterOffsetsTakenOver", mirror.adopted.toString());
         info.put("offsetAdapterBeyondTheLog", mirror.clamped.toString());
         info.put("offsetAdapterForeignChanges", mirror.foreign.toString());
+        info.put("offsetAdapterForgotten", mirror.forgotten.toString());
         info.put("offsetAdapterFailures", mirror.failures.toString());
         info.put("offsetAdapterRefused", mirror.refused.toString());
         info.put("offsetAdapterUnacknowledged", mirror.unacknowledged.toString());

@@ -22,6 +22,12 @@ interface Broker {
     /** Groups that exist here, with offsets or without. */
     Set<String> groups();
 
+    /**
+     * False if the broker does not know the group or the topic of a key: then they were deleted, and their offsets with them. Light
+     * groups and topics are in no table, and count as known.
+     */
+    boolean knows(Key key);
+
     /** The offset that the next message of the queue gets; NONE if this broker has no such queue; Long.MAX_VALUE if that is unknown. */
     long end(Key key);
 

@@ -34,10 +34,12 @@ final class BrokerTable implements Broker {
 
     private final BrokerController controller;
     private final ConsumerOffsetManager inner;
+    private final boolean isV2;
 
     BrokerTable(final BrokerController controller, final ConsumerOffsetManager inner) {
         this.controller = controller;
         this.inner = inner;
+        this.isV2 = inner.getClass().getSimpleName().equals("ConsumerOffsetManagerV2"); // since 5.3.2
     }
 
     @Override
@@ -60,11 +62,39 @@ final class BrokerTable implements Broker {
         return keys;
     }
 
-    private static void add(final List<Key> keys, final String topicAtGroup, final int queue) {
+    private void add(final List<Key> keys, final String topicAtGroup, final int queue) {
         final int at = topicAtGroup.indexOf(ConsumerOffsetManager.TOPIC_GROUP_SEPARATOR);
         if (at > 0) {
-            keys.add(new Key(topicAtGroup.substring(at + 1), topicAtGroup.substring(0, at), queue));
+            final Key key = new Key(topicAtGroup.substring(at + 1), topicAtGroup.substring(0, at), queue);
+            if (!isPhantom(key)) {
+                keys.add(key);
+            }
         }
+    }
+
+    /**
+     * True for what V2 makes of a reset beside it, with group and topic swapped (assignResetOffset), and has for ever: neither the
+     * group nor the topic exists, but a group named like the topic, which has the mirror. A broker takes no commit of an unknown group
+     * or topic.
+     */
+    private boolean isPhantom(final Key key) {
+        return isV2 && !key.group.equals(key.topic) && !isGroup(key.group) && !isTopic(key.topic)
+            && isGroup(key.topic) && inner.queryOffset(key.topic, key.group, key.queue) >= 0;
+    }
+
+    private boolean isGroup(final String name) {
+        return controller.getSubscriptionGroupManager().getSubscriptionGroupTable().containsKey(name);
+    }
+
+    private boolean isTopic(final String name) {
+        return controller.getTopicConfigManager().getTopicConfigTable().containsKey(name);
+    }
+
+    @Override
+    public boolean knows(final Key key) {
+        final String broadcast = ConsumerOffsetManager.TOPIC_GROUP_SEPARATOR + "broadcast"; // what a proxy commits for such a group
+        final String group = key.group.endsWith(broadcast) ? key.group.substring(0, key.group.length() - broadcast.length()) : key.group;
+        return (isGroup(group) || MixAll.isLmq(group)) && (isTopic(key.topic) || MixAll.isLmq(key.topic));
     }
 
     @Override

@@ -61,8 +61,10 @@ final class Mirror implements Runnable, Sidecar.Watcher {
     /** What is known of a key. */
     private static final class Known {
         Standing standing;
-        /** The table has or had it: if it is gone there, it was deleted. */
+        /** The table has or had it. */
         boolean here;
+        /** Somebody deleted its group or topic: if it is gone from the table, that is why. */
+        boolean deleted;
         /** The queue is empty here: the adapter's offset is left as it is until a consumer commits. */
         boolean left;
         long sentMs;
@@ -108,6 +110,7 @@ final class Mirror implements Runnable, Sidecar.Watcher {
     final AtomicLong adopted = new AtomicLong();
     final AtomicLong clamped = new AtomicLong();
     final AtomicLong foreign = new AtomicLong();
+    final AtomicLong forgotten = new AtomicLong();
     final AtomicLong refused = new AtomicLong();
     final AtomicLong unacknowledged = new AtomicLong();
     volatile String lastError = "";
@@ -214,6 +217,11 @@ final class Mirror implements Runnable, Sidecar.Watcher {
             lastError = e.getMessage();
             return Broker.NONE;
         }
+    }
+
+    /** Somebody deletes all offsets of a group, or of a topic. The other one is null. */
+    void deleting(final String group, final String topic) {
+        known.forEach((key, of) -> of.deleted |= key.group.equals(group) || key.topic.equals(topic));
     }
 
     /** Offsets may have changed without a note. */
@@ -451,11 +459,14 @@ final class Mirror implements Runnable, Sidecar.Watcher {
                 final Standing there = of == null ? null : of.standing;
                 final long offset = broker.offset(key);
                 if (offset < 0) {
-                    if (there != null && !there.deleted && of.here) {
-                        deletes.computeIfAbsent(key.group, g -> new ArrayList<>()).add(key);
-                    } else {
-                        finish(left, key, null);
+                    if (overwrites && there != null && !there.deleted && of.here) {
+                        if (of.deleted || !broker.knows(key)) {
+                            deletes.computeIfAbsent(key.group, g -> new ArrayList<>()).add(key);
+                            continue;
+                        }
+                        forgotten(key, of);
                     }
+                    finish(left, key, null);
                     continue;
                 }
                 final Sidecar.Offset row = new Sidecar.Offset(key, there == null ? 0 : there.epoch, offset);
@@ -477,6 +488,19 @@ final class Mirror implements Runnable, Sidecar.Watcher {
             }
         } finally {
             putBack(left);
+        }
+    }
+
+    /**
+     * The table has it no longer, and nobody deleted it: a query does that (apache/rocketmq 10987). It is given back; of a light queue,
+     * whose end is not known here, when a consumer asks for it.
+     */
+    private void forgotten(final Key key, final Known of) {
+        LOG.warn("offset-adapter: {}: gone from the broker's table, although its group and topic are there; {} is kept", key, of.standing);
+        forgotten.incrementAndGet();
+        of.here = false;
+        if (!MixAll.isLmq(key.topic)) {
+            adopt(key, of.standing);
         }
     }
 

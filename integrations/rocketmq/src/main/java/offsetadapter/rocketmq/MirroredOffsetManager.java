@@ -63,19 +63,25 @@ final class MirroredOffsetManager extends ConsumerOffsetManager {
 
     @Override
     public void removeOffset(final String group) {
+        mirror.deleting(group, null);
         inner.removeOffset(group);
+        mirror.deleting(group, null); // also what was committed meanwhile
         mirror.scanSoon();
     }
 
     @Override
     public void cleanOffset(final String group) {
+        mirror.deleting(group, null);
         inner.cleanOffset(group);
+        mirror.deleting(group, null); // also what was committed meanwhile
         mirror.scanSoon();
     }
 
     @Override
     public void cleanOffsetByTopic(final String topic) {
+        mirror.deleting(null, topic);
         inner.cleanOffsetByTopic(topic);
+        mirror.deleting(null, topic); // also what was committed meanwhile
         mirror.scanSoon();
     }
 
@@ -85,7 +91,7 @@ final class MirroredOffsetManager extends ConsumerOffsetManager {
         mirror.scanSoon();
     }
 
-    /** It removes the filtered groups. */
+    /** It removes the filtered groups (apache/rocketmq 10987), which nobody deleted: they are given back. */
     @Override
     public Map<Integer, Long> queryMinOffsetInAllGroup(final String topic, final String filterGroups) {
         final Map<Integer, Long> offsets = inner.queryMinOffsetInAllGroup(topic, filterGroups);

@@ -14,6 +14,8 @@ final class FakeBroker implements Broker {
     final Map<Key, Long> table = new HashMap<>();
     final Map<String, Long> ends = new TreeMap<>();
     final Set<String> subscribed = new HashSet<>();
+    /** Groups and topics that were deleted. */
+    final Set<String> deleted = new HashSet<>();
     final Set<Key> resets = new LinkedHashSet<>();
 
     @Override
@@ -43,6 +45,11 @@ final class FakeBroker implements Broker {
         final Set<String> groups = new HashSet<>(subscribed);
         table.keySet().forEach(key -> groups.add(key.group));
         return groups;
+    }
+
+    @Override
+    public boolean knows(final Key key) {
+        return !deleted.contains(key.group) && !deleted.contains(key.topic);
     }
 
     @Override

@@ -227,10 +227,91 @@ public class MirrorTest {
         mirror.step();
         broker.table.put(Q, 9L);
         broker.table.remove(OTHER);
+        mirror.deleting("g", null);
         mirror.scanSoon();
         mirror.step();
         assertStands(Q, 1, 9);
         assertTrue(sidecar.rows.get(OTHER).deleted);
+    }
+
+    /** What a query takes out of the table (apache/rocketmq 10987) is no delete: it stays in the adapter, and is given back. */
+    @Test
+    public void whatTheBrokerForgetsIsGivenBack() throws Exception {
+        start();
+        commit(Q, 100);
+        mirror.step();
+        broker.table.remove(Q);
+        mirror.scanSoon();
+        mirror.step();
+        assertStands(Q, 1, 100);
+        assertEquals(100, broker.offset(Q));
+        assertEquals(1, mirror.forgotten.get());
+        commit(Q, 101);
+        mirror.step();
+        assertStands(Q, 1, 101);
+    }
+
+    /** The end of a light queue is not known, so it is not given back before a consumer asks for it. */
+    @Test
+    public void aLightQueueThatTheBrokerForgetsIsKeptUntilAConsumerAsks() throws Exception {
+        final Key light = new Key("g", "%LMQ%q", 0);
+        broker.ends.put("%LMQ%q/0", Long.MAX_VALUE);
+        start();
+        commit(light, 100);
+        mirror.step();
+        broker.table.remove(light);
+        mirror.scanSoon();
+        mirror.step();
+        assertStands(light, 1, 100);
+        assertEquals(Broker.NONE, broker.offset(light));
+        assertEquals(100, mirror.missing(light));
+    }
+
+    /** A group or topic that the broker knows no longer was deleted, also where no call told of it (5.0 to 5.3.1). */
+    @Test
+    public void whatIsGoneWithItsGroupOrTopicIsDeleted() throws Exception {
+        for (final String gone : Arrays.asList("g", "T")) {
+            broker = new FakeBroker();
+            settings();
+            start();
+            commit(Q, 100);
+            mirror.step();
+            broker.table.remove(Q);
+            broker.deleted.add(gone);
+            mirror.scanSoon();
+            mirror.step();
+            assertTrue(gone, sidecar.rows.get(Q).deleted);
+        }
+    }
+
+    /** A delete is of what was there then: what is committed and forgotten afterwards is none. */
+    @Test
+    public void aDeleteIsNotRememberedForLaterOffsets() throws Exception {
+        start();
+        commit(Q, 100);
+        mirror.step();
+        mirror.deleting(null, "T");
+        commit(Q, 101);
+        mirror.step();
+        broker.table.remove(Q);
+        mirror.scanSoon();
+        mirror.step();
+        assertStands(Q, 1, 101);
+        assertEquals(101, broker.offset(Q));
+    }
+
+    /** A former master deletes nothing: its table is a copy now. */
+    @Test
+    public void aFormerMasterDeletesNothing() throws Exception {
+        start();
+        commit(Q, 100);
+        mirror.step();
+        broker.table.remove(Q);
+        broker.deleted.add("T");
+        mirror.note(Q, false, false);
+        mirror.active(false);
+        mirror.step();
+        assertStands(Q, 1, 100);
     }
 
     // ---- the sidecar is absent
@@ -675,6 +756,7 @@ public class MirrorTest {
         commit(Q, 100);
         mirror.step();
         broker.table.remove(Q);
+        broker.deleted.add("g");
         mirror.scanSoon();
         mirror.step();
         assertEquals(1, mirror.refused.get());
@@ -691,6 +773,7 @@ public class MirrorTest {
         sidecar.metaAbsent = true;
         commit(Q, 40);
         broker.table.remove(OTHER);
+        mirror.deleting("g", null);
         mirror.scanSoon();
         mirror.step();
         assertEquals("serving", mirror.state());
