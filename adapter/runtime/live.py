@@ -1,8 +1,10 @@
 """Settings that may change while a component uses them, and the step by which a component takes new ones."""
 
-import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Generic, NamedTuple, TypeVar
+
+import anyio
+import anyio.lowlevel
 
 S = TypeVar("S")
 
@@ -42,33 +44,20 @@ class Live(Generic[S]):
 
     def __init__(self, settings: S) -> None:
         self.now = settings
-        self._pauses: list[asyncio.Future[None]] = []
+        self._changed = anyio.Event()
 
     def take(self, settings: S) -> None:
         """Put settings in force; a pause that is under way has the length that they say."""
         if settings != self.now:
             self.now = settings
-            for pause in self._pauses:
-                _end(pause)
+            self._changed.set()
+            self._changed = anyio.Event()
 
     async def pause(self, seconds: Callable[[S], float]) -> None:
-        """Sleep for as long as the settings say, counted from now, also when they change meanwhile. Others run in any case."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        if seconds(self.now) <= 0:
-            await asyncio.sleep(0)
-        while (left := began + seconds(self.now) - loop.time()) > 0:
-            # No cancel scope: it takes several turns of the event loop to end a wait, and some loops tick ten times a second.
-            pause = loop.create_future()
-            timer = loop.call_later(left, _end, pause)
-            self._pauses.append(pause)
-            try:
-                await pause
-            finally:
-                timer.cancel()
-                self._pauses.remove(pause)
-
-
-def _end(pause: asyncio.Future[None]) -> None:
-    if not pause.done():
-        pause.set_result(None)
+        """Sleep for as long as the settings say, counted from now, also when they change meanwhile."""
+        began = anyio.current_time()
+        await anyio.lowlevel.checkpoint()
+        while (left := began + seconds(self.now) - anyio.current_time()) > 0:
+            changed = self._changed
+            with anyio.move_on_after(left):
+                await changed.wait()
