@@ -47,6 +47,9 @@ def _setting(name: int, value: int) -> bytes:
 
 
 COMMITTED = message(SMALL_COMMIT)
+STREAMED = offsets_pb.StreamCommitsRequest(
+    id=1, commit=offsets_pb.CommitOffsetsRequest.FromString(SMALL_COMMIT)
+).SerializeToString()
 BLOCKS = [
     block(),
     block(STREAM),
@@ -143,9 +146,20 @@ FRAMES: Sequence[bytes] = [
     frame(DATA, 0, 1) * 320,
     b"\xff\xff\xff" + bytes([DATA, 0, 0, 0, 0, 1]),
 ]
+# What a connection sends before it sends any of these.
+_BEGUN = PREFACE + frame(SETTINGS, 0, 0)
 BEGINNINGS: Sequence[bytes] = [
-    PREFACE + frame(SETTINGS, 0, 0),
-    PREFACE + frame(SETTINGS, 0, 0, _setting(4, 0)),
+    _BEGUN,
+    _BEGUN + CALLS[0],
+    _BEGUN + CALLS[1],
+    _BEGUN + CALLS[0] + frame(DATA, 0, 1, COMMITTED[:9]),
+    _BEGUN + CALLS[0] + frame(DATA, END, 1, COMMITTED),
+    _BEGUN + CALLS[1] + frame(DATA, 0, 1, message(STREAMED)) + CALLS[2],
+    _BEGUN + frame(HEADER, 0, 1, block()[:9]),
+    _BEGUN + frame(HEADER, ENDS_HEADERS, 1, BLOCKS[4]),
+    _BEGUN + frame(HEADER, ENDS_HEADERS | END, 1, block(LIST)),
+    PREFACE + frame(SETTINGS, 0, 0, _setting(4, 0)) + CALLS[0] + frame(DATA, END, 1, COMMITTED),
+    PREFACE + frame(SETTINGS, 0, 0, _setting(4, 0)) + CALLS[1] + frame(DATA, 0, 1, message(STREAMED)),
     PREFACE,
     PREFACE[:9],
     b"GET / HTTP/1.1\r\n\r\n",

@@ -6,15 +6,19 @@ no call ends with anything but an answer or an error of the adapter's.
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import count
 from types import ModuleType
 from typing import Any, cast
 
 import grpc
 
+from adapter.client.broker_log import BrokerLog
+from adapter.errors import BrokerLogError
 from adapter.meta.packed import Chunk, merge_outcomes, merge_request
 from adapter.metaservice.engine import differing
+from adapter.model.bounds import Bounds
 from adapter.model.codec import decode_key, decode_record
 from adapter.model.records import (
     EPOCH_MAX,
@@ -30,15 +34,18 @@ from adapter.model.records import (
     StoreReport,
 )
 from adapter.rpc import meta_pb, offsets_pb
+from adapter.runtime.statuses import Context
 from adapter.sidecar.api.offset_service import OffsetService
+from adapter.sidecar.api.traced import TracedOffsetService
 from adapter.sidecar.engine.changes import Commit
 from adapter.sidecar.engine.core import Core
+from adapter.sidecar.engine.flush_spans import FlushSpans
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
 from adapter.sidecar.engine.resets import Outcome
 from adapter.sidecar.storage.write_batch import Stored
 from tests.model import choices as st
-from tests.model.broker import Broker, Running, Setup
+from tests.model.broker import Broker, Running, Setup, SimSidecar
 from tests.model.choices import rule
 from tests.model.invariants import Watch
 from tests.model.machines import GROUPS, KEYS
@@ -46,7 +53,7 @@ from tests.model.network import CLUSTER, SaveCall, Service, SimMeta
 from tests.model.raw_http2 import BEGINNINGS, FRAMES, RawClient
 from tests.model.runs import BROKERS, GROUP, KEY, SELDOM, SETUPS, WAITS, Everything
 from tests.model.world import World
-from tests.unit.calls import AbortedError, context
+from tests.unit.calls import UNIX, AbortedError, FakeContext, context
 
 # What is a thousand in production, and six here in all: by the module that has it, its name, and what it is here.
 SMALL = (
@@ -127,10 +134,60 @@ class WideMeta(SimMeta):
         return await merge_outcomes(entries, await self._reported(lambda: self._service.merge(request, reported)))
 
 
+class WideLog:
+    """The broker's log, which has what some shards have, and now and then no answer."""
+
+    configured = True
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._asked = count(1)
+
+    async def bounds(self, namespace: str, shards: Iterable[str]) -> dict[str, Bounds]:  # noqa: ARG002 - as the Protocol says
+        """Of shards that were made: all but one that nobody has."""
+        self._answer()
+        return {shard: Bounds(2, 8, self._now_ms()) for shard in shards if shard in {"a", "b"}}
+
+    async def offsets_for_time(
+        self,
+        namespace: str,  # noqa: ARG002 - as the Protocol says
+        shards: Iterable[str],
+        timestamp_ms: int,
+    ) -> dict[str, int | None]:
+        """Behind the last message, of one shard, where the time is late."""
+        self._answer()
+        return {shard: None if shard == "b" and timestamp_ms else 3 for shard in shards}
+
+    def _answer(self) -> None:
+        if next(self._asked) % 4 == 0:
+            raise BrokerLogError("no answer, by the test")
+
+
+class WideSidecar(SimSidecar):
+    """A process that records its flushes."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._spans = FlushSpans(lambda _: None, 1.0)
+        self.offsets = TracedOffsetService(self.core, self.state.committing_core, self._metrics, self._spans)
+
+    def take_settings(self) -> None:
+        """Begin to retry at other times, at a server that has another address; and back."""
+        config = self._config
+        flush = config.flush.model_copy(update={"refused_retry_ms": 900 - config.flush.refused_retry_ms})
+        meta = config.meta.model_copy(update={"endpoints": (*config.meta.endpoints[1:], "127.0.0.1:1")})
+        self._take(config.model_copy(update={"flush": flush, "meta": meta}))
+
+
 class WideBroker(Broker):
-    """A broker with such a client."""
+    """A broker with such a client, and a log, if its number is even."""
 
     meta_type = WideMeta
+    sidecar_type = WideSidecar
+
+    def broker_log(self) -> BrokerLog:
+        """What its processes ask for bounds."""
+        return WideLog(self.machine.clocks.now_ms) if self.name == "b0" else super().broker_log()
 
 
 class WideWorld(World):
@@ -188,7 +245,7 @@ class WideWorld(World):
             for shard in group.shards:
                 self.model.carried(OffsetKey("default", group.group, shard.shard), min(shard.epoch, EPOCH_MAX))
         request = offsets_pb.CommitOffsetsRequest(groups=commits, mode=mode)
-        self._ask(at, lambda running: _service_of(running).CommitOffsets(request, context()))
+        self._ask(at, lambda running: _service_of(running).CommitOffsets(request, traced()))
 
     def ask(self, at: int, what: int, group: GroupKey, number: int) -> None:
         """Somebody calls the API."""
@@ -344,7 +401,7 @@ class Wide(Everything):
         self.world.commit_strangely(at, made, overwrite=overwrite)
         self._pass(wait)
 
-    @rule(at=BROKERS, what=st.integers(0, 13), group=GROUP, number=st.integers(0, 5), wait=WAITS)
+    @rule(at=BROKERS, what=st.integers(0, 14), group=GROUP, number=st.integers(0, 5), wait=WAITS)
     def ask(self, at: int, what: int, group: GroupKey, number: int, wait: float) -> None:
         """Somebody asks for something unusual."""
         self.world.ask(at, what, group, number)
@@ -352,14 +409,21 @@ class Wide(Everything):
 
     @rule(
         at=BROKERS,
-        beginning=st.sampled_from(BEGINNINGS),
-        frames=st.lists(st.sampled_from(FRAMES), min_size=1, max_size=8),
-        cut=st.sampled_from([0, 0, 7, 1_000]),
+        connections=st.lists(
+            st.tuples(
+                st.sampled_from(BEGINNINGS),
+                st.lists(st.sampled_from(FRAMES), min_size=1, max_size=4),
+                st.sampled_from([0, 0, 7, 1_000]),
+            ),
+            min_size=1,
+            max_size=10,
+        ),
         wait=WAITS,
     )
-    def send_raw(self, at: int, beginning: bytes, frames: list[bytes], cut: int, wait: float) -> None:
-        """A connection breaks HTTP/2, or uses what few clients use."""
-        self.world.send_raw(at, beginning, frames, cut)
+    def send_raw(self, at: int, connections: list[tuple[bytes, list[bytes], int]], wait: float) -> None:
+        """Connections that break HTTP/2, or use what few clients use."""
+        for beginning, frames, cut in connections:
+            self.world.send_raw(at, beginning, frames, cut)
         self._pass(wait)
 
     @rule()
@@ -399,6 +463,7 @@ def _calls(running: Running, group: GroupKey, number: int) -> Sequence[Callable[
         lambda: running.serving().groups.page(prefix, b"" if prefix else TOKENS[number], 1 + number),
         lambda: running.serving().renewal.confirm([key for key in KEYS if key.group_key == group]),
         lambda: running.serving().broadcasts.keep(),  # noqa: PLW0108 - not before it is asked for
+        lambda: _take_settings(running),
     ]
 
 
@@ -414,6 +479,16 @@ async def _watched(running: Running, request: offsets_pb.WatchOffsetsRequest, se
                 pass
     except TimeoutError:
         pass
+
+
+def traced() -> Context:
+    """The context of a call that is traced."""
+    return cast("Context", FakeContext(UNIX, {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}, {}))
+
+
+async def _take_settings(running: Running) -> None:
+    assert isinstance(running.sidecar, WideSidecar)
+    running.sidecar.take_settings()
 
 
 def _service_of(running: Running) -> OffsetService:
