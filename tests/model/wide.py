@@ -49,6 +49,7 @@ from tests.model.broker import Broker, Running, Setup, SimSidecar
 from tests.model.choices import rule
 from tests.model.invariants import Watch
 from tests.model.machines import GROUPS, KEYS
+from tests.model.model import Model, Moved
 from tests.model.network import CLUSTER, SaveCall, Service, SimMeta
 from tests.model.raw_http2 import BEGINNINGS, FRAMES, RawClient
 from tests.model.runs import BROKERS, GROUP, KEY, SELDOM, SETUPS, WAITS, Everything
@@ -90,8 +91,26 @@ LAST_ERA = EPOCH_MAX >> ERA_BITS << ERA_BITS
 EPOCHS = st.sampled_from([0, 1, 2, 1 << ERA_BITS, EPOCH_MAX - 1, EPOCH_MAX, EPOCH_MAX - (1 << ERA_BITS), LAST_ERA])
 SHARDS = [["a"], ["b"], ["a", "b"], [], ["aa"], ["a", "a"]]
 TOKENS = [b"", b"x", b"\0", b"\xff" * 40, b"default", b"\x01a\x01b"]
+# Commits of which some are refused; of shards that are there.
+STRANGE = [
+    [offsets_pb.GroupCommits(group="g", shard_names=["a", "b"], offsets=[1])],
+    [offsets_pb.GroupCommits(group="g", shard_names=["a"], offsets=[1], epochs=[2**63])],
+    [offsets_pb.GroupCommits(group="g", shard_names=["a", "a"], offsets=[1, 2])],
+    [offsets_pb.GroupCommits(group="g", shard_names=["a"], offsets=[0]), offsets_pb.GroupCommits(group="g", member_id="n")],
+    [offsets_pb.GroupCommits(group="g", generation=number, shard_names=["b"], offsets=[0]) for number in (1, 2)],
+    [offsets_pb.GroupCommits(group="g", shard_names=["a"], offsets=[1], shards=[offsets_pb.ShardCommit(shard="a", offset=1)])],
+]
 BROADCAST = "bc"  # a group of which the model knows nothing
 LINGERS_S = 26.0  # longer than a peer has for its first frame
+
+
+class WideModel(Model):
+    """What is owed of the keys that are looked at: some are reset here that nobody else has."""
+
+    def was_moved(self, key: OffsetKey, moved: Moved) -> None:
+        """Of others, nothing."""
+        if key in KEYS:
+            super().was_moved(key, moved)
 
 
 class WideService(Service):
@@ -193,6 +212,7 @@ class WideBroker(Broker):
 class WideWorld(World):
     """The world, in which pages may be small."""
 
+    model_type = WideModel
     service_type = WideService
     broker_type = WideBroker
 
@@ -401,7 +421,7 @@ class Wide(Everything):
         self.world.commit_strangely(at, made, overwrite=overwrite)
         self._pass(wait)
 
-    @rule(at=BROKERS, what=st.integers(0, 14), group=GROUP, number=st.integers(0, 5), wait=WAITS)
+    @rule(at=BROKERS, what=st.integers(0, 15), group=GROUP, number=st.integers(0, 5), wait=WAITS)
     def ask(self, at: int, what: int, group: GroupKey, number: int, wait: float) -> None:
         """Somebody asks for something unusual."""
         self.world.ask(at, what, group, number)
@@ -437,7 +457,7 @@ def _calls(running: Running, group: GroupKey, number: int) -> Sequence[Callable[
     offsets, name = _service_of(running), group.group
     named = [offsets_pb.GroupShards(group=name, shards=SHARDS[number])]
     client = f"c{number % 3}"
-    shard = offsets_pb.ShardCommit(shard="ab"[number % 2], offset=number)
+    shard = offsets_pb.ShardCommit(shard="xy"[number % 2], offset=number)
     lists = [
         offsets_pb.ListOffsetsRequest(page_size=number, page_token=TOKENS[number]),
         offsets_pb.ListOffsetsRequest(namespace="default", group=name, page_size=1),
@@ -447,7 +467,7 @@ def _calls(running: Running, group: GroupKey, number: int) -> Sequence[Callable[
         offsets_pb.ReadOffsetsRequest(groups=named, mode=offsets_pb.STORE, keep_hold=True),
     ]
     of_client = offsets_pb.CommitBroadcastRequest(group=BROADCAST, client_id=client, shards=[shard])
-    of_all = offsets_pb.ReadBroadcastRequest(group=BROADCAST, client_id=client if number else "", shards="a" * (number % 2))
+    of_all = offsets_pb.ReadBroadcastRequest(group=BROADCAST, client_id=client if number else "", shards="x" * (number % 2))
     watch = offsets_pb.WatchOffsetsRequest(namespace="default", group=name if number % 2 else "")
     prefix = TOKENS[number] if number == len(TOKENS) - 2 else b""
     return [
@@ -464,6 +484,7 @@ def _calls(running: Running, group: GroupKey, number: int) -> Sequence[Callable[
         lambda: running.serving().renewal.confirm([key for key in KEYS if key.group_key == group]),
         lambda: running.serving().broadcasts.keep(),  # noqa: PLW0108 - not before it is asked for
         lambda: _take_settings(running),
+        lambda: offsets.CommitOffsets(offsets_pb.CommitOffsetsRequest(groups=STRANGE[number]), traced()),
     ]
 
 
