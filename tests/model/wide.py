@@ -49,7 +49,6 @@ from tests.model.broker import Broker, Running, Setup, SimSidecar
 from tests.model.choices import rule
 from tests.model.invariants import Watch
 from tests.model.machines import GROUPS, KEYS
-from tests.model.model import Model, Moved
 from tests.model.network import CLUSTER, SaveCall, Service, SimMeta
 from tests.model.raw_http2 import BEGINNINGS, FRAMES, RawClient
 from tests.model.runs import BROKERS, GROUP, KEY, SELDOM, SETUPS, WAITS, Everything
@@ -102,15 +101,6 @@ STRANGE = [
 ]
 BROADCAST = "bc"  # a group of which the model knows nothing
 LINGERS_S = 26.0  # longer than a peer has for its first frame
-
-
-class WideModel(Model):
-    """What is owed of the keys that are looked at: some are reset here that nobody else has."""
-
-    def was_moved(self, key: OffsetKey, moved: Moved) -> None:
-        """Of others, nothing."""
-        if key in KEYS:
-            super().was_moved(key, moved)
 
 
 class WideService(Service):
@@ -212,7 +202,6 @@ class WideBroker(Broker):
 class WideWorld(World):
     """The world, in which pages may be small."""
 
-    model_type = WideModel
     service_type = WideService
     broker_type = WideBroker
 
@@ -356,7 +345,7 @@ class Wide(Everything):
             shards, whole = [key.shard], 0
         wanted = Wanted(key.group_key, shards, ["t"] if whole == 2 else [])
         targets = {key.shard: abs(value)} if to is To.TARGETS else {}
-        self.world.reset_to(at, wanted, Reset(to, value, targets, create), execute=execute)
+        self.world.reset_to(at, wanted, Reset(to, value, targets, create and whole != 3), execute=execute)
         self._pass(wait)
 
     @rule(at=BROKERS, both=st.booleans(), execute=st.booleans(), wait=WAITS)
