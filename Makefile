@@ -12,7 +12,7 @@ IMAGE := build/offset-adapter-$(VERSION)-image.tar
 BENCH_STAMP := $(VENV)/.installed-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster demo-pipeline demo-rocketmq demo-alerts console plugin example check test coverage tools lint format types proto proto-check mutants soak interop model model-coverage bench lock chart chart-check image image-check audit release-check clean
+.PHONY: help setup demo demo-cluster demo-pipeline demo-rocketmq demo-alerts console plugin example check test coverage tools lint format types proto proto-check mutants soak interop model model-search model-coverage bench lock chart chart-check image image-check audit release-check clean
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -190,8 +190,11 @@ release-check: $(STAMP) $(RELEASE_STAMP) proto-check ## All of a release but the
 model: $(STAMP) ## Run the model test with random seeds: RUNS=5000 runs, or as many as SECONDS=120 allow, on all cores
 	$(BIN)/python -m tests.model $(if $(RUNS),--runs $(RUNS)) $(if $(SECONDS),--seconds $(SECONDS))
 
+model-search: $(STAMP) ## Search SECONDS=600 for plans of the model that take decisions which no other takes, and keep them in tests/model/kept.txt
+	$(BIN)/python -m tests.model.guided --seconds $(or $(SECONDS),600) --keep tests/model/kept.txt
+
 model-coverage: $(STAMP) ## Which decisions on the way of a commit RUNS=1000 runs of the model take, and which none takes (REPLACED=1: also by tests, what it replaces)
-	$(BIN)/python -m tests.model.decisions --runs $(or $(RUNS),1000) --lines $(if $(REPLACED),--replaced)
+	$(BIN)/python -m tests.model.decisions --runs $(or $(RUNS),1000) --plans tests/model/kept.txt --lines $(if $(REPLACED),--replaced)
 
 .PHONY: exploration
 exploration: $(STAMP) ## Explore every interleaving of the fences and the rebalance in small scopes; takes an hour (SCOPE="small two")

@@ -52,10 +52,15 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="0: in this one (default: %(default)s)")
     parser.add_argument("--world", choices=WORLDS, help=f"default: each in turn, every other time {DEFAULT}")
     parser.add_argument("--replay", metavar="STEPS", help="play these steps, and nothing else")
+    parser.add_argument(
+        "--plans", type=Path, help="play the plans of this file, which tests.model.guided has kept, and nothing else"
+    )
     parser.add_argument("--counts", type=Path, help="a file for what was done, as JSON")
     options = parser.parse_args()
     if os.environ.get(HASH_SEED) != "0":
         os.execve(sys.executable, [sys.executable, "-m", "tests.model", *sys.argv[1:]], {**os.environ, HASH_SEED: "0"})  # noqa: S606 - itself
+    if options.plans:
+        return max((_replay(*line.split(" ", 1)) for line in options.plans.read_text().splitlines()), default=0)
     if options.replay:
         return _replay(options.world or DEFAULT, options.replay)
     runs = options.runs if options.runs is not None else RUNS if options.seconds == math.inf else MOST

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 import grpc
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from adapter.client.broker_log import NoBrokerLog
+from adapter.client.broker_log import BrokerLog, NoBrokerLog
 from adapter.errors import AdapterError, DiskFullError, NotReadyError, StorageFailedError
 from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.rpc import offsets_grpc, offsets_pb
@@ -110,7 +110,7 @@ class _Server(GrpcServer):
         await stopping
 
 
-class _Sidecar(Sidecar):
+class SimSidecar(Sidecar):
     """The production sidecar with its surroundings passed in."""
 
     process: "Running"
@@ -164,6 +164,7 @@ class Broker:
 
     meta_type: ClassVar[type[SimMeta]] = SimMeta
     platter_type: ClassVar[type[Platter]] = Platter
+    sidecar_type: ClassVar[type[SimSidecar]] = SimSidecar
 
     def __init__(self, machine: Machine, name: str, setup: Setup) -> None:
         self.machine = machine
@@ -221,6 +222,10 @@ class Broker:
         self.platter.power_cut(min(keep, self.platter.unsynced), keep_watermark=keep_watermark)
         self.machine.on_loss(self)
 
+    def broker_log(self) -> BrokerLog:
+        """What its processes ask for bounds."""
+        return NoBrokerLog()
+
     def disk_for(self, running: "Running") -> SimDisk:
         """The disk as the program of a process uses it."""
         return SimDisk(self.platter, running.die)
@@ -244,7 +249,7 @@ class Running(Process):
         self.machine = broker.machine
         self.meta = broker.meta_type(broker.link, self._saved)
         self.disk: SimDisk | None = None
-        self.sidecar: _Sidecar | None = None
+        self.sidecar: SimSidecar | None = None
         self.calls: set[asyncio.Task[None]] = set()
         self.grpc_server: Http2Server | None = None
         self._clients: dict[int, Client] = {}
@@ -335,10 +340,10 @@ class Running(Process):
             loop.call_soon(task.cancel)
 
     async def _run(self) -> None:
-        self.sidecar = _Sidecar(
+        self.sidecar = self.broker.sidecar_type(
             self.broker.config,
             self.meta,
-            NoBrokerLog(),
+            self.broker.broker_log(),
             opening=self._open,
             clocks=self.broker.clocks,
             metrics=METRICS,

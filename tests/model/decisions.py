@@ -81,13 +81,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first one (default: %(default)s)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="default: %(default)s")
     parser.add_argument("--world", help="default: each in turn")
+    parser.add_argument("--plans", type=Path, help="also these, which tests.model.guided has kept")
     parser.add_argument("--lines", action="store_true", help="show the lines of code, too")
     parser.add_argument("--replaced", action="store_true", help="also what TESTS take of what is replaced; five minutes")
     options = parser.parse_args()
     failed = 0
     with tempfile.TemporaryDirectory(prefix="decisions-") as name:
         if options.runs:
-            failed = _play(Path(name), options.runs, options.seed, options.processes, options.world)
+            failed = _play(Path(name), options.runs, options.seed, options.processes, options.world, options.plans)
             _show(_measured(Path(name)), lines=options.lines)
     with tempfile.TemporaryDirectory(prefix="decisions-") as name:
         if options.replaced:
@@ -96,21 +97,21 @@ def main() -> int:
     return failed
 
 
-def _play(directory: Path, runs: int, seed: int, processes: int, world: str | None) -> int:
+def _play(directory: Path, runs: int, seed: int, processes: int, world: str | None, plans: Path | None) -> int:
     """1 when a run broke; then fewer have been played."""
     each = -(-runs // processes)
     more = ["--world", world] if world else []
+    played = [["--processes", "0", "--runs", str(each), "--seed", str(seed + at * each), *more] for at in range(processes)]
     started = [
         subprocess.Popen(
             [
                 *(sys.executable, "-m", "coverage", "run", f"--data-file={directory / f'.coverage.{at}'}", "--branch"),
-                *("--source=adapter", "-m", "tests.model", "--processes", "0"),
-                *("--runs", str(each), "--seed", str(seed + at * each), *more),
+                *("--source=adapter", "-m", "tests.model", *arguments),
             ],
             cwd=ROOT,
             env={**os.environ, "PYTHONHASHSEED": "0"},
         )
-        for at in range(processes)
+        for at, arguments in enumerate([*played, *([["--plans", str(plans)]] if plans else [])])
     ]
     return max(process.wait() for process in started)
 

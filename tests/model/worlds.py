@@ -12,6 +12,7 @@ from tests.model.lost_parts import Lossy
 from tests.model.observers import Observed
 from tests.model.runs import SETUPS, Everything
 from tests.model.slow_peers import Slow
+from tests.model.wide import Wide
 
 
 class Three(Everything):
@@ -34,4 +35,5 @@ WORLDS: dict[str, type[Everything]] = {
     "slow": Slow,
     "exchanged": Exchanged,
     "etcd": Etcd,
+    "wide": Wide,
 }
