@@ -68,7 +68,7 @@ class Search:
         self._random: random.Random = self._chance.random
         self._worlds = worlds
         self._seen = Seen()
-        self._taken: set[tuple[str, int, int]] = set()
+        self.taken: set[tuple[str, int, int]] = set()
         self._broken: set[str] = set()
         self._next = list(kept)
         self.kept: list[Kept] = []
@@ -80,17 +80,19 @@ class Search:
         ends = time.monotonic() + seconds
         with quiet():
             while time.monotonic() < ends:
-                self._try(self._next.pop() if self._next else self._made())
+                self.step()
 
-    def _try(self, kept: Kept) -> None:
+    def step(self) -> None:
+        """Play one plan, and keep it if it takes something new."""
+        kept = self._next.pop() if self._next else self._made()
         taken, broken = self._seen.take(kept)
         self.runs += 1
         if broken and broken.kind not in self._broken:
             self._broken.add(broken.kind)
             made = shrink(WORLDS[kept.world], broken, tries=300)
             self.told.append(f"{tell(WORLDS[kept.world], made)}\n--world {kept.world} --replay '{made.plan}'")
-        if not broken and not taken <= self._taken:
-            self._taken |= taken
+        if not broken and not taken <= self.taken:
+            self.taken |= taken
             self.kept.append(kept)
 
     def _made(self) -> Kept:
