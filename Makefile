@@ -141,7 +141,7 @@ track-record: $(SPARK_STAMP) ## Replay every bug of docs/track-record.md on the 
 	nice -n 15 $(BIN)/python -m tests.evidence.replay --all
 
 interop: $(SPARK_STAMP) ## Others' software: RobustMQ's Meta Service (ROBUSTMQ_META=PATH of its binary); RocketMQ's own classes on offset files; its brokers beside the bridge and with the plugin; h2spec and gRPC clients in five languages on both gRPC servers; KEDA's external scaler; a Spark cluster, an S3 server; Spark with Kafka, Delta, Iceberg, OpenLineage, HDFS and Google Cloud Storage (Java, Node, Go, Cargo)
-	@sh tests/interop/install-rocketmq.sh 5.3.3 5.2.0 5.4.0 4.9.7
+	@sh tests/interop/install-rocketmq.sh 5.3.3 5.2.0 5.4.0 5.5.0 4.9.7
 	@$(MAKE) --no-print-directory plugin
 	@sh tests/interop/install-java-node.sh
 	@sh tests/interop/install-go-rust.sh
@@ -151,7 +151,7 @@ interop: $(SPARK_STAMP) ## Others' software: RobustMQ's Meta Service (ROBUSTMQ_M
 	$(BIN)/python -m pytest tests/interop/exchange.py tests/interop/h2spec.py
 	$(BIN)/python -m pytest tests/interop/spark_cluster.py
 	$(BIN)/python -m pytest tests/interop/spark_libraries.py tests/interop/spark_kafka.py tests/interop/spark_urls.py
-	$(BIN)/python -m pytest --timeout=1200 tests/interop/rocketmq_bridge.py
+	$(BIN)/python -m pytest --timeout=1200 tests/interop/rocketmq_takeover.py tests/interop/rocketmq_bridge.py
 	$(BIN)/python -m pytest tests/interop/grpc_clients.py --numprocesses=2
 	$(BIN)/python -m pytest -rs tests/interop/robustmq.py
 	$(BIN)/python -m pytest tests/interop/rocketmq_plugin.py

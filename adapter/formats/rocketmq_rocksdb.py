@@ -20,7 +20,7 @@ from adapter.errors import AdapterError, InvalidInputError
 from adapter.formats import rocksdb_copy
 from adapter.formats import rocksdb_layouts as layouts
 from adapter.formats.problems import Sieve
-from adapter.formats.rocketmq_json import SEPARATOR, Entries, Queues
+from adapter.formats.rocketmq_json import SEPARATOR, Entries, Queues, data_version
 from adapter.formats.rocketmq_rows import problem_of_broker, rows_of
 from adapter.formats.rocksdb_layouts import Entry
 from adapter.formats.rows import Naming, OffsetRow, Reject
@@ -123,7 +123,7 @@ def _write(directory: Path, rows: Iterable[OffsetRow], naming: Naming, layout: L
     passed = sieve.passed(rows)
     now_ms = time.time_ns() // 1_000_000
     if layout == "v1":
-        version = (layouts.VERSION_FAMILY, layouts.VERSION_KEY, layouts.version_v1(now_ms))
+        version = (layouts.VERSION_FAMILY, layouts.VERSION_KEY, data_version(now_ms))
         _fill(directory, layouts.FAMILIES, _rows_v1(passed), version)
     else:
         version = ("default", layouts.CONSUMER_VERSION, layouts.version_v2(now_ms))

@@ -141,7 +141,7 @@ class Lab:
         self.directory = directory
         self.design = design
         self.version = version
-        self._settings = settings
+        self.settings = settings  # of the next start
         self._adapter_settings = adapter
         self.namesrv_port, self.broker_port = _quiet_port(), _quiet_port()
         self.namesrv: Child | None = None
@@ -215,7 +215,7 @@ class Lab:
             f"brokerIP1=127.0.0.1\nlistenPort={self.broker_port}\nbindAddress=127.0.0.1\n"
             f"storePathRootDir={self.directory}/{self.store}\nstorePathCommitLog={self.directory}/{self.store}/commitlog\n"
             "mappedFileSizeCommitLog=67108864\nmappedFileSizeConsumeQueue=600000\nmaxTransferBytesOnMessageInMemory=1048576\n"
-            f"defaultTopicQueueNums=4\nautoCreateTopicEnable=true\ndiskMaxUsedSpaceRatio=98\n{more}{self._settings}\n"
+            f"defaultTopicQueueNums=4\nautoCreateTopicEnable=true\ndiskMaxUsedSpaceRatio=98\n{more}{self.settings}\n"
         )
         met = self._meetings()
         began = time.monotonic()

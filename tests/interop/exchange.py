@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from adapter.formats.rocketmq_rocksdb import Layout
 from adapter.formats.rows import Naming, OffsetRow
 from adapter.model.queues import queue_of
 from adapter.runtime import rocks
-from tests.interop.rocketmq import KINDS, Broker, Client, Kind, Line
+from tests.interop.rocketmq import KINDS, Broker, Client, Kind, Line, newest
 
 TABLE: list[Line] = [
     ("g", "T", 3, 42),
@@ -171,6 +172,37 @@ def test_a_v1_store_that_is_written_here_wins_over_a_json_file_beside_it(tmp_pat
     new = Broker(v1, tmp_path / "broker")
     write([OffsetRow("default", "g", "T/3", 42)], new)
     assert new.load() == answers([("g", "T", 3, 42)])
+
+
+def test_a_broker_that_is_switched_to_rocksdb_takes_over_the_json_that_is_written_here(tmp_path: Path) -> None:
+    """V1 of 5.5.0 ignores a file whose counter is not above its own, as that of a broker with less than 500 commits, in silence."""
+    before, after = Broker(newest("json"), tmp_path / "broker"), Broker(newest("v1"), tmp_path / "broker")
+    before.write(offsets(TABLE))
+    assert after.load() == [], "the broker's own file is ignored: all groups start as new"
+    write(rows(before), before)
+    assert after.load() == answers(TABLE)
+
+
+def test_a_json_file_that_is_written_here_is_taken_over_once(tmp_path: Path) -> None:
+    """By a broker that has counted commits in RocksDB; what it commits after that is not taken back at its next start."""
+    file, broker = Broker(newest("json"), tmp_path / "broker"), Broker(newest("v1"), tmp_path / "broker")
+    broker.write(offsets([("g", "T", 3, number) for number in range(2_000)]))
+    write([OffsetRow("default", "g", "T/3", 3_000)], file)
+    assert broker.load() == answers([("g", "T", 3, 3_000)])
+    broker.write(offsets([("g", "T", 3, 3_001)]))
+    assert broker.load() == answers([("g", "T", 3, 3_001)])
+
+
+def test_a_broker_with_v2_reads_its_own_form_alone(tmp_path: Path) -> None:
+    """Neither JSON nor a V1 store, whatever their counters are."""
+    places = [Broker(newest(name), tmp_path / "broker") for name in ("json", "v1", "v2")]
+    json_file, v1, v2 = places
+    for place in (json_file, v1):
+        write([OffsetRow("default", "g", "T/3", 42)], place)
+    assert v2.load() == []
+    shutil.rmtree(v2.offsets)
+    write([OffsetRow("default", "g", "T/3", 42)], v2)
+    assert v2.load() == answers([("g", "T", 3, 42)])
 
 
 @each_version

@@ -69,4 +69,12 @@ ROCKETMQ_MUTANTS = (
         "no broker with an ACL accepts a request",
         ("unit/rocketmq/test_signing.py::test_a_request_is_signed_as_rocketmq_signs_it",),
     ),
+    Mutant(
+        "an-export-counts-nothing",
+        "formats/rocketmq_json.py",
+        '{"counter": now_ms, "stateVersion"',
+        '{"counter": 0, "stateVersion"',
+        "a broker that is switched to RocksDB ignores our consumerOffset.json: all groups start as new",
+        ("unit/formats/test_rocketmq.py::test_a_brokers_file_has_a_counter_that_no_broker_has_reached",),
+    ),
 )
