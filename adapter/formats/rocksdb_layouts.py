@@ -20,6 +20,12 @@ from adapter.model.records import LONG_MAX
 VERSION_FAMILY = "kvDataVersion"
 VERSION_KEY = b"kvDataVersionKey"
 FAMILIES = ("default", VERSION_FAMILY, "forbidden")
+# 5.5 with useSingleRocksDBForAllConfigs: V1's rows in a family of a store that also has topics and groups. A family is made when its
+# first row is written.
+SINGLE_FAMILY = "consumerOffset"
+SINGLE_FAMILIES = frozenset(
+    {SINGLE_FAMILY, f"{SINGLE_FAMILY}Version", "topic", "topicVersion", "subscriptionGroup", "subscriptionGroupVersion"}
+)
 _IGNORED = frozenset({VERSION})
 _UNQUOTED_MAX = 2**53 - 1  # fastjson's BrowserCompatible quotes larger longs: RocksDBConsumerOffsetManager.putWriteBatch
 # A value as brokers write it, with numbers small enough to be valid without a check; any other is parsed completely.

@@ -39,7 +39,7 @@ def test_a_brokers_file_is_compared_then_merged(shared: Pair) -> None:
     assert ran.out.splitlines() == [counts(unchanged=5), "done: 0 of 5 offsets imported, read back and equal"]
 
 
-FILES_5X = ("broker-5x.json", "broker-5x-lmq.json", "store-v1.tar.gz", "store-v2.tar.gz", "store-v2-killed.tar.gz")
+FILES_5X = ("broker-5x.json", "broker-5x-lmq.json", "store-v1.tar.gz", "store-v2.tar.gz", "store-v2-killed.tar.gz", "store-single.tar.gz")
 
 
 @pytest.mark.parametrize("name", FILES_5X)

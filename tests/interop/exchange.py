@@ -16,7 +16,7 @@ from adapter.formats.rocketmq_rocksdb import Layout
 from adapter.formats.rows import Naming, OffsetRow
 from adapter.model.queues import queue_of
 from adapter.runtime import rocks
-from tests.interop.rocketmq import KINDS, Broker, Client, Kind, Line, newest
+from tests.interop.rocketmq import KINDS, SINGLE, Broker, Client, Kind, Line, newest
 
 TABLE: list[Line] = [
     ("g", "T", 3, 42),
@@ -31,6 +31,7 @@ TABLE: list[Line] = [
 ]
 OTHERS: list[Line] = [("pull", "g", "T", 3, 77), ("topic", "T"), ("group", "g")]
 STORES = [kind for kind in KINDS if kind.name in {"v1", "v2"}]
+FORMS, READ_STORES = [*KINDS, SINGLE], [*STORES, SINGLE]
 LAYOUTS: dict[str, Layout] = {"v1": "v1", "v2": "v2"}
 
 
@@ -40,6 +41,8 @@ def by_name(kind: Kind) -> str:
 
 
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=by_name)
+each_form = pytest.mark.parametrize("kind", FORMS, ids=by_name)
+each_read_store = pytest.mark.parametrize("kind", READ_STORES, ids=by_name)
 each_store = pytest.mark.parametrize("kind", STORES, ids=by_name)
 each_version = pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
 
@@ -56,7 +59,7 @@ def answers(lines: Iterable[Line]) -> list[str]:
 
 def format_of(kind: Kind) -> Format:
     """Ours for a broker's."""
-    return Format.ROCKETMQ_ROCKSDB if kind in STORES else Format.ROCKETMQ_BROKER
+    return Format.ROCKETMQ_ROCKSDB if kind in READ_STORES else Format.ROCKETMQ_BROKER
 
 
 def rows(broker: Broker) -> list[OffsetRow]:
@@ -97,7 +100,7 @@ def digests(directory: Path) -> dict[str, tuple[str, int]]:
     return {file.name: (hashlib.sha256(file.read_bytes()).hexdigest(), file.stat().st_mtime_ns) for file in directory.iterdir()}
 
 
-@each_kind
+@each_form
 def test_what_a_broker_wrote_is_read_as_it_is(kind: Kind, tmp_path: Path) -> None:
     """All kinds of names and numbers; none more, none less."""
     broker = Broker(kind, tmp_path / "broker")
@@ -138,7 +141,7 @@ def test_a_broker_goes_on_with_what_is_written_here(kind: Kind, tmp_path: Path) 
     assert table(rows(ours)) == sorted(expected.values())
 
 
-@each_store
+@each_read_store
 def test_a_store_is_read_while_its_broker_runs_and_stays_as_it_is(kind: Kind, tmp_path: Path) -> None:
     """No lock is in the way, no byte is changed, and what is in the log only is seen."""
     broker = Broker(kind, tmp_path / "broker")
@@ -148,7 +151,7 @@ def test_a_store_is_read_while_its_broker_runs_and_stays_as_it_is(kind: Kind, tm
         assert digests(broker.offsets) == before
 
 
-@each_store
+@each_read_store
 def test_a_store_whose_broker_was_killed_is_read(kind: Kind, tmp_path: Path) -> None:
     """What it had persisted is in the log only."""
     broker = Broker(kind, tmp_path / "broker")
@@ -156,9 +159,10 @@ def test_a_store_whose_broker_was_killed_is_read(kind: Kind, tmp_path: Path) -> 
     assert table(rows(broker)) == sorted(TABLE)
 
 
-def test_what_else_is_in_a_v2_store_is_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [newest("v2"), SINGLE], ids=by_name)
+def test_what_else_is_in_a_store_is_left_out(kind: Kind, tmp_path: Path) -> None:
     """Pull offsets, topics and subscription groups are no offsets that were consumed, and no rejects."""
-    broker = Broker(KINDS[-1], tmp_path / "broker")
+    broker = Broker(kind, tmp_path / "broker")
     broker.write([*offsets(TABLE), *OTHERS])
     assert table(rows(broker)) == sorted(TABLE)
 

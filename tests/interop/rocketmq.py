@@ -45,6 +45,8 @@ KINDS = [
     Kind("5.5.0", "v1", "storeType=defaultRocksDB", "consumerOffsets"),
     Kind("5.5.0", "v2", "configManagerVersion=v2", "rdb"),
 ]
+# One store for all that a broker keeps. It cannot be written here, since topics and groups are in it.
+SINGLE = Kind("5.5.0", "single", "storeType=defaultRocksDB\nuseSingleRocksDBForAllConfigs=true", "metadata")
 
 
 def newest(name: str) -> Kind:
