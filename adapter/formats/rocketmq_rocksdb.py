@@ -1,6 +1,6 @@
 """RocketMQ's RocksDB stores of offsets, `config/consumerOffsets` (V1) and `config/rdb` (V2), to and from rows.
 
-A single store of all configurations (5.5, `config/metadata`) has V1's rows, and is read only: topics and groups are in it as well.
+A single store of all configurations (5.5, `config/metadata`) has V1's rows, and is only read: topics and groups are in it too.
 Reading turns every entry into an offset, or a reject with a reason, and never changes a store. Writing makes a complete store
 that RocketMQ 5.3 loads, or nothing.
 """

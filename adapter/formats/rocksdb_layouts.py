@@ -20,8 +20,8 @@ from adapter.model.records import LONG_MAX
 VERSION_FAMILY = "kvDataVersion"
 VERSION_KEY = b"kvDataVersionKey"
 FAMILIES = ("default", VERSION_FAMILY, "forbidden")
-# 5.5 with useSingleRocksDBForAllConfigs: V1's rows in a family of a store that also has topics and groups. A family is made when its
-# first row is written.
+# 5.5 with useSingleRocksDBForAllConfigs: V1's rows in a family of a store that also has topics and groups. A family is made when
+# its first row is written.
 SINGLE_FAMILY = "consumerOffset"
 SINGLE_FAMILIES = frozenset(
     {SINGLE_FAMILY, f"{SINGLE_FAMILY}Version", "topic", "topicVersion", "subscriptionGroup", "subscriptionGroupVersion"}

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterable
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from adapter.formats import files, rocksdb_copy
+from adapter.formats import broker_places, files, rocksdb_copy
 from adapter.formats.files import Format
 from adapter.formats.rocketmq_rocksdb import Layout
 from adapter.formats.rows import Naming, OffsetRow
@@ -179,7 +180,7 @@ def test_a_v1_store_that_is_written_here_wins_over_a_json_file_beside_it(tmp_pat
 
 
 def test_a_broker_that_is_switched_to_rocksdb_takes_over_the_json_that_is_written_here(tmp_path: Path) -> None:
-    """V1 of 5.5.0 ignores a file whose counter is not above its own, as that of a broker with less than 500 commits, in silence."""
+    """V1 ignores a file whose counter is not above its own, as that of a broker with less than 500 commits, in silence."""
     before, after = Broker(newest("json"), tmp_path / "broker"), Broker(newest("v1"), tmp_path / "broker")
     before.write(offsets(TABLE))
     assert after.load() == [], "the broker's own file is ignored: all groups start as new"
@@ -207,6 +208,31 @@ def test_a_broker_with_v2_reads_its_own_form_alone(tmp_path: Path) -> None:
     shutil.rmtree(v2.offsets)
     write([OffsetRow("default", "g", "T/3", 42)], v2)
     assert v2.load() == answers([("g", "T", 3, 42)])
+
+
+def test_a_single_store_goes_back_to_a_v1_store_that_is_written_here(tmp_path: Path) -> None:
+    """It takes over a store whose counter is above its own, once, and ours is a time: so `export` refuses to write it beside."""
+    single, v1 = Broker(SINGLE, tmp_path / "broker"), Broker(newest("v1"), tmp_path / "broker")
+    single.write(offsets([("g", "T", 3, 99), ("g", "T", 0, 1)]))
+    write([OffsetRow("default", "g", "T/3", 15)], v1)
+    assert single.load() == answers([("g", "T", 3, 15)]), "also without the queue that is not in ours"
+    single.write(offsets([("g", "T", 3, 100)]))
+    assert single.load() == answers([("g", "T", 3, 100)]), "and not once more"
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
+def test_with_light_queues_all_groups_are_in_a_file_of_another_name(version: str, tmp_path: Path) -> None:
+    """The other file is neither read nor written, whatever is in it; an import of it says so."""
+    kinds = {kind.name: kind for kind in KINDS if kind.version == version}
+    plain, lmq = Broker(kinds["json"], tmp_path / "broker"), Broker(kinds["lmq"], tmp_path / "broker")
+    plain.write(offsets([("g", "T", 3, 15)]))
+    dead = plain.offsets.read_bytes()
+    os.utime(plain.offsets, (0, 0))  # files of one second may look equally old
+    assert lmq.load() == []
+    lmq.write(offsets([("g", "T", 3, 99)]))
+    assert plain.offsets.read_bytes() == dead
+    assert "with enableLmq=true keeps all its groups there" in broker_places.in_use_instead(plain.offsets)
+    assert not broker_places.in_use_instead(lmq.offsets)
 
 
 @each_version

@@ -1,15 +1,20 @@
 """Files of offsets that real RocketMQ brokers take over at their start. `make interop` runs it: RocketMQ's jars are needed."""
 
+import json
+import re
 import shutil
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+import anyio
 import pytest
 
 from adapter.formats import files
 from adapter.formats.files import Format
 from adapter.formats.rows import Naming, OffsetRow
+from adapter.rocketmq.broker import connected
+from adapter.rocketmq.config import RocketmqSection
 from adapter.testing.waiting import PATIENCE_S
 from demo.rocketmq.designs import design_of
 from demo.rocketmq.lab import CLUSTER, Lab, Offsets
@@ -77,3 +82,23 @@ def test_groups_go_on_when_their_broker_is_switched_to_rocksdb(settings: str) ->
             shutil.rmtree(here.config / "rdb")
             files.write(here.config / "rdb", Format.ROCKETMQ_ROCKSDB, rows, Naming(), "v2")
         assert restart(here, settings) == OFFSETS
+
+
+def test_a_reset_of_a_light_queue_without_an_offset_blocks_its_commits() -> None:
+    """All answer success: the reset stores nothing, and later commits are dropped until a consumer has pulled."""
+
+    async def play(address: str) -> tuple[bytes, bytes]:
+        async with connected(RocketmqSection(broker=address), None) as broker:
+            for group in ("%LMQ%g", "%LMQ%h"):
+                await broker.create_group(group)
+            await broker.update_offset("%LMQ%h", "%LMQ%T", 0, 7)
+            for group in ("%LMQ%g", "%LMQ%h"):
+                await broker.reset_offset(group, "%LMQ%T", 0, 0)
+            after_reset = await broker.offsets()
+            await broker.update_offset("%LMQ%g", "%LMQ%T", 0, 9)
+            return after_reset, await broker.offsets()
+
+    with lab("enableLmq=true\nenableMultiDispatch=true") as here:
+        here.start_broker()
+        for table in anyio.run(play, here.broker_address):
+            assert json.loads(re.sub(rb"(?<=[{,])(\d+):", rb'"\1":', table))["lmqOffsetTable"] == {"%LMQ%T@%LMQ%h": 0}

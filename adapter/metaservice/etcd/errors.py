@@ -18,8 +18,8 @@ _ELSEWHERE = {
     grpc.StatusCode.UNKNOWN,
     grpc.StatusCode.DATA_LOSS,
 }
-# What one member refuses and another may do: a learner, which only copies, and a member that has just started and does not know the
-# version of its cluster yet. FAILED_PRECONDITION since etcd 3.6; UNAVAILABLE in 3.4 and 3.5.
+# What one member refuses and another may do: a learner, which only copies, and a member that has just started and does not know
+# the version of its cluster yet. FAILED_PRECONDITION since etcd 3.6; UNAVAILABLE in 3.4 and 3.5.
 _NOT_HERE = ("rpc not supported for learner", "etcdserver: not capable")
 # etcd's errors for a token that has expired, or was issued before a change of users.
 _OLD_TOKEN = ("auth: revision in header is old", "user name is empty", "invalid auth token")

@@ -5,6 +5,7 @@ A file is written completely or not at all.
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 
@@ -66,7 +67,7 @@ def contents(lines: pa.Table) -> Iterator[tuple[str, bytes]]:
     """Sorted rows exports.LINE -> (path, content) of each file."""
     rows = zip(*(lines.column(column).to_pylist() for column in exports.LINE), strict=True)
     for name, found in groupby(rows, itemgetter(0)):
-        yield name, _csv(found) if name == exports.CSV_FILE else _json(found, _head(name))
+        yield name, (_csv if name == exports.CSV_FILE else partial(_json, _head(name)))(found)
 
 
 def _csv(rows: Iterator[Sequence[str]]) -> bytes:
@@ -80,7 +81,7 @@ def _head(name: str) -> str:
     return f'{{\n\t"{VERSION}":{data_version(time.time_ns() // 1_000_000).decode()},\n'
 
 
-def _json(rows: Iterator[Sequence[str]], head: str) -> bytes:
+def _json(head: str, rows: Iterator[Sequence[str]]) -> bytes:
     """JSON in the layout of fastjson: all keys are quoted, except those that are objects."""
     tables = {OFFSETS: ""}
     tables |= {name: ",\n".join(f"\t\t{line}" for _, _, line in found) for name, found in groupby(rows, itemgetter(1))}
