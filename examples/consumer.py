@@ -94,8 +94,8 @@ async def messages(stream: JetStreamContext, queue: MessageQueue, start: int) ->
     """Yield the messages of a queue from a sequence number on, forever. The server keeps no position for this reader.
 
     The server also numbers its deliveries. A missing number is a lost message, which the window would take for a gap in the log.
-    It takes a start beyond the stream's end as well, and sends nothing until the stream has grown that far: it would skip all that
-    is written until then, without a word.
+    It takes a start beyond the stream's end as well, and sends nothing until the stream has grown that far: without a word, what is
+    written until then would be skipped.
     """
     subject = subject_of(queue)
     name = await stream.find_stream_name_by_subject(subject)

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import anyio
 import pytest
@@ -102,3 +103,29 @@ def test_a_reset_of_a_light_queue_without_an_offset_blocks_its_commits() -> None
         here.start_broker()
         for table in anyio.run(play, here.broker_address):
             assert json.loads(re.sub(rb"(?<=[{,])(\d+):", rb'"\1":', table))["lmqOffsetTable"] == {"%LMQ%T@%LMQ%h": 0}
+
+
+def test_a_slave_with_v2_stores_nothing() -> None:
+    """It has its master's offsets in memory, and none of them on disk when it has ended."""
+
+    def answered(address: str) -> bool:
+        async def ask() -> bytes:
+            async with connected(RocketmqSection(broker=address), None) as broker:
+                return await broker.offsets()
+
+        return b'"T@g"' in anyio.run(ask)
+
+    def on_disk(store: Path) -> Offsets:
+        rows = list(files.read(store, Format.ROCKETMQ_ROCKSDB, Naming()))
+        return {row.partition: row.offset for row in rows if isinstance(row, OffsetRow) and row.group == "g"}
+
+    with lab(V2) as here:
+        here.start_broker()
+        here.ask("send", "T", 400)
+        commit(here, OFFSETS)
+        address, config = here.start_slave()
+        until(lambda: answered(address), "the slave has its master's offsets")
+        assert here.slave is not None
+        here.slave.stop()
+        assert on_disk(here.config / "rdb") == OFFSETS
+        assert on_disk(config / "rdb") == {}
