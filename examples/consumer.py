@@ -94,8 +94,8 @@ async def messages(stream: JetStreamContext, queue: MessageQueue, start: int) ->
     """Yield the messages of a queue from a sequence number on, forever. The server keeps no position for this reader.
 
     The server also numbers its deliveries. A missing number is a lost message, which the window would take for a gap in the log.
-    It takes a start beyond the stream's end as well, and sends nothing until the stream has grown that far: without a word, what is
-    written until then would be skipped.
+    It also takes a start beyond the stream's end, and sends nothing until the stream has grown that far: without a word, all that
+    is written until then would be skipped.
     """
     subject = subject_of(queue)
     name = await stream.find_stream_name_by_subject(subject)
@@ -117,7 +117,7 @@ async def messages(stream: JetStreamContext, queue: MessageQueue, start: int) ->
 
 
 async def fetched(subscription: JetStreamContext.PullSubscription) -> AsyncIterator[Msg]:
-    """Yield the messages of a subscription, forever. Raises NotFoundError if the server has dropped its reader."""
+    """Yield the messages of a subscription, forever. Raises an APIError if the server has dropped its reader."""
     while True:
         try:
             batch = await subscription.fetch(WORKERS, FETCH_S)
