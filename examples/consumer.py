@@ -31,6 +31,10 @@ class MissedError(Exception):
     """Messages from the server were lost on the way, as when a connection breaks. Begin again from the stored position."""
 
 
+class BeyondEndError(Exception):
+    """The position is beyond the end of the stream: the stream lost messages or was made anew. A person has to decide."""
+
+
 class Position:
     """A shard's position in the adapter: the sequence number of the next message to read. All messages below it are finished."""
 
@@ -90,7 +94,14 @@ async def messages(stream: JetStreamContext, queue: MessageQueue, start: int) ->
     """Yield the messages of a queue from a sequence number on, forever. The server keeps no position for this reader.
 
     The server also numbers its deliveries. A missing number is a lost message, which the window would take for a gap in the log.
+    It also takes a start beyond the stream's end, and sends nothing until the stream has grown that far: without a word, all that
+    is written until then would be skipped.
     """
+    subject = subject_of(queue)
+    name = await stream.find_stream_name_by_subject(subject)
+    last = (await stream.stream_info(name)).state.last_seq
+    if start > last + 1:
+        raise BeyondEndError(f"{subject}: the position is {start:,}, but the last message of stream {name} is {last:,}: reset it")
     config = ConsumerConfig(
         deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
         opt_start_seq=start,
@@ -98,15 +109,15 @@ async def messages(stream: JetStreamContext, queue: MessageQueue, start: int) ->
         inactive_threshold=FORGET_S,
     )
     sent = 0
-    async for message in fetched(await stream.pull_subscribe(subject_of(queue), config=config)):
+    async for message in fetched(await stream.pull_subscribe(subject, stream=name, config=config)):
         sent += 1
         if message.metadata.sequence.consumer != sent:
-            raise MissedError(f"{subject_of(queue)}: {message.metadata.sequence.consumer} messages were sent, {sent} arrived")
+            raise MissedError(f"{subject}: {message.metadata.sequence.consumer} messages were sent, {sent} arrived")
         yield message
 
 
 async def fetched(subscription: JetStreamContext.PullSubscription) -> AsyncIterator[Msg]:
-    """Yield the messages of a subscription, forever. Raises NotFoundError if the server has dropped its reader."""
+    """Yield the messages of a subscription, forever. Raises an APIError if the server has dropped its reader."""
     while True:
         try:
             batch = await subscription.fetch(WORKERS, FETCH_S)

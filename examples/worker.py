@@ -22,7 +22,8 @@ from examples.ledger import Ledger
 
 GROUP = "delays"
 # Errors that end a consumer, which is then started again.
-EXPECTED = (grpc.aio.AioRpcError, nats.errors.Error, consumer.MovedError, consumer.MissedError, OSError)
+MOVED = (consumer.MovedError, consumer.MissedError, consumer.BeyondEndError)
+EXPECTED = (grpc.aio.AioRpcError, nats.errors.Error, *MOVED, OSError)
 TIMEOUT_S = 30.0  # of a commit; longer than a restart of the adapter on a busy machine
 
 

@@ -15,10 +15,12 @@ from adapter.cli.groups_show import PIECE, exported, groups_of
 from adapter.cli.output import note, progress, warn
 from adapter.cli.sorting import OffsetSorter
 from adapter.client.client import OffsetClient
+from adapter.errors import InvalidInputError
+from adapter.formats import broker_places
 from adapter.formats import files as formats
-from adapter.formats.files import Format
+from adapter.formats.files import LMQ_FILE, Format
 from adapter.formats.rocketmq_rocksdb import Layout
-from adapter.formats.rows import Naming
+from adapter.formats.rows import Naming, NotReadableError, OffsetRow
 from adapter.model.queues import queue_of
 from adapter.model.records import GroupKey
 from adapter.runtime import files
@@ -52,9 +54,12 @@ async def export(target: Target, groups: Sequence[str], to: Destination) -> bool
         if not sorter.added:
             warn("no offsets: nothing is written")
             return False
+        _check_beside(to, sorter)
         written = _write(to, sorter)
         where = files.name_of(to.path, "standard output")
         note(f"exported {counted(written, 'offset')} of {counted(sorter.groups(), 'group')} to {where}")
+        if to.kind in _WITHOUT_CLIENTS:
+            note(broker_places.note_of(to.kind, to.layout, lmq=Path(to.path).name == LMQ_FILE))
     return not missing
 
 
@@ -104,6 +109,26 @@ async def _pieces(client: OffsetClient, to: Destination) -> AsyncIterator[Sequen
         yield piece
     if left_out:
         note(f"left out {counted(left_out, 'group')} of broadcasting clients: RocketMQ's brokers do not keep their positions")
+
+
+def _check_beside(to: Destination, sorter: OffsetSorter) -> None:
+    """Raise InvalidInputError if the broker has larger offsets in another place beside the file: it would go back to ours."""
+    if to.kind not in _WITHOUT_CLIENTS or to.path == files.STDIO:
+        return
+    for place in broker_places.beside(Path(to.path)):
+        rows = formats.read(place, Format.of(place), to.naming)
+        try:
+            found = sorter.smaller_than(row for row in rows if isinstance(row, OffsetRow))
+        except NotReadableError as error:
+            warn(f"{place}: {error}; whether the broker would go back was not checked")
+            continue
+        if found:
+            count, row, ours = found
+            raise InvalidInputError(
+                f"-o: {place.name} beside it has larger offsets for {counted(count, 'shard')}, as {row.shard!r} of group "
+                f"{row.group!r}: {row.offset}, here {ours}; a broker that takes the export over would go back. Stop the broker, "
+                f"import {place} and export again; to go back on purpose, write to another directory and copy it"
+            )
 
 
 def _write(to: Destination, sorter: OffsetSorter) -> int:

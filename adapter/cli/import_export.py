@@ -10,6 +10,7 @@ from adapter.cli import export_run, import_run, options
 from adapter.cli.connection import Target, run_or_exit
 from adapter.cli.output import Form, warn
 from adapter.errors import InvalidInputError
+from adapter.formats.broker_places import SINGLE_STORE, V1_STORE
 from adapter.formats.files import Format
 from adapter.formats.rocketmq_rocksdb import Layout
 from adapter.formats.rows import Naming
@@ -81,6 +82,11 @@ def export_command(
         raise InvalidInputError(f"--layout: {kind.value} has none; only {Format.ROCKETMQ_ROCKSDB.value} has")
     if kind is Format.ROCKETMQ_CLIENT and len(groups) != 1:
         raise InvalidInputError(f"{kind.value}: such a file is of one group; name exactly one")
+    if kind is Format.ROCKETMQ_ROCKSDB and Path(output).name == SINGLE_STORE:
+        raise InvalidInputError(
+            f"-o: {SINGLE_STORE} is a broker's store of topics and groups as well; write {V1_STORE} beside it with --layout v1, "
+            "which the broker takes over at its next start"
+        )
     naming = _naming(kind, namespace, groups[0] if len(groups) == 1 else "", broker)
     to = export_run.Destination(output, kind, naming, layout or "v1")
     run_or_exit(export_run.export, target, groups, to)

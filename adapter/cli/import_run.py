@@ -20,6 +20,7 @@ from adapter.cli.output import progress, warn
 from adapter.cli.sorting import OffsetSorter
 from adapter.client.client import OffsetClient
 from adapter.errors import AdapterError, InvalidInputError
+from adapter.formats import broker_places
 from adapter.formats import files as formats
 from adapter.formats.files import Format
 from adapter.formats.reset_plan_file import reject_text
@@ -83,6 +84,10 @@ async def _send(client: OffsetClient, request: Request, report: Report) -> None:
 def read_into(sorter: OffsetSorter, source: Source) -> int:
     """Read a file to its end; returns how many entries were unreadable. Each is reported. Raises InvalidInputError."""
     rejects = 0
+    if source.kind in (Format.ROCKETMQ_BROKER, Format.ROCKETMQ_ROCKSDB) and (
+        other := broker_places.in_use_instead(Path(source.path))
+    ):
+        warn(f"{source.name}: {other}")
 
     def readable(entries: Iterable[OffsetRow | Reject]) -> Iterator[OffsetRow]:
         nonlocal rejects
@@ -106,8 +111,13 @@ def read_into(sorter: OffsetSorter, source: Source) -> int:
         warn(f"{source.name}: and {rejects - UNREADABLE_SHOWN:,} more that cannot be read")
     if not sorter.added:
         what = "holds no offsets" + (" that can be read" if rejects else "")
-        raise InvalidInputError(f"{source.name}: {what}{_other_format(source)}")
+        raise InvalidInputError(f"{source.name}: {what}{_of_slave(source)}{_other_format(source)}")
     return rejects
+
+
+def _of_slave(source: Source) -> str:
+    is_v2 = source.kind is Format.ROCKETMQ_ROCKSDB and Path(source.path).name == broker_places.V2_STORE
+    return "; the slave of a broker with configManagerVersion=v2 keeps none on disk: read its master's" if is_v2 else ""
 
 
 def _other_format(source: Source) -> str:

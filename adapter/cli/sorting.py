@@ -23,6 +23,8 @@ _SIGN = 2**63  # SQLite's integers are signed, offsets are 0 to 2^64 - 1: subtra
 _TABLE = "CREATE TABLE offsets (namespace, grp, stem, number, offset, committed_at_ms, metadata, topic, partition, epoch)"
 _INSERT = "INSERT INTO offsets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _SORTED = "SELECT * FROM offsets ORDER BY namespace, grp, stem, number, offset, committed_at_ms"
+_SAME = "b.namespace = o.namespace AND b.grp = o.grp AND b.stem = o.stem AND b.number = o.number"
+_LARGER = f"SELECT b.*, o.offset FROM beside b JOIN offsets o ON {_SAME} WHERE b.offset > o.offset"  # noqa: S608 - constants
 _KEY = itemgetter(0, 1, 2, 3)
 
 
@@ -63,6 +65,20 @@ class OffsetSorter:
         with _translated():
             (count,) = self._database.execute("SELECT count(*) FROM (SELECT DISTINCT namespace, grp FROM offsets)").fetchone()
             return int(count)
+
+    def smaller_than(self, rows: Iterable[OffsetRow]) -> tuple[int, OffsetRow, int] | None:
+        """How many of these rows have a larger offset than the same key here, the first of them, and the offset here."""
+        with _translated():
+            self._database.execute(_TABLE.replace("offsets", "beside"))
+            try:
+                self._database.executemany(_INSERT.replace("offsets", "beside"), map(_cells, rows))
+                first = self._database.execute(f"{_LARGER} ORDER BY b.namespace, b.grp, b.stem, b.number").fetchone()
+                if first is None:
+                    return None
+                (count,) = self._database.execute(f"SELECT count(*) FROM ({_LARGER})").fetchone()  # noqa: S608 - constants
+                return int(count), _row(first[:-1]), first[-1] + _SIGN
+            finally:
+                self._database.execute("DROP TABLE beside")
 
     def __iter__(self) -> Iterator[OffsetRow]:
         """Yield the offsets, sorted by namespace, group and shard."""

@@ -9,4 +9,5 @@
 - `json_stream`: a streaming JSON parser that also accepts fastjson's unquoted keys.
 - `rocketmq_rocksdb`: reads and writes RocketMQ's RocksDB stores. `rocksdb_layouts`: their keys and values. `rocksdb_copy`: opens
   a copy of a store that may be in use.
+- `broker_places`: which of a broker's files and stores of offsets is in use, and which broker reads what is written.
 """

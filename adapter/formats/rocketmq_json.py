@@ -23,8 +23,9 @@ BROADCAST = "broadcast"
 # (LmqConsumerOffsetManager.queryOffset); one without does not read that table (ConsumerOffsetManager.decode).
 LMQ = "%LMQ%"
 OFFSETS, LMQ_OFFSETS = "offsetTable", "lmqOffsetTable"
+VERSION = "dataVersion"
 # Tables without consumed offsets: derived data, and pull positions. Only rocketmq-rust writes the last three.
-IGNORED = frozenset({"dataVersion", "groupTopicMap", "pullOffsetTable", "processedPullOffsetTable"})
+IGNORED = frozenset({VERSION, "groupTopicMap", "pullOffsetTable", "processedPullOffsetTable"})
 _PENDING_RESETS = "resetOffsetTable"
 _PLACE_SHOWN = 600  # characters shown of a key; two names of 255 fit
 
@@ -61,6 +62,15 @@ class Queues(NamedTuple):
 
 Entries = Iterator[Queues | Reject]
 _Table = Callable[[JsonStream, str], Entries]
+
+
+def data_version(now_ms: int) -> bytes:
+    """RocketMQ's DataVersion as JSON, for offsets that are written now.
+
+    A broker with RocksDB takes over a consumerOffset.json, or an older store, only if its counter is above that of the store that
+    it uses, and counts on from there. So ours is above any that a broker has counted, and is taken over once.
+    """
+    return json.dumps({"counter": now_ms, "stateVersion": 0, "timestamp": now_ms}, separators=(",", ":")).encode()
 
 
 def broker_file(file: IO[bytes], chunk_bytes: int = CHUNK_BYTES) -> Entries:

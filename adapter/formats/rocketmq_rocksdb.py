@@ -1,5 +1,6 @@
 """RocketMQ's RocksDB stores of offsets, `config/consumerOffsets` (V1) and `config/rdb` (V2), to and from rows.
 
+A single store of all configurations (5.5, `config/metadata`) has V1's rows, and is only read: topics and groups are in it too.
 Reading turns every entry into an offset, or a reject with a reason, and never changes a store. Only what V2's resets leave under
 swapped names (`adapter.formats.phantoms`) is neither. Writing makes a complete store
 that RocketMQ 5.3 loads, or nothing.
@@ -23,7 +24,7 @@ from adapter.formats import rocksdb_copy
 from adapter.formats import rocksdb_layouts as layouts
 from adapter.formats.phantoms import Names, is_phantom
 from adapter.formats.problems import Sieve
-from adapter.formats.rocketmq_json import SEPARATOR, Entries, Queues
+from adapter.formats.rocketmq_json import SEPARATOR, Entries, Queues, data_version
 from adapter.formats.rocketmq_rows import problem_of_broker, rows_of
 from adapter.formats.rocksdb_layouts import Entry
 from adapter.formats.rows import Naming, OffsetRow, Reject
@@ -75,14 +76,22 @@ def write(path: Path, rows: Iterable[OffsetRow], naming: Naming, layout: Layout)
 def _entries(db: Rdict) -> Entries:
     families = rocksdb_copy.families(db)
     for name in families:
-        if name not in layouts.FAMILIES:
+        if name not in layouts.FAMILIES and name not in layouts.SINGLE_FAMILIES:
             yield Reject(0, name, "", "is an unknown column family; its rows are not read")
+    if not layouts.SINGLE_FAMILIES.isdisjoint(families):
+        yield from _unknown_rows(db, b"", b"")
+        if layouts.SINGLE_FAMILY in families:
+            yield from _v1(rocks.guarded(db.get_column_family, layouts.SINGLE_FAMILY))
     # V2's keys start with a byte that no topic starts with. Before 5.3, V1's stores had only one column family.
-    if layouts.VERSION_FAMILY not in families and any(rocks.scan(db, layouts.TABLES, layouts.AFTER_TABLES)):
+    elif layouts.VERSION_FAMILY not in families and any(rocks.scan(db, layouts.TABLES, layouts.AFTER_TABLES)):
         yield from _v2(db)
     else:
-        for key, value in rocks.scan(db, b"", b""):
-            yield from layouts.decode_v1(key, value)
+        yield from _v1(db)
+
+
+def _v1(rows: Rdict) -> Entries:
+    for key, value in rocks.scan(rows, b"", b""):
+        yield from layouts.decode_v1(key, value)
 
 
 def _v2(db: Rdict) -> Entries:
@@ -148,7 +157,7 @@ def _write(directory: Path, rows: Iterable[OffsetRow], naming: Naming, layout: L
     passed = sieve.passed(rows)
     now_ms = time.time_ns() // 1_000_000
     if layout == "v1":
-        version = (layouts.VERSION_FAMILY, layouts.VERSION_KEY, layouts.version_v1(now_ms))
+        version = (layouts.VERSION_FAMILY, layouts.VERSION_KEY, data_version(now_ms))
         _fill(directory, layouts.FAMILIES, _rows_v1(passed), version)
     else:
         version = ("default", layouts.CONSUMER_VERSION, layouts.version_v2(now_ms))

@@ -6,6 +6,7 @@ The files can be read by fastjson of 4.x and by fastjson2: queue numbers are quo
 import json
 import re
 import shutil
+import time
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import groupby
@@ -15,7 +16,7 @@ from typing import IO
 
 from adapter.errors import InvalidInputError
 from adapter.formats.problems import USE_JSON, Sieve
-from adapter.formats.rocketmq_json import BROADCAST, LMQ, LMQ_OFFSETS, OFFSETS, SEPARATOR, Entries, Queues
+from adapter.formats.rocketmq_json import BROADCAST, LMQ, LMQ_OFFSETS, OFFSETS, SEPARATOR, VERSION, Entries, Queues, data_version
 from adapter.formats.rows import Naming, OffsetRow, Reject, group_for
 from adapter.model.names import check_name
 from adapter.model.queues import MessageQueue, queue_of, shard_of
@@ -62,6 +63,7 @@ def write_broker(file: IO[bytes], rows: Iterable[OffsetRow], naming: Naming, *, 
     names all rows that the file cannot hold.
     """
     sieve = Sieve(naming, partial(problem_of_broker, naming.broker))
+    file.write(b'{\n\t"%b":%b,' % (VERSION.encode(), data_version(time.time_ns() // 1_000_000)))
     with TemporaryFile() as light:
         offsets, lmq_offsets = _Table(file, OFFSETS), _Table(light, LMQ_OFFSETS)
         for group, of_group in groupby(sieve.passed(rows), key=attrgetter("group")):
@@ -90,6 +92,7 @@ def write_client(file: IO[bytes], rows: Iterable[OffsetRow], naming: Naming) -> 
     if not naming.group:
         raise InvalidInputError("group is missing: a client's file is of one group, which its path names")
     sieve = Sieve(naming, _problem_of_client)
+    file.write(b"{")
     table = _Table(file, OFFSETS)
     for row in sieve.passed(rows):
         topic, queue, broker = _queue(row)
@@ -105,8 +108,7 @@ class _Table:
     def __init__(self, file: IO[bytes], name: str) -> None:
         self._file = file
         self.members = 0
-        begin = "{" if name == OFFSETS else ""
-        file.write(f'{begin}\n\t"{name}":{{'.encode())
+        file.write(f'\n\t"{name}":{{'.encode())
 
     def add(self, key: str, value: str) -> None:
         """Write one member."""

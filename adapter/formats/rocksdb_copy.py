@@ -25,7 +25,7 @@ TRIES = 10  # a flush or compaction in between restarts the copy; RocketMQ's sto
 BLOCK_CACHE_BYTES = 4 * 2**20
 _MANIFEST = re.compile(r"MANIFEST-[0-9]{1,20}")
 _OF_THE_STORE = re.compile(r"CURRENT|MANIFEST-.*|.*\.log|.*\.sst", re.DOTALL)
-_PLACES = ("consumerOffsets", "rdb", "config/consumerOffsets", "config/rdb", "store/config/consumerOffsets", "store/config/rdb")
+_PLACES = [f"{before}{name}" for before in ("", "config/", "store/config/") for name in ("consumerOffsets", "rdb", "metadata")]
 _GONE = "No such file or directory"
 _DAMAGED = "restore it from a copy; do not trust rows that were read from it"
 
@@ -159,7 +159,7 @@ def _hint(path: Path) -> str:
     below = [name for name in _PLACES if (path / name / "CURRENT").is_file()]
     if below:
         return f"; {' or '.join(below)} below it is one"
-    return "; a broker's are config/consumerOffsets and config/rdb below its storePathRootDir"
+    return "; a broker's are config/consumerOffsets, config/rdb and config/metadata below its storePathRootDir"
 
 
 def _no_room() -> NotReadableError:

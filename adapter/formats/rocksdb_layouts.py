@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from adapter.errors import InvalidInputError
-from adapter.formats.rocketmq_json import BROADCAST, OFFSETS, SEPARATOR, Queues
+from adapter.formats.rocketmq_json import BROADCAST, OFFSETS, SEPARATOR, VERSION, Queues
 from adapter.formats.rows import Reject, shortened, whole_number
 from adapter.model.queues import QUEUE_MAX
 from adapter.model.records import LONG_MAX
@@ -20,7 +20,13 @@ from adapter.model.records import LONG_MAX
 VERSION_FAMILY = "kvDataVersion"
 VERSION_KEY = b"kvDataVersionKey"
 FAMILIES = ("default", VERSION_FAMILY, "forbidden")
-_IGNORED = frozenset({"dataVersion"})
+# 5.5 with useSingleRocksDBForAllConfigs: V1's rows in a family of a store that also has topics and groups. A family is made when
+# its first row is written.
+SINGLE_FAMILY = "consumerOffset"
+SINGLE_FAMILIES = frozenset(
+    {SINGLE_FAMILY, f"{SINGLE_FAMILY}Version", "topic", "topicVersion", "subscriptionGroup", "subscriptionGroupVersion"}
+)
+_IGNORED = frozenset({VERSION})
 _UNQUOTED_MAX = 2**53 - 1  # fastjson's BrowserCompatible quotes larger longs: RocksDBConsumerOffsetManager.putWriteBatch
 # A value as brokers write it, with numbers small enough to be valid without a check; any other is parsed completely.
 _PAIR = rb'(?:[0-9]{1,9}|"[0-9]{1,9}"):(?:0|[1-9][0-9]{0,17}|"[0-9]{1,18}")'
@@ -84,11 +90,6 @@ def encode_v1(group: str, topic: str, offsets: Mapping[int, int]) -> tuple[bytes
     """The row of a group's offsets in one topic; `offsets` maps queue to offset."""
     table = {str(queue): offset if offset <= _UNQUOTED_MAX else str(offset) for queue, offset in offsets.items()}
     return f"{topic}{SEPARATOR}{group}".encode(), json.dumps({OFFSETS: table}, separators=(",", ":")).encode()
-
-
-def version_v1(now_ms: int) -> bytes:
-    """The value of `VERSION_KEY`. RocketMQ prefers a consumerOffset.json with a higher counter, so ours is above any."""
-    return json.dumps({"counter": now_ms, "stateVersion": 0, "timestamp": now_ms}, separators=(",", ":")).encode()
 
 
 def names_v2(names: bytes) -> tuple[str, str]:

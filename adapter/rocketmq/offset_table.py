@@ -28,9 +28,10 @@ _SLICE = 500  # members compared between two yields: well under a millisecond
 _SLOW_SLICE = 50  # members that have to be parsed
 _BEGIN = b'"offsetTable":{'
 _LMQ_BEGIN = b'"lmqOffsetTable":{'
-_MEMBER = re.compile(rb'"([^"\\\x00-\x1f]*+)":\{([0-9:,"]*+)\}[,}]')
-_LMQ_MEMBER = re.compile(rb'"([^"\\\x00-\x1f]*+)":([0-9]{1,19})[,}]')
-_PAIR = re.compile(rb'"?([0-9]{1,10})"?:"?([0-9]{1,19})"?')
+_MEMBER = re.compile(rb'"([^"\\\x00-\x1f]*+)":\{([0-9:,"-]*+)\}[,}]')
+_LMQ_MEMBER = re.compile(rb'"([^"\\\x00-\x1f]*+)":(-?[0-9]{1,19})[,}]')
+# A broker takes and stores an offset below 0, and answers "not found" for it; neither has the importer an offset there.
+_PAIR = re.compile(rb'"?([0-9]{1,10})"?:"?(-?[0-9]{1,19})"?')
 
 Queue = tuple[str, str, int]  # group, topic, queue number
 
@@ -178,7 +179,8 @@ def _pairs(text: bytes) -> Mapping[int, int] | None:
         queue, offset = int(pair[1]), int(pair[2])
         if queue > QUEUE_MAX or offset > LONG_MAX:
             return None
-        found[queue] = offset
+        if offset >= 0:
+            found[queue] = offset
     return found
 
 

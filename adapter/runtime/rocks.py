@@ -133,9 +133,11 @@ def open_store(path: Path, families: Sequence[str], advice: str, fill: Callable[
 
 
 def peek(path: Path, key: bytes) -> bytes | None:
-    """Read one value of a database without changing a file. Raises StoreDamagedError or StorageFailedError.
+    """Read one value of a database without changing a file of RocksDB's. Raises StoreDamagedError or StorageFailedError.
 
-    Takes as long as a replay of the write-ahead log, which stays in memory.
+    Takes as long as a replay of the write-ahead log, which stays in memory. rocksdict writes its own file, rocksdict-config.json,
+    anew at any open: the same content, and it is not read where options are given, as all of ours are. A look at links to the
+    files from another directory would spare it, but needs a place to write, which a container may not have.
     """
     families = {"default": options(create=False)}
     with contextlib.closing(

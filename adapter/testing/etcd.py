@@ -155,6 +155,21 @@ class LocalCluster:
                 member.launch()
                 member.wait_introduced()
 
+    def start_learner(self, directory: Path) -> LocalMember:
+        """Add and start a learner, which copies all and answers for nothing. It is none of `members`; the caller stops it."""
+        port, peer_port = _distinct_ports(2)
+        learner = _member(directory, f"{self.name}-learner", port, peer_port)
+        url = f"http://{learner.peer_address}".encode()
+        request = b"\x0a" + bytes([len(url)]) + url + b"\x10\x01"  # MemberAddRequest: peerURLs = 1, isLearner = 2
+        with grpc.insecure_channel(self.leader().endpoint, CHANNEL_OPTIONS) as channel:
+            add: Any = channel.unary_unary("/etcdserverpb.Cluster/MemberAdd")  # its messages are not in our proto
+            add(request, timeout=PATIENCE_S)
+        cluster = ",".join(f"{member.name}=http://{member.peer_address}" for member in (*self.members, learner))
+        learner.flags = [*self._flags(learner, cluster), "--initial-cluster-state=existing"]
+        learner.launch()
+        learner.wait_introduced()
+        return learner
+
     def leader(self, timeout_s: float = PATIENCE_S) -> LocalMember:
         """The present leader; waits for an election to end. Raises RuntimeError."""
         deadline = time.monotonic() + timeout_s

@@ -141,11 +141,12 @@ class Lab:
         self.directory = directory
         self.design = design
         self.version = version
-        self.settings = settings
+        self.settings = settings  # of the next start
         self._adapter_settings = adapter
         self.namesrv_port, self.broker_port = _quiet_port(), _quiet_port()
         self.namesrv: Child | None = None
         self.broker: Child | None = None
+        self.slave: Child | None = None
         self.control: Child | None = None
         self.consumer: Child | None = None
         self._meta: ServiceProcess | None = None
@@ -199,7 +200,7 @@ class Lab:
 
     def end(self) -> None:
         """Kill everything."""
-        for child in (self.consumer, self.control, self.broker, self.namesrv):
+        for child in (self.consumer, self.control, self.slave, self.broker, self.namesrv):
             if child:
                 child.kill()
         for service in (self.adapter, self._meta):
@@ -229,6 +230,17 @@ class Lab:
             time.sleep(0.01)
         self.met_s = time.monotonic() - booted
         return booted - began
+
+    def start_slave(self) -> tuple[str, Path]:
+        """Start a slave of the broker; returns its address, and the directory of its own files of offsets."""
+        port, store = _quiet_port(), self.directory / "slave-store"
+        conf = self.directory / "slave.conf"
+        own = f"brokerId=1\nbrokerRole=SLAVE\nlistenPort={port}\nstorePathRootDir={store}\nstorePathCommitLog={store}/commitlog\n"
+        conf.write_text((self.directory / "broker.conf").read_text() + own)  # of two lines for one setting the last counts
+        arguments = ("org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf))
+        self.slave = self._java("slave", *arguments, heap=448, more=("-XX:MaxDirectMemorySize=384m", *OPENED))
+        self.slave.wait_for("boot success")
+        return f"127.0.0.1:{port}", store / "config"
 
     def _meetings(self) -> int:
         return self.adapter.log.count(self.design.met) if self.adapter and self.design.met else 0

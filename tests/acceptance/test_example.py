@@ -11,14 +11,14 @@ from typing import Any, cast
 
 import psutil
 import pytest
-from nats.js.errors import NotFoundError
+from nats.js.errors import NotFoundError, ServiceUnavailableError
 
 from adapter.client.ack_window import AckWindow
 from adapter.client.client import OffsetClient
 from adapter.rpc import offsets_pb
 from examples.__main__ import exit_code
 from examples.broker import Broker
-from examples.consumer import MissedError, MovedError, Position, messages
+from examples.consumer import BeyondEndError, MissedError, MovedError, Position, messages
 from examples.flights import FLIGHTS, QUEUES, Flight, flight_of, read_messages, totals
 from examples.ledger import Ledger, Tally
 from examples.outcome import Outcome, verdict
@@ -153,15 +153,32 @@ async def test_a_message_that_is_lost_on_the_way_ends_the_consumer(tmp_path: Pat
                 _ = [message async for message in found]
 
 
+@pytest.mark.parametrize("start", [22, 1_000])
+async def test_a_position_beyond_the_end_of_the_stream_ends_the_consumer(tmp_path: Path, start: int) -> None:
+    """The server takes such a start, and sends nothing until its stream has grown so far: the messages before are skipped."""
+    queue = QUEUES[0]
+    async with Broker(tmp_path) as broker:
+        await broker.publish([(queue, b"")] * 20)
+        with pytest.raises(BeyondEndError, match=rf"flights\.0: the position is {start:,}, but the last message .* is 20: reset"):
+            async with asyncio.timeout(LIMIT_S / 5):
+                await anext(messages(broker.stream, queue, start))
+        at_the_end = messages(broker.stream, queue, 21)
+        reading = asyncio.ensure_future(anext(at_the_end))
+        await broker.stream.publish("flights.1", b"")
+        await broker.stream.publish("flights.0", b"")
+        async with asyncio.timeout(LIMIT_S / 5):
+            assert (await reading).metadata.sequence.stream == 22
+
+
 async def test_a_reader_that_the_server_forgot_ends_the_consumer(tmp_path: Path) -> None:
-    """A fetch only finds nothing new then, for ever."""
+    """A fetch only finds nothing new then, for ever; nats-server 2.15 answers it with 503."""
     queue = QUEUES[0]
     async with Broker(tmp_path) as broker:
         await broker.publish([(queue, b"")] * 2)
         found = messages(broker.stream, queue, 1)
         first = await anext(found)
         await broker.stream.delete_consumer(first.metadata.stream, first.metadata.consumer)
-        with pytest.raises(NotFoundError):
+        with pytest.raises((NotFoundError, ServiceUnavailableError)):
             async with asyncio.timeout(LIMIT_S / 5):
                 _ = [message async for message in found]
 

@@ -5,16 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from adapter.formats import files
+from adapter.formats import broker_places, files
 from adapter.formats.files import Format
 from adapter.formats.rows import Naming, OffsetRow
 from adapter.model.records import U64_MAX
 from adapter.runtime.wording import counted
 from tests.acceptance.conftest import Pair, run
+from tests.acceptance.exports import unpack
 from tests.acceptance.helpers import commit, standing
 
 OK, NO, ERROR = 0, 1, 2
 ROCKETMQ = Path(__file__).parents[1] / "data" / "rocketmq"
+FOR_JSON = broker_places.note_of(Format.ROCKETMQ_BROKER, "v1", lmq=False)
 
 
 def table(path: Path, kind: Format, naming: Naming) -> list[tuple[str, str, int]]:
@@ -36,7 +38,10 @@ def test_real_files_of_brokers_come_back_as_they_were(shared: Pair, tmp_path: Pa
     before = table(ROCKETMQ / name, Format.ROCKETMQ_BROKER, Naming())
     assert table(path, Format.ROCKETMQ_BROKER, Naming()) == before
     groups = len({group for group, _, _ in before})
-    assert ran.err == f"exported {counted(len(before), 'offset')} of {counted(groups, 'group')} to {path}\n"
+    assert ran.err.splitlines() == [
+        f"exported {counted(len(before), 'offset')} of {counted(groups, 'group')} to {path}",
+        FOR_JSON,
+    ]
 
 
 @pytest.mark.parametrize("layout", ["v1", "v2"])
@@ -52,6 +57,53 @@ def test_a_rocksdb_store_comes_back_as_it_was(shared: Pair, tmp_path: Path, layo
     path = tmp_path / "consumerOffset.json"
     assert shared("export", "-n", back, "-o", path).code == OK
     assert table(path, Format.ROCKETMQ_BROKER, Naming()) == table(source, Format.ROCKETMQ_BROKER, Naming())
+
+
+def test_an_export_says_which_broker_reads_it(shared: Pair, tmp_path: Path) -> None:
+    """A broker with V2 reads no JSON and no V1 store, and one with enableLmq reads a file of another name: in silence."""
+    commit(shared, "for-whom", {"t/0": 5})
+    store = ("--format", "rocketmq-rocksdb")
+    cases = {
+        ("consumerOffset.json",): "configManagerVersion=v2 never does (it needs --format rocketmq-rocksdb --layout v2)",
+        ("lmqConsumerOffset.json",): "only a broker with enableLmq=true reads the file",
+        ("consumerOffsets", *store): "configManagerVersion=v2 never does (it needs --layout v2)",
+        ("rdb", *store, "--layout", "v2"): "for a broker with configManagerVersion=v2, which reads nothing else",
+    }
+    for (name, *given), text in cases.items():
+        directory = tmp_path / f"for-{name}"
+        directory.mkdir()
+        ran = shared("export", "for-whom", *given, "-o", directory / name)
+        assert (ran.code, text in ran.err) == (OK, True), ran.err
+    ran = shared("export", "for-whom", *store, "-o", tmp_path / "metadata")
+    assert (ran.code, "write consumerOffsets beside it with --layout v1" in ran.err) == (ERROR, True)
+    assert "broker" not in shared("export", "for-whom", "-o", tmp_path / "offsets.csv").err
+
+
+@pytest.mark.parametrize("name", ["consumerOffset.json", "consumerOffsets"])
+def test_an_export_does_not_go_back_behind_the_store_beside_it(shared: Pair, tmp_path: Path, name: str) -> None:
+    """RocketMQ would take it over in place of newer offsets, since its counter is the time: 99 became 15."""
+    namespace, store = f"behind-{name}", tmp_path / "metadata"
+    unpack(ROCKETMQ / "store-single.tar.gz", store)
+    for shard, offset in (("T/3", 41), ("T/0", 0)):
+        shared("commit", "g", shard, str(offset), "-n", namespace)
+    given = ("--format", "rocketmq-rocksdb") if name == "consumerOffsets" else ()
+    ran = shared("export", "g", "-n", namespace, *given, "-o", tmp_path / name)
+    assert ran.code == ERROR
+    assert "-o: metadata beside it has larger offsets for 1 shard, as 'T/3' of group 'g': 42, here 41" in ran.err
+    assert not (tmp_path / name).exists()
+    assert shared("export", "g", "-n", namespace, *given, "-o", tmp_path / "elsewhere").code == OK
+    assert shared("import", store, "-n", namespace, "--execute").code == OK
+    assert shared("export", "g", "-n", namespace, *given, "-o", tmp_path / name).code == OK
+
+
+def test_a_store_beside_an_export_that_cannot_be_read_is_told(shared: Pair, tmp_path: Path) -> None:
+    """It is not known then whether the broker would go back."""
+    commit(shared, "unknown", {"t/0": 5})
+    (tmp_path / "lmqConsumerOffset.json").write_text("{")
+    ran = shared("export", "unknown", "-o", tmp_path / "consumerOffset.json")
+    assert ran.code == OK
+    assert "lmqConsumerOffset.json: is not JSON" in ran.err
+    assert "whether the broker would go back was not checked" in ran.err
 
 
 def test_the_queues_of_one_broker_are_a_clients_or_a_brokers_file(shared: Pair, tmp_path: Path) -> None:
@@ -147,6 +199,7 @@ def test_the_positions_of_broadcasting_clients_stay_here(shared: Pair, tmp_path:
         [
             "left out 1 group of broadcasting clients: RocketMQ's brokers do not keep their positions",
             f"exported 2 offsets of 2 groups to {path}",
+            FOR_JSON,
         ],
     )
     assert shared("export", "b@broadcast@client-1", "-n", "casting", "-o", path).code == ERROR

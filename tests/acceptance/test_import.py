@@ -1,9 +1,14 @@
 """`offset-adapter import` against a real adapter: what is merged, what is told, what a file has to be."""
 
+import os
+import shutil
+import time
 from pathlib import Path
 
 import pytest
+from rocksdict import Rdict
 
+from adapter.runtime import rocks
 from tests.acceptance.conftest import Pair, Ran, run
 from tests.acceptance.exports import unpack
 from tests.acceptance.helpers import commit, standing
@@ -39,7 +44,8 @@ def test_a_brokers_file_is_compared_then_merged(shared: Pair) -> None:
     assert ran.out.splitlines() == [counts(unchanged=5), "done: 0 of 5 offsets imported, read back and equal"]
 
 
-FILES_5X = ("broker-5x.json", "broker-5x-lmq.json", "store-v1.tar.gz", "store-v2.tar.gz", "store-v2-killed.tar.gz")
+STORES_5X = ("store-v1.tar.gz", "store-v2.tar.gz", "store-v2-killed.tar.gz", "store-single.tar.gz")
+FILES_5X = ("broker-5x.json", "broker-5x-lmq.json", *STORES_5X)
 
 
 @pytest.mark.parametrize("name", FILES_5X)
@@ -54,6 +60,34 @@ def test_what_rocketmq_5_wrote_stands_as_it_is(shared: Pair, tmp_path: Path, nam
     found = {(row["group"], row["shard"], row["after"]["offset"]) for row in ran.json["rows"]}
     lines = [line.split("\t") for line in (ROCKETMQ / "offsets-5x.tsv").read_text().splitlines()]
     assert found == {(group, f"{topic}/{queue}", int(offset)) for group, topic, queue, offset in lines}
+
+
+def test_of_two_files_of_a_broker_the_one_that_is_not_in_use_is_told(shared: Pair, tmp_path: Path) -> None:
+    """With enableLmq all groups are in lmqConsumerOffset.json, and consumerOffset.json is what it once was; or the other way."""
+    alive, dead = tmp_path / "lmqConsumerOffset.json", tmp_path / "consumerOffset.json"
+    for path, name, age_s in ((alive, "broker-5x-lmq.json", 10), (dead, "broker-5x.json", 1_000)):
+        shutil.copyfile(ROCKETMQ / name, path)
+        os.utime(path, (time.time() - age_s,) * 2)
+    told = f"{dead}: lmqConsumerOffset.json beside it was written later"
+    ran = shared("import", dead)
+    assert (told in ran.err, "a broker with enableLmq=true keeps all its groups there" in ran.err) == (True, True)
+    assert "was written later" not in shared("import", alive).err
+    unpack(ROCKETMQ / "store-v2.tar.gz", tmp_path / "rdb")
+    assert "rdb beside it was written later" not in shared("import", alive).err, "it is as old as its archive"
+    os.utime(tmp_path / "rdb" / "CURRENT")
+    assert "was written later" not in shared("import", alive).err, "this file is not written with the offsets"
+    for log in (tmp_path / "rdb").glob("*.log"):
+        os.utime(log)
+    assert "rdb beside it was written later" in shared("import", alive).err
+
+
+def test_an_empty_v2_store_may_be_a_slaves(shared: Pair, tmp_path: Path) -> None:
+    """Its slaves keep no offsets on disk."""
+    with Rdict(str(tmp_path / "rdb"), options=rocks.options()):
+        pass
+    ran = shared("import", tmp_path / "rdb")
+    assert ran.code == ERROR
+    assert "holds no offsets; the slave of a broker with configManagerVersion=v2 keeps none on disk" in ran.err
 
 
 def test_the_queues_of_a_broker_are_named_after_it(shared: Pair) -> None:

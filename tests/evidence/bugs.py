@@ -278,6 +278,26 @@ LOSS = (
         f"{UNIT}/meta/test_epochless.py::test_a_commit_that_was_refused_for_another_shard_does_not_take_this_one_back",
         found_by="the model",
     ),
+    Bug(
+        "A consumerOffset.json that was exported had no counter: a broker with RocksDB ignored it, and all groups started as new",
+        "86af43aa",
+        f"{UNIT}/formats/test_rocketmq.py::test_a_brokers_file_has_a_counter_that_no_broker_has_reached",
+        found_by="a real peer",
+    ),
+    Bug(
+        "A broker with a single store took an export over in place of newer offsets: 99 became 15",
+        "7eb60822",
+        "tests/acceptance/test_export.py::test_an_export_does_not_go_back_behind_the_store_beside_it",
+        found_by="a real peer",
+        planted=Planted("adapter/cli/export_run.py", "        _check_beside(to, sorter)\n", ""),
+    ),
+    Bug(
+        "The example began beyond the end of its stream, and would have skipped what was written until there",
+        "83f4bf0f",
+        "tests/acceptance/test_example.py::test_a_position_beyond_the_end_of_the_stream_ends_the_consumer",
+        found_by="a real peer",
+        planted=Planted("examples/consumer.py", "    if start > last + 1:\n", "    if start > last + 10**9:\n"),
+    ),
 )
 
 REFUSED = (
@@ -397,6 +417,12 @@ REFUSED = (
         "522b0dc3",
         f"{UNIT}/client/offset_store/test_remote.py::test_more_queues_than_a_request_may_have_go_in_several",
         found_by="a review",
+    ),
+    Bug(
+        "A learner of etcd 3.6 among the endpoints ended the Meta Service at its start, though a voter was well",
+        "112dd497",
+        f"{UNIT}/metaservice/etcd/test_errors.py::test_what_only_this_member_refuses_is_asked_of_the_next",
+        found_by="a real peer",
     ),
 )
 HELD_UP = (

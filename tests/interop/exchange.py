@@ -2,20 +2,22 @@
 
 import hashlib
 import json
+import os
 import re
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adapter.formats import files, rocksdb_copy
+from adapter.formats import broker_places, files, rocksdb_copy
 from adapter.formats.files import Format
 from adapter.formats.rocketmq_rocksdb import Layout
 from adapter.formats.rows import Naming, OffsetRow
 from adapter.model.queues import queue_of
 from adapter.runtime import rocks
-from tests.interop.rocketmq import KINDS, Broker, Client, Kind, Line
+from tests.interop.rocketmq import KINDS, SINGLE, Broker, Client, Kind, Line, newest
 
 TABLE: list[Line] = [
     ("g", "T", 3, 42),
@@ -30,6 +32,7 @@ TABLE: list[Line] = [
 ]
 OTHERS: list[Line] = [("pull", "g", "T", 3, 77), ("topic", "T"), ("group", "g")]
 STORES = [kind for kind in KINDS if kind.name in {"v1", "v2"}]
+FORMS, READ_STORES = [*KINDS, SINGLE], [*STORES, SINGLE]
 LAYOUTS: dict[str, Layout] = {"v1": "v1", "v2": "v2"}
 
 
@@ -39,6 +42,8 @@ def by_name(kind: Kind) -> str:
 
 
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=by_name)
+each_form = pytest.mark.parametrize("kind", FORMS, ids=by_name)
+each_read_store = pytest.mark.parametrize("kind", READ_STORES, ids=by_name)
 each_store = pytest.mark.parametrize("kind", STORES, ids=by_name)
 each_version = pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
 
@@ -55,7 +60,7 @@ def answers(lines: Iterable[Line]) -> list[str]:
 
 def format_of(kind: Kind) -> Format:
     """Ours for a broker's."""
-    return Format.ROCKETMQ_ROCKSDB if kind in STORES else Format.ROCKETMQ_BROKER
+    return Format.ROCKETMQ_ROCKSDB if kind in READ_STORES else Format.ROCKETMQ_BROKER
 
 
 def rows(broker: Broker) -> list[OffsetRow]:
@@ -96,7 +101,7 @@ def digests(directory: Path) -> dict[str, tuple[str, int]]:
     return {file.name: (hashlib.sha256(file.read_bytes()).hexdigest(), file.stat().st_mtime_ns) for file in directory.iterdir()}
 
 
-@each_kind
+@each_form
 def test_what_a_broker_wrote_is_read_as_it_is(kind: Kind, tmp_path: Path) -> None:
     """All kinds of names and numbers; none more, none less."""
     broker = Broker(kind, tmp_path / "broker")
@@ -137,7 +142,7 @@ def test_a_broker_goes_on_with_what_is_written_here(kind: Kind, tmp_path: Path) 
     assert table(rows(ours)) == sorted(expected.values())
 
 
-@each_store
+@each_read_store
 def test_a_store_is_read_while_its_broker_runs_and_stays_as_it_is(kind: Kind, tmp_path: Path) -> None:
     """No lock is in the way, no byte is changed, and what is in the log only is seen."""
     broker = Broker(kind, tmp_path / "broker")
@@ -147,7 +152,7 @@ def test_a_store_is_read_while_its_broker_runs_and_stays_as_it_is(kind: Kind, tm
         assert digests(broker.offsets) == before
 
 
-@each_store
+@each_read_store
 def test_a_store_whose_broker_was_killed_is_read(kind: Kind, tmp_path: Path) -> None:
     """What it had persisted is in the log only."""
     broker = Broker(kind, tmp_path / "broker")
@@ -155,9 +160,10 @@ def test_a_store_whose_broker_was_killed_is_read(kind: Kind, tmp_path: Path) -> 
     assert table(rows(broker)) == sorted(TABLE)
 
 
-def test_what_else_is_in_a_v2_store_is_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [newest("v2"), SINGLE], ids=by_name)
+def test_what_else_is_in_a_store_is_left_out(kind: Kind, tmp_path: Path) -> None:
     """Pull offsets, topics and subscription groups are no offsets that were consumed, and no rejects."""
-    broker = Broker(KINDS[-1], tmp_path / "broker")
+    broker = Broker(kind, tmp_path / "broker")
     broker.write([*offsets(TABLE), *OTHERS])
     assert table(rows(broker)) == sorted(TABLE)
 
@@ -171,6 +177,62 @@ def test_a_v1_store_that_is_written_here_wins_over_a_json_file_beside_it(tmp_pat
     new = Broker(v1, tmp_path / "broker")
     write([OffsetRow("default", "g", "T/3", 42)], new)
     assert new.load() == answers([("g", "T", 3, 42)])
+
+
+def test_a_broker_that_is_switched_to_rocksdb_takes_over_the_json_that_is_written_here(tmp_path: Path) -> None:
+    """V1 ignores a file whose counter is not above its own, as that of a broker with less than 500 commits, in silence."""
+    before, after = Broker(newest("json"), tmp_path / "broker"), Broker(newest("v1"), tmp_path / "broker")
+    before.write(offsets(TABLE))
+    assert after.load() == [], "the broker's own file is ignored: all groups start as new"
+    write(rows(before), before)
+    assert after.load() == answers(TABLE)
+
+
+def test_a_json_file_that_is_written_here_is_taken_over_once(tmp_path: Path) -> None:
+    """By a broker that has counted commits in RocksDB; what it commits after that is not taken back at its next start."""
+    file, broker = Broker(newest("json"), tmp_path / "broker"), Broker(newest("v1"), tmp_path / "broker")
+    broker.write(offsets([("g", "T", 3, number) for number in range(2_000)]))
+    write([OffsetRow("default", "g", "T/3", 3_000)], file)
+    assert broker.load() == answers([("g", "T", 3, 3_000)])
+    broker.write(offsets([("g", "T", 3, 3_001)]))
+    assert broker.load() == answers([("g", "T", 3, 3_001)])
+
+
+def test_a_broker_with_v2_reads_its_own_form_alone(tmp_path: Path) -> None:
+    """Neither JSON nor a V1 store, whatever their counters are."""
+    places = [Broker(newest(name), tmp_path / "broker") for name in ("json", "v1", "v2")]
+    json_file, v1, v2 = places
+    for place in (json_file, v1):
+        write([OffsetRow("default", "g", "T/3", 42)], place)
+    assert v2.load() == []
+    shutil.rmtree(v2.offsets)
+    write([OffsetRow("default", "g", "T/3", 42)], v2)
+    assert v2.load() == answers([("g", "T", 3, 42)])
+
+
+def test_a_single_store_goes_back_to_a_v1_store_that_is_written_here(tmp_path: Path) -> None:
+    """It takes over a store whose counter is above its own, once, and ours is a time: so `export` refuses to write it beside."""
+    single, v1 = Broker(SINGLE, tmp_path / "broker"), Broker(newest("v1"), tmp_path / "broker")
+    single.write(offsets([("g", "T", 3, 99), ("g", "T", 0, 1)]))
+    write([OffsetRow("default", "g", "T/3", 15)], v1)
+    assert single.load() == answers([("g", "T", 3, 15)]), "also without the queue that is not in ours"
+    single.write(offsets([("g", "T", 3, 100)]))
+    assert single.load() == answers([("g", "T", 3, 100)]), "and not once more"
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
+def test_with_light_queues_all_groups_are_in_a_file_of_another_name(version: str, tmp_path: Path) -> None:
+    """The other file is neither read nor written, whatever is in it; an import of it says so."""
+    kinds = {kind.name: kind for kind in KINDS if kind.version == version}
+    plain, lmq = Broker(kinds["json"], tmp_path / "broker"), Broker(kinds["lmq"], tmp_path / "broker")
+    plain.write(offsets([("g", "T", 3, 15)]))
+    dead = plain.offsets.read_bytes()
+    os.utime(plain.offsets, (0, 0))  # files of one second may look equally old
+    assert lmq.load() == []
+    lmq.write(offsets([("g", "T", 3, 99)]))
+    assert plain.offsets.read_bytes() == dead
+    assert "with enableLmq=true keeps all its groups there" in broker_places.in_use_instead(plain.offsets)
+    assert not broker_places.in_use_instead(lmq.offsets)
 
 
 @each_version

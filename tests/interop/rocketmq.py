@@ -40,7 +40,18 @@ KINDS = [
     Kind("5.3.3", "lmq", "enableLmq=true", "lmqConsumerOffset.json"),
     Kind("5.3.3", "v1", "storeType=defaultRocksDB", "consumerOffsets"),
     Kind("5.3.3", "v2", "configManagerVersion=v2", "rdb"),
+    Kind("5.5.0", "json", "", "consumerOffset.json"),
+    Kind("5.5.0", "lmq", "enableLmq=true", "lmqConsumerOffset.json"),
+    Kind("5.5.0", "v1", "storeType=defaultRocksDB", "consumerOffsets"),
+    Kind("5.5.0", "v2", "configManagerVersion=v2", "rdb"),
 ]
+# One store for all that a broker keeps. It cannot be written here, since topics and groups are in it.
+SINGLE = Kind("5.5.0", "single", "storeType=defaultRocksDB\nuseSingleRocksDBForAllConfigs=true", "metadata")
+
+
+def newest(name: str) -> Kind:
+    """The kind of this name of the newest version."""
+    return next(kind for kind in reversed(KINDS) if kind.name == name)
 
 
 @dataclass(frozen=True)

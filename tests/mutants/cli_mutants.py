@@ -194,4 +194,28 @@ CLI_MUTANTS = (
         "the lag beside an offset is that of another offset, up to a second older",
         ("unit/cli/test_groups_lag.py::test_a_table_has_the_lag_that_can_be_read",),
     ),
+    Mutant(
+        "an-export-goes-back-behind-the-broker",
+        "cli/export_run.py",
+        "        if found:\n            count, row, ours = found\n",
+        "        if not found:\n            count, row, ours = found\n",
+        "a broker with a single store takes an export over in place of newer offsets: 99 becomes 15",
+        ("acceptance/test_export.py::test_an_export_does_not_go_back_behind_the_store_beside_it",),
+    ),
+    Mutant(
+        "a-dead-file-is-imported-without-a-word",
+        "formats/broker_places.py",
+        "    if not newest or written[newest] <= mine:\n",
+        "    if not newest or written[newest] >= mine:\n",
+        "with enableLmq, consumerOffset.json is imported as if it were in use",
+        ("acceptance/test_import.py::test_of_two_files_of_a_broker_the_one_that_is_not_in_use_is_told",),
+    ),
+    Mutant(
+        "a-single-store-is-unknown",
+        "formats/rocketmq_rocksdb.py",
+        "        if layouts.SINGLE_FAMILY in families:\n",
+        "        if layouts.SINGLE_FAMILY not in families:\n",
+        "an import of RocketMQ 5.5's single store has none of its offsets",
+        ("unit/formats/test_rocketmq_rocksdb.py::test_a_brokers_store_gives_all_its_offsets_and_nothing_else",),
+    ),
 )

@@ -123,4 +123,12 @@ ETCD_MUTANTS = (
         "a lost metadata Raft group takes the layout of all offsets with it",
         ("integration/test_fences.py::test_a_first_layout_that_was_lost_is_not_made_anew",),
     ),
+    Mutant(
+        "a-learner-speaks-for-its-cluster",
+        "metaservice/etcd/errors.py",
+        " or not_here else",
+        " else",
+        "a learner of etcd 3.6 among the endpoints: the Meta Service ends at its start, or stays with it though a voter is well",
+        ("unit/metaservice/etcd/test_errors.py::test_what_only_this_member_refuses_is_asked_of_the_next",),
+    ),
 )

@@ -136,4 +136,20 @@ ROCKETMQ_MUTANTS = (
             "unit/formats/test_rocketmq_rocksdb.py::test_what_may_be_real_at_v2_is_an_offset",
         ),
     ),
+    Mutant(
+        "an-export-counts-nothing",
+        "formats/rocketmq_json.py",
+        '{"counter": now_ms, "stateVersion"',
+        '{"counter": 0, "stateVersion"',
+        "a broker that is switched to RocksDB ignores our consumerOffset.json: all groups start as new",
+        ("unit/formats/test_rocketmq.py::test_a_brokers_file_has_a_counter_that_no_broker_has_reached",),
+    ),
+    Mutant(
+        "a-number-below-0-is-not-plain",
+        "rocketmq/offset_table.py",
+        """:\\{([0-9:,"-]*+)""",
+        """:\\{([0-9:,"]*+)""",
+        "one committed -1 sends each poll of a broker's whole table through the slow parser",
+        ("unit/rocketmq/test_offset_table.py::test_a_committed_number_below_0_is_no_offset_and_needs_no_parser",),
+    ),
 )

@@ -1,6 +1,7 @@
 """The jobs import and export: accepted rows, rejects, and that an import of an export restores the same offsets."""
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
@@ -12,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from adapter.errors import ConfigError
 from adapter.formats import kafka_csv
-from adapter.formats.rocketmq_json import Queues, broker_file
+from adapter.formats.rocketmq_json import Queues, broker_file, data_version
 from adapter.formats.rows import Naming, OffsetRow, Reject
 from adapter.model.records import LONG_MAX
 from adapter.pipeline.config import ExportSection
@@ -77,7 +78,7 @@ def test_real_files_come_back_as_they_were(jobs: Jobs) -> None:
     assert jobs.import_files(*files) == DONE
     assert jobs.export() == DONE
     data = jobs.file("consumerOffset.json").read_bytes()
-    assert list(json.loads(data)) == ["offsetTable"]
+    assert list(json.loads(data)) == ["dataVersion", "offsetTable"]
     assert entries(broker_file, data) == sorted(row for file in files for row in entries(broker_file, file.read_bytes()))
     assert not jobs.table("rejects", "export")
 
@@ -160,9 +161,14 @@ def test_exported_lines_are_those_of_rocketmq_and_kafka(spark: SparkSession) -> 
         [("n", group, shard, "", 0, offset, 1, True, None) for group, shard, offset in shards], RECORDS_SCHEMA
     )
     section = export_section(shard="{broker}/{topic}/{partition}")
+    before_ms = time.time_ns() // 1_000_000
     lines = exports.lines(exports.named(records, section), section)
     files = dict(exports_job.contents(lines.toArrow()))
-    assert files["b1/consumerOffset.json"] == b'{\n\t"offsetTable":{\n\t\t"t@g":{"9":2,"10":1}\n\t}\n}\n'
+    version, table = files["b1/consumerOffset.json"].split(b",\n", 1)
+    assert table == b'\t"offsetTable":{\n\t\t"t@g":{"9":2,"10":1}\n\t}\n}\n'
+    counters = [json.loads(data)["dataVersion"]["counter"] for data in files.values()]
+    assert version == b'{\n\t"dataVersion":' + data_version(counters[0])
+    assert min(counters) >= before_ms, "a broker with RocksDB ignores a file whose counter it has reached"
     plain, light = ("t", [(0, LONG_MAX)]), ("%LMQ%t", [(0, 3)])
     assert {
         name: {row.place: (row.topic, row.offsets) for row in broker_file(BytesIO(data)) if isinstance(row, Queues)}

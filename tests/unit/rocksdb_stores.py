@@ -23,7 +23,7 @@ TABLE = sorted(
     (group, f"{topic}/{queue}", int(offset))
     for group, topic, queue, offset in (line.split("\t") for line in (DATA / "offsets-5x.tsv").read_text().splitlines())
 )
-REAL = ["store-v1", "store-v2", "store-v2-killed"]
+REAL = ["store-v1", "store-v2", "store-v2-killed", "store-single"]
 V1_KEY, V1_VALUE = b"T@g", b'{"offsetTable":{"3":42}}'
 V2_KEY, V2_VALUE = bytes.fromhex("0100010200016701000154010000" + "0003"), bytes.fromhex("000000000000002a")
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="@/", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=20)

@@ -18,6 +18,9 @@ _ELSEWHERE = {
     grpc.StatusCode.UNKNOWN,
     grpc.StatusCode.DATA_LOSS,
 }
+# What one member refuses and another may do: a learner, which only copies, and a member that has just started and does not know
+# the version of its cluster yet. FAILED_PRECONDITION since etcd 3.6; UNAVAILABLE in 3.4 and 3.5.
+_NOT_HERE = ("rpc not supported for learner", "etcdserver: not capable")
 # etcd's errors for a token that has expired, or was issued before a change of users.
 _OLD_TOKEN = ("auth: revision in header is old", "user name is empty", "invalid auth token")
 
@@ -40,7 +43,8 @@ def translate(where: str, error: grpc.aio.AioRpcError, timeout_s: float) -> Adap
         return RefusedError(
             f"{text}: the snapshot took longer than --auto-compaction-retention of etcd; raise that, or read faster"
         )
-    return MetaUnavailableError(text) if code in _ELSEWHERE else RefusedError(text)
+    not_here = code is grpc.StatusCode.FAILED_PRECONDITION and any(refused in details for refused in _NOT_HERE)
+    return MetaUnavailableError(text) if code in _ELSEWHERE or not_here else RefusedError(text)
 
 
 def wants_token(error: grpc.aio.AioRpcError) -> bool:

@@ -171,7 +171,7 @@ def exists(path: Path) -> bool:
 
 
 def check(path: Path, watermark: int) -> tuple[State, KeySample]:
-    """Read the whole store without changing it; returns its bookkeeping, and a sample of the keys in DATA.
+    """Read the whole store, changing it no more than `read_only` does; returns its bookkeeping, and a sample of the keys in DATA.
 
     Raises StoreDamagedError if it holds less than it acknowledged.
     """
@@ -194,7 +194,7 @@ def check(path: Path, watermark: int) -> tuple[State, KeySample]:
 
 
 def read_only(database: Path, families: Sequence[str] = FAMILIES, *, skip: bool = False) -> Rdict:
-    """Open without changing a file. Rows that are only in the write-ahead log are kept in memory.
+    """Open without changing a file of RocksDB's; see `rocks.peek` for rocksdict's own. Rows only in the log are kept in memory.
 
     With `skip`, damaged records of the log are left out. Raises StoreDamagedError or StorageFailedError.
     """

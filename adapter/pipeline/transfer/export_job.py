@@ -3,7 +3,9 @@
 A file is written completely or not at all.
 """
 
+import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 
@@ -11,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from adapter.formats.rocketmq_json import OFFSETS
+from adapter.formats.rocketmq_json import OFFSETS, VERSION, data_version
 from adapter.pipeline.config import JobConfig, fields_of
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
 from adapter.pipeline.offsets.options import FORMAT
@@ -65,15 +67,22 @@ def contents(lines: pa.Table) -> Iterator[tuple[str, bytes]]:
     """Sorted rows exports.LINE -> (path, content) of each file."""
     rows = zip(*(lines.column(column).to_pylist() for column in exports.LINE), strict=True)
     for name, found in groupby(rows, itemgetter(0)):
-        yield name, (_csv if name == exports.CSV_FILE else _json)(found)
+        yield name, (_csv if name == exports.CSV_FILE else partial(_json, _head(name)))(found)
 
 
 def _csv(rows: Iterator[Sequence[str]]) -> bytes:
     return "".join(f"{line}\n" for _, _, line in rows).encode()
 
 
-def _json(rows: Iterator[Sequence[str]]) -> bytes:
+def _head(name: str) -> str:
+    """What is before the tables of a file: a broker's has a version, see `data_version`."""
+    if name.endswith(exports.CLIENT_FILE):
+        return "{\n"
+    return f'{{\n\t"{VERSION}":{data_version(time.time_ns() // 1_000_000).decode()},\n'
+
+
+def _json(head: str, rows: Iterator[Sequence[str]]) -> bytes:
     """JSON in the layout of fastjson: all keys are quoted, except those that are objects."""
     tables = {OFFSETS: ""}
     tables |= {name: ",\n".join(f"\t\t{line}" for _, _, line in found) for name, found in groupby(rows, itemgetter(1))}
-    return ("{\n" + ",\n".join(f'\t"{name}":{{\n{text}\n\t}}' for name, text in tables.items()) + "\n}\n").encode()
+    return (head + ",\n".join(f'\t"{name}":{{\n{text}\n\t}}' for name, text in tables.items()) + "\n}\n").encode()

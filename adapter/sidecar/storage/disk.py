@@ -317,7 +317,7 @@ def _locked(directory: int) -> bool:
 
 
 def refuse_later_version(path: Path) -> None:
-    """Refuse the store at `path` if it is of a later version than this program reads. Changes no file.
+    """Refuse the store at `path` if it is of a later version than this program reads. Changes it no more than `rocks.peek`.
 
     Raises StoreVersionError; StoreDamagedError when the version cannot be read; StorageFailedError, OSError.
     """

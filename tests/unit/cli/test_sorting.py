@@ -38,6 +38,18 @@ def test_every_field_comes_back() -> None:
     assert sorted_rows(row, OffsetRow("n", "g", "t/1", 0)) == [row, OffsetRow("n", "g", "t/1", 0)]
 
 
+def test_rows_that_are_larger_elsewhere_are_found() -> None:
+    """Of the same keys alone, with offsets of 64 bits; again and again."""
+    with OffsetSorter() as sorter:
+        sorter.add([OffsetRow("n", "g", f"t/{queue}", 10) for queue in range(20)] + [OffsetRow("n", "g", "big", 2**63)])
+        same = [OffsetRow("n", "g", "t/3", 10), OffsetRow("n", "h", "t/3", 99), OffsetRow("m", "g", "t/3", 99)]
+        assert sorter.smaller_than(same) is None
+        larger = [OffsetRow("n", "g", "t/10", 11), OffsetRow("n", "g", "t/9", 12), OffsetRow("n", "g", "big", U64_MAX)]
+        found = sorter.smaller_than([*same, *larger])
+        assert found == (3, OffsetRow("n", "g", "big", U64_MAX), 2**63)
+        assert sorter.smaller_than([*same, *larger[:2]]) == (2, OffsetRow("n", "g", "t/9", 12), 10)
+
+
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=3)
 shards = st.one_of(
     names, st.builds("{}/{}".format, names, st.sampled_from(["0", "00", "7", "07", "10", "2147483648", "\u0663", ""]))

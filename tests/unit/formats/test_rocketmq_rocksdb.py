@@ -191,10 +191,18 @@ def test_what_is_no_offset_in_v2_is_a_reject_and_the_rest_is_read(key: str, valu
 
 def test_a_column_family_that_is_not_known_is_a_reject(tmp_path: Path) -> None:
     """A future layout may store offsets there."""
-    store = made(tmp_path / "store", {V1_KEY: V1_VALUE}, ("default", "kvDataVersion", "forbidden", "consumerOffset"))
+    store = made(tmp_path / "store", {V1_KEY: V1_VALUE}, ("default", "kvDataVersion", "forbidden", "orders"))
     rows, rejects = read_all(store)
     assert rows == [("g", "T/3", 42)]
-    assert rejects == [Reject(0, "consumerOffset", "", "is an unknown column family; its rows are not read")]
+    assert rejects == [Reject(0, "orders", "", "is an unknown column family; its rows are not read")]
+
+
+def test_a_single_store_whose_broker_has_no_offsets_yet_is_no_unknown_one(tmp_path: Path) -> None:
+    """RocketMQ makes a column family when its first row is written; what is elsewhere than in its offsets' own is told."""
+    store = made(tmp_path / "store", {}, ("default", "topic", "topicVersion", "subscriptionGroup"))
+    assert read_all(store) == ([], [])
+    rows, rejects = read_all(made(tmp_path / "odd", {V1_KEY: V1_VALUE}, ("default", "topic")))
+    assert (rows, [reject.reason for reject in rejects]) == ([], ["key: belongs to no known table"])
 
 
 def test_v1_is_known_without_its_other_column_families(tmp_path: Path) -> None:

@@ -33,7 +33,9 @@ def test_what_is_not_a_store_says_where_one_is(tmp_path: Path) -> None:
         with pytest.raises(NotReadableError, match="is not a RocksDB store: it has no file CURRENT") as error:
             read_all(path)
         below = {tmp_path: "config/rdb below it is one", tmp_path / "config": "rdb below it is one"}
-        assert below.get(path, "config/consumerOffsets and config/rdb below its storePathRootDir") in str(error.value)
+        assert below.get(path, "config/consumerOffsets, config/rdb and config/metadata below its storePathRootDir") in str(
+            error.value
+        )
 
 
 @pytest.mark.parametrize("pattern", ["*.sst", "MANIFEST-*"])

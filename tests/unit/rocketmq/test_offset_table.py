@@ -97,6 +97,23 @@ async def test_a_number_that_cannot_be_right_is_no_offset(queues: str) -> None:
         assert ("g", "broker-a/T/0") not in places(changes.changed)
 
 
+@pytest.mark.parametrize("gone", [-1, -(2**63)])
+async def test_a_committed_number_below_0_is_no_offset_and_needs_no_parser(gone: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker takes and stores -1, and answers "not found". One of them must not make each poll of the whole table slow."""
+
+    def slow(*_: object) -> None:
+        pytest.fail("the whole table went through the importer's parser")
+
+    monkeypatch.setattr("adapter.rocketmq.offset_table.broker_file", slow)
+    table = OffsetTable(NAMING)
+    changes = await table.take(body({"T@g": {0: 5, 1: gone, 2: 7}}, {"%LMQ%q@%LMQ%q": 11}))
+    assert places(changes.changed) == {("g", "broker-a/T/0"): 5, ("g", "broker-a/T/2"): 7, ("%LMQ%q", "broker-a/%LMQ%q/0"): 11}
+    changes = await table.take(body({"T@g": {0: gone, 1: 6, 2: 7}}, {"%LMQ%q@%LMQ%q": gone}))
+    assert places(changes.changed) == {("g", "broker-a/T/1"): 6}
+    assert places(changes.gone) == {("g", "broker-a/T/0"): 5, ("%LMQ%q", "broker-a/%LMQ%q/0"): 11}
+    assert not changes.rejects
+
+
 async def test_what_stood_before_a_number_that_cannot_be_right_stands_until_it_is_gone() -> None:
     """What cannot be read says nothing about it."""
     table = OffsetTable(NAMING)
@@ -128,7 +145,7 @@ async def test_the_largest_offset_is_javas() -> None:
 
 names = st.text(st.characters(exclude_characters="@/", exclude_categories=("Cs", "Cc")), min_size=1, max_size=12)
 tables = st.dictionaries(
-    st.builds("{}@{}".format, names, names), st.dictionaries(st.integers(0, 9), st.integers(0, LONG_MAX), max_size=4), max_size=6
+    st.builds("{}@{}".format, names, names), st.dictionaries(st.integers(0, 9), st.integers(-1, LONG_MAX), max_size=4), max_size=6
 )
 
 
