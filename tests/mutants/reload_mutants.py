@@ -150,8 +150,8 @@ RELOAD_MUTANTS = (
     Mutant(
         "a-flush-pause-keeps-its-length",
         "runtime/live.py",
-        "                _end(pause)\n",
-        "                pass\n",
+        "            self._changed.set()\n",
+        "",
         "what was acknowledged is not flushed for a minute that nobody wants any more",
         (_RELOADING + "test_a_pause_has_the_length_that_the_settings_say_by_then",),
     ),
