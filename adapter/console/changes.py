@@ -154,8 +154,11 @@ class Changes:
             log.exception("console.change_failed", plan=plan.id)
         else:
             if isinstance(found, DryRun):
-                self._ask_anew(plan, found, "Nothing was changed: what would change now is not what you confirmed. Look again.")
-                audit.info("console.change", outcome="not as confirmed", **said)
+                other = found.other_than(plan.dry_run)
+                self._ask_anew(
+                    plan, found, f"Nothing was changed: what would change now is not what you confirmed: {other}. Look again."
+                )
+                audit.info("console.change", outcome="not as confirmed", reason=harmless(other), **said)
                 return
             self.plans.ended(plan, found)
             ends = {end.value: count for end in End if (count := found.count(end))}
