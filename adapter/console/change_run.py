@@ -109,7 +109,8 @@ class Changer:
                 warnings += reply.warnings
         if not rows:
             raise NotPlannedError("there is nothing to change: no such offset")
-        return DryRun(rows, [*_activity(wish, found, warnings), *dict.fromkeys(warnings)], found.missing)
+        said = [wish.warning] if wish.warning else []
+        return DryRun(rows, [*said, *_activity(wish, found, warnings), *dict.fromkeys(warnings)], found.missing)
 
     async def _look(self, clients: "_Clients", wish: Wish) -> _Found:
         """Ask every adapter for the group. Raises NotPlannedError if none answers."""

@@ -187,6 +187,19 @@ async def test_a_file_sets_each_shard_to_its_own_offset(directory: Path) -> None
         assert await s.offsets() == {"t/0": 2, "t/1": 20}
 
 
+async def test_a_file_that_may_be_cut_is_said_so_before_it_is_confirmed(directory: Path) -> None:
+    """Its last line has no line end. What was pasted has none as a rule, and is seen as it is."""
+    async with scene(directory) as s:
+        await s.clients[0].commit("g", {"t/0": 7})
+        form_token = await s.browser.token_of("/change?group=g")
+        fields = {"form_token": form_token, "group": "g", "kind": "reset", "to": "file"}
+        upload = {"file": ("plan.csv", b"t,0,1234", "text/csv")}
+        answer = await s.browser.client.post("/change", data=fields, files=upload, headers={"Origin": "http://127.0.0.1"})
+        plan = await s.browser.get(answer.headers["location"])
+        assert "file.csv: line 1: has no line end: the file may be cut here (there stands t,0,1234)" in plan.text
+        assert "no line end" not in (await s.ask(kind="reset", to="file", pasted="t,0,1234")).text
+
+
 async def test_offsets_that_moved_without_effect_on_the_result_are_changed_as_confirmed(directory: Path) -> None:
     """A group that goes on committing can be reset to an offset."""
     async with scene(directory) as s:

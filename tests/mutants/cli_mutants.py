@@ -8,6 +8,30 @@ DISK = "unit/cli/doctor/test_disk.py::"
 
 CLI_MUTANTS = (
     Mutant(
+        "cut-csv-imported",
+        "cli/options.py",
+        '        raise InvalidInputError(f"{cut}; nothing was sent. If the file is whole, add --accept-unterminated")\n',
+        "        return\n",
+        "1234 of 123456789012 is imported, read back and equal",
+        ("acceptance/test_import.py::test_a_csv_that_was_cut_in_a_number_is_not_imported",),
+    ),
+    Mutant(
+        "cut-csv-seen-by-its-first-chunk",
+        "formats/kafka_csv.py",
+        "        last = rest if end else last + rest[: LINE_MAX_BYTES - len(last)]\n",
+        "        last = rest if end else last\n",
+        "a file of over a megabyte that was cut is not seen to be",
+        ("unit/formats/test_kafka_csv.py::test_a_last_line_without_a_line_end_is_told",),
+    ),
+    Mutant(
+        "cut-csv-imported-by-spark",
+        "pipeline/transfer/import_entries.py",
+        'pc.equal(numbers, piece.line + data.count(b"\\n"))',
+        "pc.equal(numbers, 0)",
+        "the job imports 1234 of 123456789012",
+        ("unit/pipeline/test_import_files.py::test_a_last_line_without_a_line_end_is_a_reject",),
+    ),
+    Mutant(
         "reset-of-all-groups-takes-every-shard",
         "cli/offsets_change.py",
         "        if not (names or topics) or row.shard in names or topics & topics_of(row.shard, row.topic):\n    ",
