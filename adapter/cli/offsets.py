@@ -7,7 +7,7 @@ import time
 
 import click
 
-from adapter.cli import offsets_change, options
+from adapter.cli import offsets_change, offsets_shift, options
 from adapter.cli.connection import Target, run_or_exit
 from adapter.cli.offsets_change import ChangeOptions, Shards
 from adapter.errors import InvalidInputError
@@ -95,7 +95,11 @@ def reset(
             options.check_unterminated(plan.cut, execute=execute, accepted=accept_unterminated)
         run_or_exit(offsets_change.reset_to_rows, target, plan.rows, change)
     else:
-        run_or_exit(offsets_change.reset, target, key, Shards(shards, topics), _destination(where, value), change)
+        destination = _destination(where, value)
+        if where == "shift_by":
+            run_or_exit(offsets_shift.shift, target, key, Shards(shards, topics), destination[where], change)
+        else:
+            run_or_exit(offsets_change.reset, target, key, Shards(shards, topics), destination, change)
 
 
 @offsets.command()

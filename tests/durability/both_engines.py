@@ -13,8 +13,12 @@ ENGINES = ("rocksdb", "etcd")
 
 
 @contextmanager
-def meta_on(engine: str, directory: Path, extra: str = "") -> Iterator[ServiceProcess]:
-    """A Meta Service that runs; `extra` are further sections of its settings. It can be killed and started again."""
+def meta_on(engine: str, directory: Path, extra: str = "", top: str = "") -> Iterator[ServiceProcess]:
+    """A Meta Service that runs; `extra` are further sections of its settings, `top` goes before them.
+
+    It can be killed and started again.
+    """
+    directory.mkdir(exist_ok=True)
     with ExitStack() as stack:
         if engine == "etcd":
             require("the Meta Service on etcd", etcd_cluster.etcd)
@@ -24,6 +28,7 @@ def meta_on(engine: str, directory: Path, extra: str = "") -> Iterator[ServicePr
             meta = etcd_cluster.meta_process(directory / "meta-process", metadata.endpoints, offsets.endpoints, extra)
         else:
             meta = meta_process(directory, extra=extra)
+        meta.settings = top + meta.settings
         stack.enter_context(ended(meta))
         meta.start()
         yield meta
