@@ -30,8 +30,8 @@ class Unanswered(NamedTuple):
 def path_of(words: Iterable[str]) -> Path:
     """The file of a shift, by all that it was asked for with, but for the address of the adapter: another one may finish it."""
     name = hashlib.sha256(json.dumps([*words]).encode()).hexdigest()[:16]
-    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(state).expanduser() / "offset-adapter" / "changes" / f"{name}.json"
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")  # noqa: PTH111 - Path's raises without a home
+    return Path(state) / "offset-adapter" / "changes" / f"{name}.json"
 
 
 def find(path: Path) -> Unanswered | None:
@@ -40,7 +40,7 @@ def find(path: Path) -> Unanswered | None:
         content = json.loads(path.read_text())
         requests = [offsets_pb.ResetOffsetsRequest.FromString(base64.b64decode(text)) for text in content["requests"]]
         return Unanswered(content["address"], content["sent_ms"], requests)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidInputError(
@@ -70,10 +70,22 @@ def keep(path: Path, address: str, requests: Sequence[offsets_pb.ResetOffsetsReq
         "requests": [base64.b64encode(request.SerializeToString()).decode() for request in requests],
     }
     try:
+        _write(path, json.dumps(content).encode())
+    except InvalidInputError as error:
+        raise InvalidInputError(
+            f"{error}; the ID of the shift is kept there until it is answered, so that it can be repeated: set XDG_STATE_HOME to "
+            "a directory where files stay. Nothing was changed"
+        ) from error
+
+
+def _write(path: Path, data: bytes) -> None:
+    if not path.is_absolute():
+        raise InvalidInputError("there is no home directory")
+    try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidInputError(f"{path.parent}: cannot be made: {error.strerror}") from error
-    files.write(str(path), json.dumps(content).encode())
+    files.write(str(path), data)
 
 
 def forget(path: Path) -> None:

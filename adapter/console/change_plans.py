@@ -156,6 +156,19 @@ class Result:
         return self.count(End.DONE) == len(self.rows)
 
 
+def rest_of(wish: Wish, result: Result) -> Wish:
+    """The change that does what a change has left to do.
+
+    Of a shift, to the offsets that were confirmed: a new one would count from where the first one has gone. A delete of a whole
+    group is made again as a whole, with its generation.
+    """
+    left = {one.row.shard: one.row for one in result.rows if one.end is not End.DONE}
+    if wish.to in {"file", "shift"}:
+        targets = {shard: row.after.offset for shard, row in left.items() if row.after}
+        return wish._replace(to="file", value=0, targets=targets, shards=(), warning="")
+    return wish if wish.kind == "delete" and not wish.shards else wish._replace(shards=list(left))
+
+
 class State(Enum):
     """Of a plan."""
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -33,7 +34,7 @@ class Scene:
 
     def begin(self) -> subprocess.Popen[str]:
         """Start the command."""
-        words = [COMMAND, "offsets", "reset", "g", "--shift-by", "-1", "--execute", "--address", self.adapter.address]
+        words = [str(COMMAND), "offsets", "reset", "g", "--shift-by", "-1", "--execute", "--address", self.adapter.address]
         return subprocess.Popen(words, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def commit(self) -> None:
@@ -56,6 +57,24 @@ class Scene:
             request = metadata_pb.ListRequest(prefix="offset-adapter/changes/")
             return len(metadata_grpc.MetadataStoreStub(channel).List(request).entries)
 
+    def reached(self, stage: str, plans: int, offset: int) -> bool:
+        """Whether a shift has come so far: its ID is kept, there is one more plan than `plans`, or an offset below `offset`."""
+        if stage == "sent":
+            return any(self.files.glob("*.json"))
+        return self.plans() > plans if stage == "planned" else min(self.offsets()) < offset
+
+    def kill(self, victim: str, command: subprocess.Popen[str]) -> None:
+        """Send SIGKILL to one of them."""
+        if victim == "command":
+            command.kill()
+        else:
+            (self.adapter if victim == "adapter" else self.meta).kill()
+
+    def restart(self, victim: str) -> None:
+        """Start it again; the command is not."""
+        if victim != "command":
+            (self.adapter if victim == "adapter" else self.meta).start()
+
 
 def until(reached: Callable[[], bool], command: subprocess.Popen[str]) -> None:
     """Wait for a stage of the command, or its end."""
@@ -77,17 +96,11 @@ def test_a_shift_that_is_killed_and_run_again_shifts_once(tmp_path: Path, engine
             for victim in VICTIMS:
                 for stage in STAGES:
                     plans = scene.plans()
-                    reached = {
-                        "sent": lambda: any(scene.files.glob("*.json")),
-                        "planned": lambda plans=plans: scene.plans() > plans,
-                        "half": lambda expected=expected: min(scene.offsets()) < expected,
-                    }[stage]
                     command = scene.begin()
-                    until(reached, command)
-                    {"command": command, "adapter": adapter, "meta": meta}[victim].kill()
+                    until(partial(scene.reached, stage, plans, expected), command)
+                    scene.kill(victim, command)
                     said, _ = command.communicate(timeout=PATIENCE_S)
-                    if victim != "command":
-                        {"adapter": adapter, "meta": meta}[victim].start()
+                    scene.restart(victim)
                     while any(scene.files.glob("*.json")):
                         again = scene.begin()
                         said, _ = again.communicate(timeout=PATIENCE_S)

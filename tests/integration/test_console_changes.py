@@ -394,7 +394,7 @@ async def test_an_adapter_that_fails_in_the_middle_is_shown_shard_by_shard(
         result = (await s.confirm(plan)).text
         assert "Not complete." in result
         assert "UNAVAILABLE: gone" in result
-        assert "make the same change again" in result
+        assert "finish it here" in result
         table = " ".join(result.partition('<table id="result">')[2].split())
         states = dict(zip(order, ("done", "unknown", "not tried"), strict=True))
         for shard, state in states.items():
@@ -403,6 +403,46 @@ async def test_an_adapter_that_fails_in_the_middle_is_shown_shard_by_shard(
             assert f'<td class="number">{3 if state == "done" else 7}</td> <td class="names">' in row
         assert calls == 2
         assert "Done." in (await s.confirm(await s.ask(kind="reset", to="offset", offset="3"))).text
+
+
+@pytest.mark.parametrize(
+    ("fields", "confirmed", "after"),
+    [
+        ({"kind": "reset", "to": "shift", "shift": "-2"}, "g", [5, 5, 5]),
+        ({"kind": "reset", "to": "offset", "offset": "3"}, "g", [3, 3, 3]),
+        ({"kind": "delete"}, "g", []),
+        ({"kind": "clone", "to_group": "h"}, "h", [7, 7, 7]),
+    ],
+)
+async def test_half_a_change_is_finished_and_not_made_again(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, str], confirmed: str, after: list[int]
+) -> None:
+    """One shard is changed, of one the answer was lost, one was not tried: each is changed once."""
+    async with scene(directory, adapters=3) as s:
+        for client, shard in zip(s.clients, "abc", strict=True):
+            await client.commit("g", {shard: 7})
+            await client.flush()
+        from adapter.console.change_run import _Clients  # noqa: PLC0415
+
+        change, calls = _Clients.change, 0
+
+        async def failing(self: Any, address: str, request: Any, *, execute: bool) -> Any:
+            nonlocal calls
+            calls += execute
+            reply = await change(self, address, request, execute=execute)
+            if execute and calls == 2:
+                raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), "lost")
+            return reply
+
+        monkeypatch.setattr(_Clients, "change", failing)
+        result = await s.confirm(await s.ask(**fields), confirmed)
+        assert "of 1 the answer was lost" in result.text
+        rest = {"form_token": s.form_token, "id": hidden(result.text, "id")}
+        answer = await s.browser.post("/change/rest", rest)
+        assert answer.status_code == 303, answer.text
+        assert "Done." in (await s.confirm(await s.browser.get(answer.headers["location"]), confirmed)).text
+        stands = {key.shard: record.offset for key, record in s.meta.records.items() if key.group == confirmed and record.live}
+        assert stands == dict(zip("abc", after, strict=False))
 
 
 async def test_a_refused_change_is_as_before(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

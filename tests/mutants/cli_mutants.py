@@ -8,6 +8,38 @@ DISK = "unit/cli/doctor/test_disk.py::"
 
 CLI_MUTANTS = (
     Mutant(
+        "shift-sent-before-its-id-is-kept",
+        "cli/offsets_shift.py",
+        "    unanswered.keep(path, address, requests)\n",
+        "",
+        "a shift whose answer is lost is shifted twice by who runs it again",
+        ("acceptance/test_offsets_shift.py::test_a_shift_that_was_not_answered_is_finished_by_the_same_command",),
+    ),
+    Mutant(
+        "shift-forgets-its-id-at-every-error",
+        "cli/offsets_shift.py",
+        "    if kept and answered:\n",
+        "    if kept:\n",
+        "a shift whose answer is lost is shifted twice by who runs it again",
+        ("acceptance/test_offsets_shift.py::test_an_id_is_kept_until_all_is_answered",),
+    ),
+    Mutant(
+        "shift-trusts-an-adapter-that-knows-no-ids",
+        "cli/offsets_shift.py",
+        "any(reply.change_id != request.change_id for reply, request in zip(plan, requests, strict=True))",
+        "False",
+        "an adapter of an earlier release shifts twice what a newer one has done",
+        ("acceptance/test_offsets_shift.py::test_an_adapter_that_knows_no_ids_is_said_to",),
+    ),
+    Mutant(
+        "shift-elsewhere-ends-the-first-one",
+        "cli/offsets_shift.py",
+        "        return None if elsewhere else path\n",
+        "        return path\n",
+        "a shift of another cluster makes one be forgotten that is half done",
+        ("acceptance/test_offsets_shift.py::test_a_shift_is_finished_at_another_adapter",),
+    ),
+    Mutant(
         "cut-csv-imported",
         "cli/options.py",
         '        raise InvalidInputError(f"{cut}; nothing was sent. If the file is whole, add --accept-unterminated")\n',

@@ -129,6 +129,14 @@ CONSOLE_ACCESS_MUTANTS = (
         (f"{CHANGES}test_what_would_be_another_result_is_shown_instead_of_done",),
     ),
     Mutant(
+        "console-half-a-shift-made-again",
+        "console/change_plans.py",
+        '    if wish.to in {"file", "shift"}:\n',
+        '    if wish.to == "file":\n',
+        "a shard whose answer was lost is shifted twice by who finishes the change",
+        (f"{CHANGES}test_half_a_change_is_finished_and_not_made_again",),
+    ),
+    Mutant(
         "console-end-of-a-live-log-never-confirmed",
         "console/change_run.py",
         "    if after.offset == wanted:\n        return None\n    return wanted if after.offset < wanted else U64_MAX\n",
