@@ -120,7 +120,7 @@ async def test_a_plan_that_is_kept_meanwhile_is_made_in_place_of_the_own_one(tmp
             assert await recall(change) is None
             await shift(a)
 
-        b.resets._memory.recall = late  # type: ignore[method-assign,assignment]
+        b.resets._memory.recall = late  # type: ignore[method-assign]
         assert (await shift(b)).planned_ms
         assert offsets(meta) == [90] * 5
 
