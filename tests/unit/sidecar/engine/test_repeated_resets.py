@@ -7,7 +7,9 @@ import pytest
 
 from adapter.errors import AdapterError, InvalidInputError, MetaUnavailableError, RefusedError, TooLargeError
 from adapter.model.records import ERA_BITS, GroupKey
+from adapter.rpc import offsets_pb
 from adapter.runtime.clocks import Clocks
+from adapter.sidecar.api.requests import parse_change_id
 from adapter.sidecar.engine import change_memory, reset_writer
 from adapter.sidecar.engine.change_memory import PREFIX, SINCE, TAKEN_MS, ChangeId
 from adapter.sidecar.engine.core import Core
@@ -171,6 +173,29 @@ async def test_an_id_that_cannot_be_trusted_is_refused(tmp_path: Path, change: C
         with pytest.raises(InvalidInputError, match=reason):
             await shift(core, change)
         assert offsets(meta) == [90] * 5
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "1764338400000", "1764338400000-0123456789ABCDEF", f"{NOW_MS}-{0:017x}", f" {NOW_MS}-{0:016x}"]
+)
+def test_an_id_of_another_form_is_refused(text: str) -> None:
+    """The error names the field."""
+    with pytest.raises(InvalidInputError, match="change_id: "):
+        parse_change_id(offsets_pb.ResetOffsetsRequest(group="g", shift_by=1, change_id=text))
+
+
+def test_a_request_is_the_same_when_it_is_executed() -> None:
+    """As a dry run it has the same digest; with another target it has not."""
+
+    def parsed(by: int, *, execute: bool) -> ChangeId | None:
+        return parse_change_id(offsets_pb.ResetOffsetsRequest(group="g", shift_by=by, change_id=change_of().id, execute=execute))
+
+    dry, other = parsed(1, execute=False), parsed(2, execute=True)
+    assert dry == parsed(1, execute=True)
+    assert dry
+    assert other
+    assert other.request != dry.request
+    assert (dry.id, dry.made_ms) == (other.id, other.made_ms) == (change_of().id, NOW_MS)
 
 
 async def test_a_plan_is_remembered_for_two_days(tmp_path: Path) -> None:
