@@ -45,6 +45,8 @@ ENV PATH=/opt/offset-adapter/bin:/usr/bin:/bin \
     PYTHONUNBUFFERED=1
 # Relative paths of the settings (data/...) are below this volume. So is the Unix socket, which the commands find here.
 WORKDIR /var/lib/offset-adapter
+# Where `offsets reset --shift-by` keeps the ID of a shift that was not answered.
+ENV XDG_STATE_HOME=/var/lib/offset-adapter/state
 VOLUME /var/lib/offset-adapter
 USER 10001
 # /readyz on the port of the metrics, by what is here anyway. For the Meta Service: -e METRICS_PORT=9531.

@@ -5,6 +5,7 @@ A test that fails, or that passes only when it is run again, is named at once: a
 Adapters and Meta Services are forks of a process that has imported them, since importing is most of what a start costs.
 """
 
+import os
 import sys
 from collections.abc import Iterator
 
@@ -44,6 +45,12 @@ def logs_as_before() -> Iterator[None]:
     """A command that runs in the process of the tests sets up the logs of that process."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_file_of_a_shift_is_in_the_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Commands of other tests, and of the person, would find it, and finish the shift."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
 @pytest.fixture(autouse=True, scope="session")

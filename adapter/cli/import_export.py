@@ -27,17 +27,28 @@ _WITH_BROKER = (Format.ROCKETMQ_BROKER, Format.ROCKETMQ_ROCKSDB)
 @click.option("--format", "name", type=_FORMATS, help="[default: by FILE's name]")
 @click.option("--group", "-g", default="", help="The group of a file that names none; else import only this group.")
 @click.option("--broker", default="", help="RocketMQ's broker: shards become BROKER/TOPIC/QUEUE instead of TOPIC/QUEUE.")
+@options.accept_unterminated
 @options.execute
 @options.namespace
 @options.target
 @options.as_json
 def import_command(
-    file: str, name: str | None, group: str, broker: str, namespace: str, target: Target, *, execute: bool, as_json: bool
+    file: str,
+    name: str | None,
+    group: str,
+    broker: str,
+    namespace: str,
+    target: Target,
+    *,
+    accept_unterminated: bool,
+    execute: bool,
+    as_json: bool,
 ) -> None:
     """Merge the offsets of FILE (- is standard input): only those larger than the stored ones. A dry run unless --execute.
 
     FILE is RocketMQ's consumerOffset.json, offsets.json or RocksDB directory, Kafka's CSV, or JSON. A truncated file is
-    refused before anything is sent. An unreadable entry is reported with its place; the others are imported.
+    refused before anything is sent; of a CSV this shows only where it is cut within a line. An unreadable entry is reported with
+    its place; the others are imported.
 
     An import may be killed and repeated at any time. Exit code 1 when a larger offset is stored, or an entry is unreadable.
     """
@@ -49,7 +60,7 @@ def import_command(
             "shards are named TOPIC/QUEUE; RocketMQ's consumers, the bridge and the plugin name them BROKER/TOPIC/QUEUE: "
             "--broker NAME imports them so (brokerName in broker.conf)"
         )
-    source = import_run.Source(file, kind, _naming(kind, namespace, group, broker))
+    source = import_run.Source(file, kind, _naming(kind, namespace, group, broker), accept_unterminated)
     run_or_exit(import_run.import_file, target, source, execute=execute, as_json=as_json)
 
 

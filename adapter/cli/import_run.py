@@ -13,6 +13,7 @@ from typing import NamedTuple
 import grpc
 import grpc.aio
 
+from adapter.cli import options
 from adapter.cli.connection import Target, connected
 from adapter.cli.groups_show import TIMEOUT_S
 from adapter.cli.import_report import Report
@@ -38,11 +39,15 @@ Request = offsets_pb.ImportOffsetsRequest
 
 
 class Source(NamedTuple):
-    """The file, its format, and the names that the file itself does not hold."""
+    """The file, its format, and the names that the file itself does not hold.
+
+    `unterminated`: a last line without a line end is accepted.
+    """
 
     path: str
     kind: Format
     naming: Naming
+    unterminated: bool = False
 
     @property
     def name(self) -> str:
@@ -53,10 +58,10 @@ class Source(NamedTuple):
 async def import_file(target: Target, source: Source, *, execute: bool, as_json: bool) -> bool:
     """Merge the offsets of a file; True if every entry could be read and no larger offset was stored.
 
-    Raises InvalidInputError, before anything is sent, for a file that is truncated or has no offsets.
+    Raises InvalidInputError, before anything is sent, for a file that is truncated, or may be, or has no offsets.
     """
     with OffsetSorter() as sorter:
-        unreadable = read_into(sorter, source)
+        unreadable = read_into(sorter, source, execute=execute)
         async with connected(target) as client:
             report = Report(execute=execute, as_json=as_json, unreadable=unreadable)
             try:
@@ -81,7 +86,7 @@ async def _send(client: OffsetClient, request: Request, report: Report) -> None:
         report.add_contended(error.details() or "")
 
 
-def read_into(sorter: OffsetSorter, source: Source) -> int:
+def read_into(sorter: OffsetSorter, source: Source, *, execute: bool) -> int:
     """Read a file to its end; returns how many entries were unreadable. Each is reported. Raises InvalidInputError."""
     rejects = 0
     if source.kind in (Format.ROCKETMQ_BROKER, Format.ROCKETMQ_ROCKSDB) and (
@@ -105,6 +110,7 @@ def read_into(sorter: OffsetSorter, source: Source) -> int:
             while some := list(islice(rows, READ_AT_ONCE)):
                 sorter.add(some)
                 advance(len(some))
+            cut = formats.unterminated(path, source.kind)
     except NotReadableError as error:
         raise InvalidInputError(f"{source.name}: {error}; nothing was sent{_other_format(source)}") from error
     if rejects > UNREADABLE_SHOWN:
@@ -112,6 +118,8 @@ def read_into(sorter: OffsetSorter, source: Source) -> int:
     if not sorter.added:
         what = "holds no offsets" + (" that can be read" if rejects else "")
         raise InvalidInputError(f"{source.name}: {what}{_of_slave(source)}{_other_format(source)}")
+    if cut:
+        options.check_unterminated(f"{source.name}: {reject_text(cut)}", execute=execute, accepted=source.unterminated)
     return rejects
 
 

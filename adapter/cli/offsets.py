@@ -7,7 +7,7 @@ import time
 
 import click
 
-from adapter.cli import offsets_change, options
+from adapter.cli import offsets_change, offsets_shift, options
 from adapter.cli.connection import Target, run_or_exit
 from adapter.cli.offsets_change import ChangeOptions, Shards
 from adapter.errors import InvalidInputError
@@ -44,6 +44,7 @@ def offsets() -> None:
     is_flag=True,
     help="Also create offsets of named shards that have none. Without this they are refused, as typing errors.",
 )
+@options.accept_unterminated
 @options.execute
 @options.namespace
 @options.target
@@ -57,6 +58,7 @@ def reset(
     all_groups: bool,
     export: str,
     create: bool,
+    accept_unterminated: bool,
     execute: bool,
     as_json: bool,
     **to: str | bool | None,
@@ -80,15 +82,24 @@ def reset(
     if all_groups and create:
         raise InvalidInputError("--create: name the GROUP; --all-groups is for offsets that are there")
     ((where, value),) = given.items()
+    if accept_unterminated and where != "from_file":
+        raise InvalidInputError("--accept-unterminated: is for --from-file")
     key, change = GroupKey(namespace, group), ChangeOptions(execute, as_json, export, create=create, every_group=all_groups)
     if where == "from_file":
         if shards or topics:
             raise InvalidInputError("--from-file: the file names the shards; name none on the command line")
         from adapter.formats import reset_plan_file  # noqa: PLC0415 - the formats of files bring RocksDB
 
-        run_or_exit(offsets_change.reset_to_rows, target, reset_plan_file.read(str(value), key), change)
+        plan = reset_plan_file.read(str(value), key)
+        if plan.cut:
+            options.check_unterminated(plan.cut, execute=execute, accepted=accept_unterminated)
+        run_or_exit(offsets_change.reset_to_rows, target, plan.rows, change)
     else:
-        run_or_exit(offsets_change.reset, target, key, Shards(shards, topics), _destination(where, value), change)
+        destination = _destination(where, value)
+        if where == "shift_by":
+            run_or_exit(offsets_shift.shift, target, key, Shards(shards, topics), destination[where], change)
+        else:
+            run_or_exit(offsets_change.reset, target, key, Shards(shards, topics), destination, change)
 
 
 @offsets.command()

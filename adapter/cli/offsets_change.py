@@ -6,6 +6,7 @@ be made is refused as a whole. A row counts as done only if the adapter has read
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
@@ -52,7 +53,7 @@ class Shards(NamedTuple):
     topics: Sequence[str] = ()
 
 
-_Call: TypeAlias = Callable[..., Awaitable[Reply]]  # a stub method; each takes its own type of request
+Call: TypeAlias = Callable[..., Awaitable[Reply]]  # a stub method; each takes its own type of request
 
 
 async def reset(target: Target, group: GroupKey, shards: Shards, to: Mapping[str, Any], change: ChangeOptions) -> bool:
@@ -61,15 +62,22 @@ async def reset(target: Target, group: GroupKey, shards: Shards, to: Mapping[str
     True if all were moved.
     """
     async with connected(target) as client:
-        if group.group:
-            pieces = [(group, piece) for piece in await _pieces(client, group, shards)]
-        else:
-            pieces = await _pieces_of_all(client, group.namespace, shards)
-        requests = [
-            offsets_pb.ResetOffsetsRequest(**key._asdict(), shards=names, topics=topics, create=change.create, **to)
-            for key, (names, topics) in pieces
-        ]
+        requests = await reset_requests(client, group, shards, to, create=change.create)
         return await _change(client.admin.ResetOffsets, requests, "moved", change)
+
+
+async def reset_requests(
+    client: OffsetClient, group: GroupKey, shards: Shards, to: Mapping[str, Any], *, create: bool
+) -> list[offsets_pb.ResetOffsetsRequest]:
+    """The requests of a reset, as dry runs."""
+    if group.group:
+        pieces = [(group, piece) for piece in await _pieces(client, group, shards)]
+    else:
+        pieces = await _pieces_of_all(client, group.namespace, shards)
+    return [
+        offsets_pb.ResetOffsetsRequest(**key._asdict(), shards=names, topics=topics, create=create, **to)
+        for key, (names, topics) in pieces
+    ]
 
 
 async def reset_to_rows(target: Target, rows: Sequence[OffsetRow], change: ChangeOptions) -> bool:
@@ -142,32 +150,32 @@ def _cut(items: Sequence[Any], size: int = PIECE) -> list[Sequence[Any]]:
 
 
 async def _change(
-    call: _Call, requests: Sequence[Request], done: str, change: ChangeOptions, last: Sequence[Request] = ()
+    call: Call, requests: Sequence[Request], done: str, change: ChangeOptions, last: Sequence[Request] = ()
 ) -> bool:
     """Plan, save the plan, execute, show; True if everything was done as requested."""
     plan: list[Reply] = []
     if not change.execute or change.export or len(requests) > 1:
-        await _send(call, requests, plan, change._replace(execute=False))
+        await send(call, requests, plan, change._replace(execute=False))
     if change.export:
-        _save_plan(change, plan)
+        save_plan(change, plan)
     if not change.execute:
-        return _show(plan, done, change)
+        return show(plan, done, change)
     replies: list[Reply] = []
     try:
-        await _send(call, [*requests, *last], replies, change)
+        await send(call, [*requests, *last], replies, change)
     except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
-        # Also of one that Ctrl-C ends: to repeat a shift of what is done would shift it twice.
+        # Also of one that Ctrl-C ends.
         if replies:
-            _show(replies, done, change, whole=False)
+            show(replies, done, change, whole=False)
             warn(f"this is what was done before the error: {len(replies)} of {counted(len(requests), 'request')}")
         if isinstance(error, asyncio.CancelledError) or error.code() is not grpc.StatusCode.ABORTED:
             raise
         note(f"not as it was asked for: {error.details()}", style="red")
         return False
-    return _show(replies, done, change)
+    return show(replies, done, change)
 
 
-async def _send(call: _Call, requests: Sequence[Request], replies: list[Reply], change: ChangeOptions) -> None:
+async def send(call: Call, requests: Sequence[Request], replies: list[Reply], change: ChangeOptions) -> None:
     """Send the requests in order and append each reply to `replies`, which keeps the earlier ones if a call fails."""
     with progress("executing" if change.execute else "planning", len(requests)) as advance:
         for request in requests:
@@ -176,7 +184,8 @@ async def _send(call: _Call, requests: Sequence[Request], replies: list[Reply], 
             advance(1)
 
 
-def _save_plan(change: ChangeOptions, plan: Iterable[Reply]) -> None:
+def save_plan(change: ChangeOptions, plan: Iterable[Reply]) -> None:
+    """Write the plan of a dry run to the file that `change` names."""
     rows = [
         OffsetRow(row.namespace, row.group, row.shard, row.after.offset)
         for reply in plan
@@ -191,7 +200,7 @@ def _save_plan(change: ChangeOptions, plan: Iterable[Reply]) -> None:
         note(f"the plan is in {change.export}; --from-file reads it")
 
 
-def _show(replies: Sequence[Reply], done: str, change: ChangeOptions, *, whole: bool = True) -> bool:
+def show(replies: Sequence[Reply], done: str, change: ChangeOptions, *, whole: bool = True) -> bool:
     """Print what was done, or in a dry run would be; True if it is what was requested."""
     rows = [row for reply in replies for row in reply.rows]
     warnings = list(dict.fromkeys(warning for reply in replies for warning in reply.warnings))
@@ -204,6 +213,10 @@ def _show(replies: Sequence[Reply], done: str, change: ChangeOptions, *, whole: 
             warn(warning)
         if len(warnings) > WARNINGS_SHOWN:
             warn(f"and {len(warnings) - WARNINGS_SHOWN} more; --json shows all")
+        planned_ms = max((reply.planned_at_ms for reply in replies), default=0)
+        if planned_ms:
+            when = datetime.fromtimestamp(planned_ms / 1000, UTC).isoformat(timespec="seconds")
+            note(f"planned at {when}; what was done of it by then is not done again")
         _print_headline(rows, done, executed=executed, execute=change.execute)
     return executed == change.execute and bool(rows) and all(row.changed or not row.warning for row in rows)
 

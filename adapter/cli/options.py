@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from adapter.cli.connection import Target
-from adapter.cli.output import CSV, JSON, TABLE, Form
+from adapter.cli.output import CSV, JSON, TABLE, Form, warn
 from adapter.errors import InvalidInputError
 from adapter.model.records import U64_MAX
 from adapter.runtime.addresses import ADAPTER_LISTEN, ADAPTER_SOCKET, META_LISTEN
@@ -35,6 +35,9 @@ topics = click.option(
 )
 execute = click.option(
     "--execute", is_flag=True, help="Make the change. Without this it is a dry run that only shows the change."
+)
+accept_unterminated = click.option(
+    "--accept-unterminated", is_flag=True, help="Accept a CSV file whose last line has no line end, as one that was cut may look."
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 namespace = click.option("--namespace", "-n", default="default", show_default=True, help="The groups' namespace.")
@@ -128,6 +131,15 @@ def parse_offset(text: str, field: str) -> int:
     if not (text.isascii() and text.isdecimal()) or len(text) > len(str(U64_MAX)) or int(text) > U64_MAX:
         raise InvalidInputError(f"{field}: {text!r} is not a whole number from 0 to {U64_MAX}")
     return int(text)
+
+
+def check_unterminated(cut: str, *, execute: bool, accepted: bool) -> None:
+    """Warn of a file that may be cut; `cut` says where. Raises InvalidInputError instead when it is to be executed."""
+    if accepted:
+        return
+    if execute:
+        raise InvalidInputError(f"{cut}; nothing was sent. If the file is whole, add --accept-unterminated")
+    warn(f"{cut}; --execute takes it only with --accept-unterminated")
 
 
 target = _as_target(_address, _token_file, *_tls)  # for commands that call OffsetAdmin

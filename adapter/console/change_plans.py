@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from adapter.console.change_wish import Wish
 from adapter.errors import OverloadedError
+from adapter.model.records import ERA_BITS, U64_MAX
 
 PLANS_MAX = 100
 ROWS_MAX = 200_000  # of all plans: about 100 MB with the longest names
@@ -33,7 +34,11 @@ class Place(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One shard of a dry run: where it stands, where it will, and the adapter that is to change it."""
+    """One shard of a dry run: where it stands, where it will, and the adapter that is to change it.
+
+    `most`: where the target moves by itself, as the end of a log does, the highest offset that is still what was shown; the
+    lowest is `after`. None: exactly `after`.
+    """
 
     adapter: str
     shard: str
@@ -41,6 +46,21 @@ class Row(NamedTuple):
     after: Place | None
     changes: bool
     note: str
+    most: int | None = None
+
+    @property
+    def goal(self) -> str:
+        """Where it will stand, as a person reads it."""
+        if self.after is None or self.most is None:
+            return self.after.text if self.after else "none"
+        return f"at least {self.after.text}" if self.most == U64_MAX else f"{self.after.text} to {self.most:,}"
+
+    def covers(self, place: Place | None) -> bool:
+        """True if who confirms this row has confirmed this place."""
+        if self.after is None or place is None:
+            return self.after is place
+        most = self.after.offset if self.most is None else self.most
+        return place.deleted == self.after.deleted and self.after.offset <= place.offset <= most
 
     @property
     def by(self) -> str:
@@ -64,14 +84,39 @@ class DryRun:
         return [row for row in self.rows if row.changes]
 
     @property
+    def moving(self) -> bool:
+        """True if the target of a row moves by itself."""
+        return any(row.most is not None for row in self.changed)
+
+    def other_than(self, confirmed: "DryRun") -> str:
+        """What would be done now that is not what was confirmed; empty if nothing is.
+
+        As confirmed: the same shards, each to a place that its row covers, with no other reset in between.
+        """
+        shown, now = ({row.shard: row for row in run.changed} for run in (confirmed, self))
+        for shard in sorted(shown.keys() | now.keys()):
+            if shard not in shown:
+                return f"{shard} would be changed as well"
+            if shard not in now:
+                return f"{shard} would not be changed any more"
+            if _era(now[shard].after) != _era(shown[shard].after):
+                return f"{shard} was reset, deleted or cloned meanwhile"
+            if not shown[shard].covers(now[shard].after):
+                return f"{shard} would go to {now[shard].goal}, and not to {shown[shard].goal}"
+        return ""
+
+    @property
     def digest(self) -> str:
-        """Equal for dry runs with the same result: the same shards, each to the same offset, with no other reset in between."""
+        """Names what a person has seen: the same shards, each to the same offset, with no other reset in between."""
         digest = hashlib.sha256()
         for row in sorted(self.changed):
-            after = row.after
-            end = (after.epoch >> 32, after.offset, after.deleted) if after else None
+            end = (_era(row.after), row.after.offset, row.after.deleted, row.most) if row.after else None
             digest.update(repr((row.shard, end)).encode())
         return digest.hexdigest()
+
+
+def _era(place: Place | None) -> int | None:
+    return place.epoch >> ERA_BITS if place else None
 
 
 class End(Enum):
@@ -109,6 +154,19 @@ class Result:
     def complete(self) -> bool:
         """True if all is as it was confirmed."""
         return self.count(End.DONE) == len(self.rows)
+
+
+def rest_of(wish: Wish, result: Result) -> Wish:
+    """The change that does what a change has left to do.
+
+    Of a shift, to the offsets that were confirmed: a new one would count from where the first one has gone. A delete of a whole
+    group is made again as a whole, with its generation.
+    """
+    left = {one.row.shard: one.row for one in result.rows if one.end is not End.DONE}
+    if wish.to in {"file", "shift"}:
+        targets = {shard: row.after.offset for shard, row in left.items() if row.after}
+        return wish._replace(to="file", value=0, targets=targets, shards=(), warning="")
+    return wish if wish.kind == "delete" and not wish.shards else wish._replace(shards=list(left))
 
 
 class State(Enum):

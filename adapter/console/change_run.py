@@ -1,8 +1,9 @@
 """Dry runs and executions of a change over all adapters of a fleet.
 
 Each shard is changed by the adapter that has its newest offset; what no adapter has, by the first one that answers. Before
-anything is changed all is planned once more, and has to come to what was confirmed. A reset then names the offset of each shard,
-so that nothing else can be done than what was confirmed. After the first error nothing more is tried; what stands then is read
+anything is changed all is planned once more, and has to come to what was confirmed: the same shards, each to the same offset, or,
+where the target moves by itself (the end of a log), to at least the one that was shown. A reset then names the offset of each
+shard, so that nothing else can be done. After the first error nothing more is tried; what stands then is read
 back from all adapters. Nothing is sent twice.
 """
 
@@ -23,6 +24,7 @@ from adapter.errors import AdapterError, ConfigError
 from adapter.fleet.discovery import server_name
 from adapter.fleet.section import FleetSection
 from adapter.fleet.views import AdapterView, Health
+from adapter.model.records import U64_MAX
 from adapter.rpc import offsets_pb
 from adapter.runtime.clocks import wall_ms
 from adapter.runtime.secret_files import read_token
@@ -88,9 +90,9 @@ class Changer:
         """
         async with self._clients(person) as clients:
             fresh = await self._plan(clients, wish)
-            if fresh.digest != confirmed.digest:
+            if fresh.other_than(confirmed):
                 return fresh
-            ends, problems, warnings = await self._execute(clients, wish, fresh)
+            ends, problems, warnings = await self._execute(clients, wish, fresh, confirmed)
             return await self._read_back(clients, wish, ends, problems, warnings)
 
     async def _plan(self, clients: "_Clients", wish: Wish) -> DryRun:
@@ -103,11 +105,12 @@ class Changer:
                     reply = await clients.change(address, request, execute=False)
                 except (grpc.aio.AioRpcError, AdapterError) as error:
                     raise NotPlannedError(f"{self.name(address)}: {_said(error)}. Nothing was changed") from error
-                rows += [_row(address, row) for row in reply.rows]
+                rows += [_row(wish, address, row) for row in reply.rows]
                 warnings += reply.warnings
         if not rows:
             raise NotPlannedError("there is nothing to change: no such offset")
-        return DryRun(rows, [*_activity(wish, found, warnings), *dict.fromkeys(warnings)], found.missing)
+        said = [wish.warning] if wish.warning else []
+        return DryRun(rows, [*said, *_activity(wish, found, warnings), *dict.fromkeys(warnings)], found.missing)
 
     async def _look(self, clients: "_Clients", wish: Wish) -> _Found:
         """Ask every adapter for the group. Raises NotPlannedError if none answers."""
@@ -155,11 +158,15 @@ class Changer:
         described = {address: reply for address in order if isinstance(reply := answers[address], Described)}
         return described, {address: reply for address in order if isinstance(reply := answers[address], str)}
 
-    async def _execute(self, clients: "_Clients", wish: Wish, plan: DryRun) -> tuple[dict[Row, End], list[str], list[str]]:
-        ends = dict.fromkeys(plan.changed, End.NOT_TRIED)
+    async def _execute(
+        self, clients: "_Clients", wish: Wish, plan: DryRun, confirmed: DryRun
+    ) -> tuple[dict[Row, End], list[str], list[str]]:
+        shown = {row.shard: row for row in confirmed.changed}
+        # Each from where it stands to what was confirmed.
+        by_shard = {row.shard: row._replace(after=shown[row.shard].after, most=shown[row.shard].most) for row in plan.changed}
+        ends = dict.fromkeys(by_shard.values(), End.NOT_TRIED)
         warnings: list[str] = []
         for address, rows in _grouped(plan.changed).items():
-            by_shard = {row.shard: row for row in rows}
             for request in _exact(wish, rows):
                 named = _named(request)
                 try:
@@ -172,7 +179,8 @@ class Changer:
                 for found in reply.rows:
                     row = by_shard.get(found.shard)
                     if row is not None:
-                        ends[row] = End.DONE if _as_confirmed(row, found) else End.DIFFERS
+                        done = row.covers(_place(found.after) if found.HasField("after") else None)
+                        ends[row] = End.DONE if done else End.DIFFERS
         if wish.kind == "delete" and not wish.shards:
             warnings += await self._forget_generation(clients, wish, plan)
         return ends, [], warnings
@@ -302,20 +310,29 @@ def _named(request: Request) -> list[str]:
     return list(request.shards)
 
 
-def _row(address: str, row: Changed.Row) -> Row:
+def _row(wish: Wish, address: str, row: Changed.Row) -> Row:
     before = _place(row.before) if row.HasField("before") else None
     after = _place(row.after) if row.HasField("after") else None
-    return Row(address, row.shard, before, after, row.changed, row.warning)
+    return Row(address, row.shard, before, after, row.changed, row.warning, _most(wish, row.shard, before, after))
+
+
+def _most(wish: Wish, shard: str, before: Place | None, after: Place | None) -> int | None:
+    """The highest offset that is still the target of a shard, if that moves by itself: the ends of a log only grow."""
+    if after is None or after.deleted:
+        return None
+    if wish.kind == "clone" or wish.to in {"earliest", "latest", "time"}:
+        return U64_MAX
+    stood = before.offset if before else 0
+    wanted = {"offset": wish.value, "shift": stood + wish.value, "current": stood}.get(wish.to)
+    if wanted is None:
+        wanted = wish.targets[shard]
+    if after.offset == wanted:
+        return None
+    return wanted if after.offset < wanted else U64_MAX
 
 
 def _place(position: offsets_pb.Position) -> Place:
     return Place(position.epoch, position.offset, position.deleted)
-
-
-def _as_confirmed(row: Row, found: Changed.Row) -> bool:
-    if row.after is None or not found.HasField("after"):
-        return row.after is None and not found.HasField("after")
-    return (found.after.offset, found.after.deleted) == (row.after.offset, row.after.deleted)
 
 
 def _keep_newest(places: dict[str, Place], shard: Described.Shard) -> None:

@@ -27,6 +27,7 @@ class Wish(NamedTuple):
 
     `to` and `value` are for a reset: one of TARGETS, and its number (a time in Unix milliseconds). `targets`: shard -> offset, of
     a file. `shards` are those that are named; empty: all of the group. `to_group`: for a clone, the group that gets the offsets.
+    `warning`: what to say of the file.
     """
 
     kind: str
@@ -37,6 +38,7 @@ class Wish(NamedTuple):
     shards: Sequence[str] = ()
     create: bool = False
     to_group: str = ""
+    warning: str = ""
 
     @property
     def changed_group(self) -> GroupKey:
@@ -73,7 +75,8 @@ def wish_of(form: Form) -> Wish:
         return Wish(kind, group, to, _value(form, to), shards=shards, create=create)
     if shards:
         raise InvalidInputError("shards: must be empty beside a file, which names the shards")
-    return Wish(kind, group, to, targets=_targets(form, group), create=create)
+    targets, warning = _targets(form, group)
+    return Wish(kind, group, to, targets=targets, create=create, warning=warning)
 
 
 def requests_of(wish: Wish, shards: Sequence[str]) -> Iterator[Request]:
@@ -138,8 +141,8 @@ def _number(form: Form, field: str, low: int, high: int) -> int:
     return number
 
 
-def _targets(form: Form, group: GroupKey) -> dict[str, int]:
-    """The rows of the file, or of what was pasted. Takes milliseconds for each 1,000 rows."""
+def _targets(form: Form, group: GroupKey) -> tuple[dict[str, int], str]:
+    """The rows of the file, or of what was pasted, and a warning. Takes milliseconds for each 1,000 rows."""
     from adapter.formats import reset_plan_file  # noqa: PLC0415 - the formats of files bring RocksDB
 
     data = form.file if form.file is not None else form.text("pasted").encode()
@@ -151,7 +154,8 @@ def _targets(form: Form, group: GroupKey) -> dict[str, int]:
     with tempfile.NamedTemporaryFile(prefix="offset-console-") as copy:
         copy.write(data)
         copy.flush()
-        rows = reset_plan_file.read(copy.name, group, name)
+        rows, cut = reset_plan_file.read(copy.name, group, name)
     if len(rows) > SHARDS_MAX:
         raise InvalidInputError(f"file: has {len(rows):,} shards, over {SHARDS_MAX:,}; use the command")
-    return {row.shard: row.offset for row in rows}
+    # What was pasted has no line end as a rule, and is seen as it is.
+    return {row.shard: row.offset for row in rows}, cut if form.file is not None else ""

@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from adapter.console import csrf
 from adapter.console.access import Access, Known, known_of, may_change
-from adapter.console.change_plans import DryRun, End, EndRow, Plan, Plans, Result, State
+from adapter.console.change_plans import DryRun, End, EndRow, Plan, Plans, Result, State, rest_of
 from adapter.console.change_run import Adapters, Changer, NotPlannedError, token_reader
 from adapter.console.change_wish import Wish, wish_of
 from adapter.console.pages import linker, page
@@ -119,20 +119,25 @@ class Changes:
         plan = self._plan_of(request.query_params.get("id", ""), known, person)
         if plan.state is State.WAITING:
             return RedirectResponse(linker(request)("change_plan", id=plan.id), 303)
-        response = await page(
-            request,
-            "change_result.html",
-            nav="groups",
-            plan=plan,
-            result=plan.result,
-            most=ROWS_SHOWN,
-            adapter_name=self.changer.name,
-            End=End,
-            **_about(plan.wish),
-        )
+        response = await self._result_page(request, plan)
         if plan.state is State.EXECUTING:
             response.headers["Refresh"] = str(LOOK_AGAIN_S)
         return response
+
+    async def rest(self, request: Request) -> Response:
+        """Plan what a change that has ended has left to do, and show it."""
+        known, person = self._admit(request)
+        form = await csrf.form_of(request, self.access.sessions, known.session, person)
+        ended = self._plan_of(form.text("id"), known, person)
+        if ended.result is None or ended.result.complete:
+            return RedirectResponse(linker(request)("change_result", id=ended.id), 303)
+        wish = rest_of(ended.wish, ended.result)
+        try:
+            plan = self.plans.add(wish, await self.changer.plan(wish, person), (person, known.session.id))
+        except AdapterError as error:
+            status = 503 if isinstance(error, OverloadedError) else 400
+            return await self._result_page(request, ended, str(error), status=status)
+        return RedirectResponse(linker(request)("change_plan", id=plan.id), 303)
 
     async def _run(self, plan: Plan, person: str, peer: str) -> None:
         said = {"person": harmless(person), "peer": peer, **_audited(plan)}
@@ -154,8 +159,11 @@ class Changes:
             log.exception("console.change_failed", plan=plan.id)
         else:
             if isinstance(found, DryRun):
-                self._ask_anew(plan, found, "Nothing was changed: what would change now is not what you confirmed. Look again.")
-                audit.info("console.change", outcome="not as confirmed", **said)
+                other = found.other_than(plan.dry_run)
+                self._ask_anew(
+                    plan, found, f"Nothing was changed: what would change now is not what you confirmed: {other}. Look again."
+                )
+                audit.info("console.change", outcome="not as confirmed", reason=harmless(other), **said)
                 return
             self.plans.ended(plan, found)
             ends = {end.value: count for end in End if (count := found.count(end))}
@@ -189,6 +197,21 @@ class Changes:
             raise HTTPException(400, str(error)) from error
         return await page(request, "change.html", status=status, nav="groups", fields=values, problem=problem)
 
+    async def _result_page(self, request: Request, plan: Plan, problem: str = "", *, status: int = 200) -> Response:
+        return await page(
+            request,
+            "change_result.html",
+            status=status,
+            nav="groups",
+            plan=plan,
+            result=plan.result,
+            problem=problem,
+            most=ROWS_SHOWN,
+            adapter_name=self.changer.name,
+            End=End,
+            **_about(plan.wish),
+        )
+
     async def _plan_page(self, request: Request, plan: Plan, problem: str = "", *, status: int = 200) -> Response:
         return await page(
             request,
@@ -211,6 +234,7 @@ def part(changes: Changes) -> Part:
         Route("/change", changes.plan, methods=["POST"], name="change_dry_run"),
         Route("/change/plan", changes.planned, methods=["GET"], name="change_plan"),
         Route("/change/execute", changes.execute, methods=["POST"], name="change_execute"),
+        Route("/change/rest", changes.rest, methods=["POST"], name="change_rest"),
         Route("/change/result", changes.result, methods=["GET"], name="change_result"),
     ]
     return Part(routes)

@@ -85,6 +85,20 @@ def read(path: Path, kind: Format, naming: Naming) -> Rows:
         raise NotReadableError(f"{error}; {backup.name} beside it can be read") from error
 
 
+def unterminated(path: Path, kind: Format) -> Reject | None:
+    """The last entry of a file that may be cut in it. Raises NotReadableError.
+
+    Of Kafka's CSV, that is a last line without a line end. JSON has a bracket at its end: without it, `read` raises.
+    """
+    if kind is not Format.KAFKA_CSV:
+        return None
+    try:
+        with path.open("rb") as file:
+            return kafka_csv.unterminated(file)
+    except OSError as error:
+        raise NotReadableError(f"cannot be read: {error.strerror}") from error
+
+
 def recognised(path: Path, but: Format) -> Format | None:
     """The format, other than `but`, in which a file begins with an offset; None if no other does, or if several do."""
     found = [kind for kind in Format if kind is not but and _begins(path, kind)]

@@ -1,7 +1,8 @@
 """Kafka's CSV as a stream, as kafka-consumer-groups writes and reads it (`CsvUtils`). At most one line is in memory.
 
 `group,topic,partition,offset` without a header, and without the group column for a single group. Topic and partition become our
-shard `topic/partition`. Every line that is not blank becomes a row, or a reject with field and reason.
+shard `topic/partition`. Every line that is not blank becomes a row, or a reject with field and reason. The format has no place
+for the number of rows: that a file was cut shows only where the cut is within a line (`unterminated`).
 """
 
 import csv
@@ -16,6 +17,8 @@ from adapter.model.names import check_name
 from adapter.model.queues import QUEUE_MAX
 from adapter.model.records import LONG_MAX
 
+UNTERMINATED = "has no line end: the file may be cut here"
+CHUNK_BYTES = 2**20
 LINE_MAX_BYTES = 4_096  # two names of 255 bytes, with every quote doubled, and two numbers are far below
 # Jackson quotes every string that is longer than this, or has a character up to and including the comma.
 _UNQUOTED_MAX = 24
@@ -63,6 +66,16 @@ def _plain_row(line: bytes, columns: int, naming: Naming) -> OffsetRow | None:
         return None
     topic = topic_bytes.decode()
     return OffsetRow(naming.namespace, group, f"{topic}/{partition.decode()}", int(offset), "", 0, topic, int(partition))
+
+
+def unterminated(file: IO[bytes]) -> Reject | None:
+    """The last line, if it has no line end, as where a file was cut: 1234 may be the rest of 123456789012. Raises OSError."""
+    line, last = 1, b""
+    while data := file.read(CHUNK_BYTES):
+        _, end, rest = data.rpartition(b"\n")
+        line += data.count(b"\n")
+        last = rest if end else last + rest[: LINE_MAX_BYTES - len(last)]
+    return Reject(line, "", shortened(last.decode(errors="replace")), UNTERMINATED) if last.strip() else None
 
 
 def write(file: IO[bytes], rows: Iterable[OffsetRow], naming: Naming) -> int:

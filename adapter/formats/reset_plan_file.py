@@ -6,6 +6,7 @@ Unlike an import, a plan is read completely or refused: applying half of a plan 
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from adapter.errors import InvalidInputError
 from adapter.formats import files as formats
@@ -17,7 +18,14 @@ from adapter.runtime import files
 PROBLEMS_SHOWN = 100
 
 
-def read(path: str, group: GroupKey, name: str = "") -> list[OffsetRow]:
+class ResetPlan(NamedTuple):
+    """The rows of a plan. `cut`: why the file may not be whole; empty if nothing shows that."""
+
+    rows: list[OffsetRow]
+    cut: str
+
+
+def read(path: str, group: GroupKey, name: str = "") -> ResetPlan:
     """Read a plan for a group; if its name is empty, for the groups that the file names. Rows of one group may be apart.
 
     `name` is that of the file in errors, and says by its end what it is. Raises InvalidInputError that names every unreadable and
@@ -40,6 +48,7 @@ def read(path: str, group: GroupKey, name: str = "") -> list[OffsetRow]:
                     problems.append(f"{name}: shard: {entry.shard!r} is in it twice{of_group}")
                 else:
                     rows[entry.key] = entry
+            cut = formats.unterminated(copy, kind)
     except NotReadableError as error:
         raise InvalidInputError(f"{name}: {error}") from error
     if problems:
@@ -47,7 +56,7 @@ def read(path: str, group: GroupKey, name: str = "") -> list[OffsetRow]:
         raise InvalidInputError("\n".join(problems[:PROBLEMS_SHOWN] + ([f"... and {more:,} more"] if more > 0 else [])))
     if not rows:
         raise InvalidInputError(f"{name}: holds no offsets")
-    return list(rows.values())
+    return ResetPlan(list(rows.values()), f"{name}: {reject_text(cut)}" if cut else "")
 
 
 def write(path: str, rows: Iterable[OffsetRow], group: GroupKey) -> None:

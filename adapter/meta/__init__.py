@@ -9,6 +9,7 @@
 - `group_saves`: the same, on the wire: group by group, at the leader of each. `labels`, `slash_names`: what it requires.
 - `store_marks`: detects from replies that the Meta Service lost data, and how far the clocks differ.
 - `wire`: protobuf messages to and from model values; used by the Meta Service too.
+- `metadata`: small values that the Meta Service keeps beside the offsets.
 - `requests`: checks that the sidecar's and the Meta Service's servers share.
 - `blocking`: synchronous bulk calls with retries, for Spark's workers.
 - `config`: the settings of a caller.

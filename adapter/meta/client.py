@@ -22,6 +22,7 @@ from adapter.meta.channel import CHANNEL_OPTIONS
 from adapter.meta.config import MetaSection
 from adapter.meta.endpoints import Endpoints, Opening, OtherKindError
 from adapter.meta.group_saves import READS_AT_ONCE, GroupSaves, all_of
+from adapter.meta.metadata import GrpcMetadata, MetadataClient
 from adapter.meta.packed import Chunk, Outcomes, SaveLimits, merge_outcomes, merge_request
 from adapter.meta.save_window import SaveWindow
 from adapter.meta.slash_names import name_problem
@@ -110,6 +111,10 @@ class MetaClient(Protocol):
     def limits(self) -> SaveLimits:
         """What the next save may carry, by what the server needed for the last ones."""
 
+    @property
+    def metadata(self) -> MetadataClient | None:
+        """The metadata beside the offsets; None where the server keeps none."""
+
     async def save(self, entries: Sequence[SaveEntry]) -> Sequence[SaveOutcome]:
         """Merge entries; one outcome each, in order. A Chunk may be merged in parts; see docs/discussion.md."""
 
@@ -155,6 +160,7 @@ class GrpcMetaClient:
         self._clock = clock
         self._retired = RetiredChannels(2 * max(self._timeout_s, self._load_timeout_s))  # a call, and the question before it
         self._endpoints = Endpoints(section.endpoints, channels, channel, self._retired.add)
+        self._metadata = GrpcMetadata(self._endpoints, section.cluster, self._timeout_s)
         self._by_offset = SaveWindow(self._timeout_s, first=MAX_ENTRIES, most=MAX_ENTRIES, least=LEAST_ENTRIES)
         self.group_window = SaveWindow(self._timeout_s, first=FIRST_GROUPS, most=MAX_GROUPS)
         self._group_saves = GroupSaves(self._endpoints, section.cluster, self._timeout_s, self.group_window, clock)
@@ -229,6 +235,11 @@ class GrpcMetaClient:
     def server_reports(self) -> ServerReports:
         """What client and server report to each other besides offsets."""
         return self._endpoints.server_reports
+
+    @property
+    def metadata(self) -> MetadataClient | None:
+        """The metadata beside the offsets; RobustMQ's is another."""
+        return self._metadata if self.knows_epochs else None
 
     @property
     def named_leaders(self) -> Mapping[str, grpc.aio.Channel]:

@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakKeyDictionary
 
 import anyio.lowlevel
 import grpc
@@ -19,12 +20,13 @@ from adapter.errors import AdapterError, MetaUnavailableError, TimedOutError
 from adapter.meta.errors import DeniedError, NotLeaderError, translated
 from adapter.meta.store_marks import ServerReports
 from adapter.model.records import StoreMark, StoreStart
-from adapter.rpc import meta_grpc, meta_pb
+from adapter.rpc import meta_grpc, meta_pb, metadata_grpc
 from adapter.runtime.addresses import split_address
 from adapter.runtime.clocks import wall_ms
 
 if TYPE_CHECKING:  # exists only in the stubs
     from adapter.rpc.meta_service_pb2_grpc import MetaServiceServiceAsyncStub as Stub
+    from adapter.rpc.metadata_pb2_grpc import MetadataStoreAsyncStub as MetadataStub
 
 log = structlog.get_logger(__name__)
 
@@ -66,6 +68,7 @@ class Endpoints:
         retire: Callable[[Sequence[grpc.aio.Channel]], None] = lambda _: None,
     ) -> None:
         self._retire = retire
+        self._metadata: WeakKeyDictionary[Stub, MetadataStub] = WeakKeyDictionary()
         self._epochs: dict[str, bool] = {}  # whether an endpoint supports epochs; only of those that have answered
         self._use(names, channels, channel)
         self.current = names[0]
@@ -75,7 +78,7 @@ class Endpoints:
 
     def _use(self, names: Sequence[str], channels: Mapping[str, grpc.aio.Channel], channel: Opening | None) -> None:
         self._names = tuple(names)
-        self._stubs = {name: meta_grpc.MetaServiceServiceStub(channels[name]) for name in names}
+        self._stubs = {name: self._stub_over(channels[name]) for name in names}
         self._channel = channel
         self.opened: dict[str, grpc.aio.Channel] = {}
 
@@ -88,6 +91,15 @@ class Endpoints:
         self._epochs = {name: epochs for name, epochs in self._epochs.items() if name in self._stubs}
         self.unanswered += 1
         self.server_reports.changed.set()
+
+    def metadata(self, stub: "Stub") -> "MetadataStub":
+        """The calls of metadata at the endpoint that a call was given."""
+        return self._metadata[stub]
+
+    def _stub_over(self, channel: grpc.aio.Channel) -> "Stub":
+        stub = meta_grpc.MetaServiceServiceStub(channel)
+        self._metadata[stub] = metadata_grpc.MetadataStoreStub(channel)
+        return stub
 
     @property
     def current(self) -> str:
@@ -128,7 +140,7 @@ class Endpoints:
             del self._stubs[oldest], self._epochs[oldest]
             self._retire([self.opened.pop(oldest)])
         self.opened[name] = self._channel(name)
-        self._stubs[name] = meta_grpc.MetaServiceServiceStub(self.opened[name])
+        self._stubs[name] = self._stub_over(self.opened[name])
         self._epochs[name] = False
         log.info("meta.leader", address=name, help="it is none of meta.endpoints, and was named by one of them")
         return True

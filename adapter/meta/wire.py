@@ -46,11 +46,15 @@ async def save_request(cluster: str, entries: Sequence[SaveEntry]) -> meta_pb.Sa
     return request
 
 
-def save_entries(request: meta_pb.SaveOffsetDataRequest, now_ms: int) -> Iterable[SaveEntry]:
-    """The entries of a save request, unchecked. One without a commit time gets `now_ms`."""
+def save_entries(request: meta_pb.SaveOffsetDataRequest, now_ms: int, bare: type[SaveEntry] = SaveEntry) -> Iterable[SaveEntry]:
+    """The entries of a save request, unchecked. One without a commit time gets `now_ms`.
+
+    `bare`: what an entry becomes that has neither an epoch nor a commit time, as RobustMQ's brokers send.
+    """
     for group in request.offsets:
         for item in group.offsets:
-            yield SaveEntry(
+            is_bare = not (item.epoch or item.committed_at_ms or item.tombstone)
+            yield (bare if is_bare else SaveEntry)(
                 OffsetKey(namespace_of(item.namespace, group.tenant), group.group, item.shard_name),
                 OffsetRecord(
                     item.epoch,

@@ -52,6 +52,12 @@ class LimitsSection(Section):
     metadata: int = Field(default=1_000, ge=1, le=1_000_000)
 
 
+class SavesSection(Section):
+    """What a lower offset in a save without epoch and commit time is, as brokers send it that know no epochs."""
+
+    without_epoch: Literal["increase_only", "overwrite"] = "increase_only"
+
+
 class TombstoneSection(Section):
     """How long tombstones are kept, so that late saves cannot restore what was deleted. 0 hours: for ever."""
 
@@ -129,6 +135,7 @@ class MetaConfig(Section):
     store: StoreSection = StoreSection()
     etcd: EtcdSection = EtcdSection()
     limits: LimitsSection = LimitsSection()
+    saves: SavesSection = SavesSection()
     tombstones: TombstoneSection = TombstoneSection()
     fleet: FleetSection = FleetSection()
     stop: StopSection = StopSection()

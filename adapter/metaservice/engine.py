@@ -12,6 +12,7 @@ from adapter.model.codec import encode_record
 from adapter.model.records import (
     EPOCH_LIMIT,
     EXHAUSTED,
+    HOLD_MS,
     KnownStore,
     OffsetKey,
     OffsetRecord,
@@ -24,8 +25,10 @@ from adapter.model.records import (
     epoch_problem,
     exhausted,
     is_deleted,
+    is_held,
     merge,
     resolve,
+    taken_up,
 )
 from adapter.rpc import meta_pb
 from adapter.runtime.watermark import Loss
@@ -229,6 +232,12 @@ def to_delete(entries: Iterable[tuple[OffsetKey, OffsetRecord]]) -> list[tuple[O
     return found
 
 
+class Overwrite(SaveEntry):
+    """An entry of a writer that knows neither epochs nor times, whose lower offset is a rewind: the later to arrive wins."""
+
+    __slots__ = ()
+
+
 def decide_save(entry: SaveEntry, standing: OffsetRecord | None) -> SaveOutcome:
     """Decide one valid entry of a save against the stored record. Every engine applies this rule. Pure.
 
@@ -239,13 +248,24 @@ def decide_save(entry: SaveEntry, standing: OffsetRecord | None) -> SaveOutcome:
         found = standing.offset if standing and standing.live else 0
         if found != entry.expected_offset:
             return SaveOutcome(Status.CONFLICT, standing)
-    offered = resolve(entry.record, standing)
+    offered = _over(entry.record, standing) if standing and isinstance(entry, Overwrite) else resolve(entry.record, standing)
     problem = epoch_problem(offered.epoch, standing.epoch if standing else 0) if offered.epoch > EPOCH_LIMIT else ""
     if problem:
         return SaveOutcome(Status.INVALID, standing, problem)
     offered = as_first(offered)
     stands = merge(offered, standing) if standing else offered
     return SaveOutcome(Status.APPLIED if stands == offered else Status.SUPERSEDED, stands)
+
+
+def _over(offered: OffsetRecord, standing: OffsetRecord) -> OffsetRecord:
+    """What an `Overwrite` puts over a stored record: the same epoch, or the next one for a lower offset.
+
+    Its time is that of its arrival at this process, which another process may be ahead of: it decides only about a reset that is
+    held.
+    """
+    if is_held(standing.epoch) and offered.committed_at_ms <= standing.committed_at_ms + HOLD_MS:
+        return offered
+    return offered._replace(epoch=taken_up(standing.epoch) + (offered.offset < standing.offset))
 
 
 def decide_report(reported: StoreReport, known: KnownStore | None, replaces: bytes, now_ms: int) -> KnownStore | None:

@@ -18,7 +18,7 @@ from adapter.metaservice import group_reads, scan_replies
 from adapter.metaservice.bulk_checks import check, check_packed
 from adapter.metaservice.clock_skew import SkewedClocks, check_proposal, shifted_entries, shifted_records
 from adapter.metaservice.config import DEFAULT_CLUSTER
-from adapter.metaservice.engine import SIZE, Differing, Engine, count_results
+from adapter.metaservice.engine import SIZE, Differing, Engine, Overwrite, count_results
 from adapter.metaservice.limits import Limits
 from adapter.metaservice.metrics import MetaMetrics
 from adapter.model.codec import pack_names
@@ -50,8 +50,10 @@ MAX_SAVED = 25_000  # entries of a save, which blocks the others meanwhile; an a
 class MetaService(meta_grpc.MetaServiceServiceServicer):
     """The gRPC service `meta.service.common.MetaServiceService`; proto/meta_service.proto documents the calls."""
 
-    def __init__(self, engine: Engine, limits: Limits, metrics: MetaMetrics) -> None:
+    def __init__(self, engine: Engine, limits: Limits, metrics: MetaMetrics, *, overwrite: bool = False) -> None:
+        """`overwrite`: a lower offset without an epoch and a commit time is a rewind."""
         self._engine = engine
+        self._bare = Overwrite if overwrite else SaveEntry
         self._limits = limits
         self._metrics = metrics
         self._clocks = SkewedClocks(metrics)
@@ -76,7 +78,7 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
     ) -> meta_pb.SaveOffsetDataReply:
         entries: list[SaveEntry] = []
         now_ms = wall_ms()
-        made = save_entries(request, now_ms)
+        made = save_entries(request, now_ms, self._bare)
         newest_ms = 0
         while some := list(islice(made, SLICE)):
             entries += some

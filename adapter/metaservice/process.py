@@ -117,7 +117,8 @@ def _services(
 ) -> tuple[Sequence[str], Callable[[grpc.aio.Server], None]]:
     """The names of the services, and a function that adds them to a server."""
     limits = Limits(config.limits, metrics)
-    offsets = MetaService(stores.offsets, limits, metrics) if stores.offsets else None
+    overwrite = config.saves.without_epoch == "overwrite"
+    offsets = MetaService(stores.offsets, limits, metrics, overwrite=overwrite) if stores.offsets else None
     metadata = None
     if stores.metadata:
         metadata = MetadataService(stores.metadata, limits.metadata, MetadataMetrics(metrics.registry))

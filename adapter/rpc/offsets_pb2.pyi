@@ -1295,6 +1295,7 @@ class ResetOffsetsRequest(_message.Message):
     EXECUTE_FIELD_NUMBER: _builtins.int
     CREATE_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
+    CHANGE_ID_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     group: _builtins.str
     to_offset: _builtins.int
@@ -1312,6 +1313,15 @@ class ResetOffsetsRequest(_message.Message):
     create: _builtins.bool
     """True: a named shard without an offset gets one. False: such a request is
     refused, since the name is most likely a mistake.
+    """
+    change_id: _builtins.str
+    """An ID that the caller makes, so that the reset can be repeated after an answer
+    that was lost: its time in Unix milliseconds, 13 digits, a hyphen, and 16
+    random hexadecimal digits. The Meta Service remembers what was planned under
+    it before anything is changed; a repeat plans nothing anew, but finishes that,
+    and answers with it, at any adapter. Taken for a day, remembered for two.
+    INVALID_ARGUMENT: it is of another request, or too old.
+    FAILED_PRECONDITION: the Meta Service serves no metadata.
     """
     @_builtins.property
     def shards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -1343,16 +1353,84 @@ class ResetOffsetsRequest(_message.Message):
         execute: _builtins.bool = ...,
         create: _builtins.bool = ...,
         topics: _abc.Iterable[_builtins.str] | None = ...,
+        change_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["shift_by", b"shift_by", "to", b"to", "to_current", b"to_current", "to_earliest", b"to_earliest", "to_latest", b"to_latest", "to_offset", b"to_offset", "to_targets", b"to_targets", "to_timestamp_ms", b"to_timestamp_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create", b"create", "execute", b"execute", "group", b"group", "namespace", b"namespace", "shards", b"shards", "shift_by", b"shift_by", "to", b"to", "to_current", b"to_current", "to_earliest", b"to_earliest", "to_latest", b"to_latest", "to_offset", b"to_offset", "to_targets", b"to_targets", "to_timestamp_ms", b"to_timestamp_ms", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change_id", b"change_id", "create", b"create", "execute", b"execute", "group", b"group", "namespace", b"namespace", "shards", b"shards", "shift_by", b"shift_by", "to", b"to", "to_current", b"to_current", "to_earliest", b"to_earliest", "to_latest", b"to_latest", "to_offset", b"to_offset", "to_targets", b"to_targets", "to_timestamp_ms", b"to_timestamp_ms", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_to: _TypeAlias = _typing.Literal["to_offset", "to_earliest", "to_latest", "to_current", "shift_by", "to_timestamp_ms", "to_targets"]  # noqa: Y015
     _WhichOneofArgType_to: _TypeAlias = _typing.Literal["to", b"to"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_to) -> _WhichOneofReturnType_to | None: ...
 
 Global___ResetOffsetsRequest: _TypeAlias = ResetOffsetsRequest  # noqa: Y015
+
+@_typing.final
+class PlannedReset(_message.Message):
+    """What the Meta Service remembers of a reset with a change_id, among the metadata,
+    under `offset-adapter/changes/ID`.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Row(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        SHARD_FIELD_NUMBER: _builtins.int
+        BEFORE_FIELD_NUMBER: _builtins.int
+        AFTER_FIELD_NUMBER: _builtins.int
+        WARNING_FIELD_NUMBER: _builtins.int
+        shard: _builtins.str
+        before: _builtins.bytes
+        """The offsets before and after, as adapter/model/codec.py encodes records;
+        empty: there was none.
+        """
+        after: _builtins.bytes
+        warning: _builtins.str
+        def __init__(
+            self,
+            *,
+            shard: _builtins.str = ...,
+            before: _builtins.bytes = ...,
+            after: _builtins.bytes = ...,
+            warning: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "shard", b"shard", "warning", b"warning"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    REQUEST_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    PLANNED_AT_MS_FIELD_NUMBER: _builtins.int
+    request: _builtins.bytes
+    """SHA-256 of the request."""
+    namespace: _builtins.str
+    group: _builtins.str
+    planned_at_ms: _builtins.int
+    """By the adapter's clock; Unix time in milliseconds."""
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedReset.Row]: ...
+    def __init__(
+        self,
+        *,
+        request: _builtins.bytes = ...,
+        namespace: _builtins.str = ...,
+        group: _builtins.str = ...,
+        rows: _abc.Iterable[Global___PlannedReset.Row] | None = ...,
+        planned_at_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "namespace", b"namespace", "planned_at_ms", b"planned_at_ms", "request", b"request", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlannedReset: _TypeAlias = PlannedReset  # noqa: Y015
 
 @_typing.final
 class DeleteOffsetsRequest(_message.Message):
@@ -1551,8 +1629,16 @@ class ChangeReply(_message.Message):
     ROWS_FIELD_NUMBER: _builtins.int
     EXECUTED_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    CHANGE_ID_FIELD_NUMBER: _builtins.int
+    PLANNED_AT_MS_FIELD_NUMBER: _builtins.int
     executed: _builtins.bool
     """True: done, and verified by reading `rows` back from the Meta Service."""
+    change_id: _builtins.str
+    """The request's, where it is remembered. In a dry run: it would be."""
+    planned_at_ms: _builtins.int
+    """Not 0: `rows` were planned before, by the first request with this change_id; Unix
+    time in milliseconds.
+    """
     @_builtins.property
     def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChangeReply.Row]: ...
     @_builtins.property
@@ -1563,10 +1649,12 @@ class ChangeReply(_message.Message):
         rows: _abc.Iterable[Global___ChangeReply.Row] | None = ...,
         executed: _builtins.bool = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        change_id: _builtins.str = ...,
+        planned_at_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["executed", b"executed", "rows", b"rows", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change_id", b"change_id", "executed", b"executed", "planned_at_ms", b"planned_at_ms", "rows", b"rows", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,6 +25,34 @@ from adapter.model.records import (
 )
 
 
+class FakeMetadata:
+    """The metadata of a FakeMeta. `faults`: exceptions to raise behind a write, as where its answer is lost."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.faults: deque[AdapterError] = deque()
+
+    async def get(self, key: str) -> bytes | None:
+        """The value; None if there is none."""
+        return self.values.get(key)
+
+    async def put_new(self, key: str, value: bytes) -> bool:
+        """Store a value, unless there is one; then fail, if a fault is queued."""
+        new = key not in self.values
+        self.values.setdefault(key, value)
+        if self.faults:
+            raise self.faults.popleft()
+        return new
+
+    async def first_keys(self, prefix: str) -> list[str]:
+        """All keys that begin so, in order."""
+        return sorted(key for key in self.values if key.startswith(prefix))
+
+    async def delete(self, key: str) -> None:
+        """Remove a value, if there is one."""
+        self.values.pop(key, None)
+
+
 class FakeMeta:
     """A Meta Service in memory, with the rules of the real one.
 
@@ -43,6 +71,7 @@ class FakeMeta:
         self.endpoint = "memory"
         self.page_rows = 10_000  # of groups
         self.server_reports = ServerReports()
+        self.metadata: FakeMetadata | None = FakeMetadata()
         self.stores: dict[tuple[str, str], KnownStore] = {}
 
     async def report_store(self, store: StoreReport, replaces: bytes = b"") -> KnownStore | None:

@@ -8,6 +8,11 @@ from pathlib import Path
 import pytest
 from rocksdict import Rdict
 
+from adapter.cli.import_run import Source, read_into
+from adapter.cli.sorting import OffsetSorter
+from adapter.errors import InvalidInputError
+from adapter.formats.files import Format
+from adapter.formats.rows import Naming
 from adapter.runtime import rocks
 from tests.acceptance.conftest import Pair, Ran, run
 from tests.acceptance.exports import unpack
@@ -109,6 +114,42 @@ def test_a_clients_file_belongs_to_the_group_that_is_named(shared: Pair, tmp_pat
     assert standing(shared, "client-group") == {}
     assert shared("import", path, "--group", "another", "--execute").code == OK
     assert standing(shared, "another") == {"b/t/3": 42}
+
+
+def test_a_csv_that_was_cut_in_a_number_is_not_imported(shared: Pair, tmp_path: Path) -> None:
+    """1234 of 123456789012: the line is shown, and --execute asks for --accept-unterminated. A whole file needs nothing."""
+    path = tmp_path / "offsets.csv"
+    path.write_text("cut,t,0,5\ncut,t,1,123456789012\n")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])
+    dry = shared("import", path)
+    said = f"{path}: line 2: has no line end: the file may be cut here (there stands cut,t,1,1234)"
+    assert (dry.code, dry.err) == (OK, f"warning: {said}; --execute takes it only with --accept-unterminated\n")
+    refused = shared("import", path, "--execute")
+    assert (refused.code, f"{said}; nothing was sent. If the file is whole, add --accept-unterminated" in refused.err) == (
+        ERROR,
+        True,
+    )
+    assert standing(shared, "cut") == {}
+    accepted = shared("import", path, "--execute", "--accept-unterminated")
+    assert (accepted.code, accepted.err) == (OK, "")
+    assert standing(shared, "cut") == {"t/0": 5, "t/1": 1234}
+    path.write_bytes(whole)
+    assert shared("import", path, "--execute").err == ""
+    assert standing(shared, "cut") == {"t/0": 5, "t/1": 123456789012}
+
+
+def test_json_that_was_cut_is_refused_wherever_it_is_cut(shared: Pair, tmp_path: Path) -> None:
+    """Its last bracket is the last thing in it."""
+    path = tmp_path / "cut.json"
+    row = '{"group": "cut-json", "shard": "t/0", "offset": 123456789012}'
+    whole = f"[\n{row}\n]"
+    for size in range(1, len(whole)):
+        path.write_text(whole[:size])
+        with OffsetSorter() as sorter, pytest.raises(InvalidInputError):
+            read_into(sorter, Source(str(path), Format.JSON, Naming()), execute=True)
+    path.write_text(whole)
+    assert shared("import", path, "--execute").code == OK
 
 
 def test_an_import_never_goes_back(shared: Pair, tmp_path: Path) -> None:

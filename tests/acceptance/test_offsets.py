@@ -49,6 +49,22 @@ def test_an_executed_reset_is_there_and_says_so(shared: Pair) -> None:
     assert standing(shared, "moved") == {"t/0": 50, "t/1": 50, "t/2": 7}
 
 
+def test_a_plan_that_was_cut_in_a_number_is_not_executed(shared: Pair, tmp_path: Path) -> None:
+    """As an import: the line is shown, and --execute asks for --accept-unterminated."""
+    commit(shared, "plan-cut", {"t/0": 5})
+    plan = tmp_path / "plan.csv"
+    plan.write_text("t,0,1234")
+    dry = shared("offsets", "reset", "plan-cut", "--from-file", plan)
+    assert (dry.code, "line 1: has no line end" in dry.err) == (OK, True)
+    refused = shared("offsets", "reset", "plan-cut", "--from-file", plan, "--execute")
+    assert (refused.code, "(there stands t,0,1234); nothing was sent. If the file is whole" in refused.err) == (ERROR, True)
+    assert standing(shared, "plan-cut") == {"t/0": 5}
+    assert shared("offsets", "reset", "plan-cut", "--from-file", plan, "--execute", "--accept-unterminated").code == OK
+    assert standing(shared, "plan-cut") == {"t/0": 1234}
+    misplaced = shared("offsets", "reset", "plan-cut", "--to-offset", "1", "--accept-unterminated")
+    assert (misplaced.code, "--accept-unterminated: is for --from-file" in misplaced.err) == (ERROR, True)
+
+
 @pytest.mark.parametrize(
     ("to", "offsets"),
     [

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from adapter.metaservice.engine import Engine
-from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome
+from adapter.metaservice.engine import Engine, Overwrite
+from adapter.model.records import HOLD_MS, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, next_era
 from adapter.testing.fake_meta import FakeMeta
-from tests.contract.cases import CASES, CLUSTER, INVALID, REQUESTS, Case, Request
+from tests.contract.cases import APPLIED, CASES, CLUSTER, INVALID, REQUESTS, SUPERSEDED, Case, Request
 from tests.contract.engines import ENGINES
-from tests.unit.helpers import key, record
+from tests.unit.helpers import key, record, tombstone
 
 A, B = key("a"), key("b")
 
@@ -99,6 +99,48 @@ async def test_the_entries_of_a_request_count_one_after_the_other(
         outcomes = await store.save([SaveEntry(A, offered, expected) for offered, expected in request_case.entries])
         assert outcomes == request_case.outcomes
         assert await store.get([A]) == alone(request_case.after)
+
+
+NOW_MS, ERA = 1_000_000, next_era(1)
+
+
+@pytest.mark.parametrize(
+    ("before", "offered", "status", "after"),
+    [
+        (None, record(5, 0), APPLIED, record(5, 1)),
+        (record(9), record(12, 0), APPLIED, record(12, 1)),
+        (record(9), record(9, 0), APPLIED, record(9, 1)),
+        (record(9), record(3, 0), APPLIED, record(3, 2)),
+        (record(9, 7), record(3, 0), APPLIED, record(3, 8)),
+        # By another process, whose clock is ahead, a moment ago.
+        (record(9, 7, committed_at_ms=NOW_MS + 5_000), record(10, 0), APPLIED, record(10, 7)),
+        (record(9, 7, committed_at_ms=NOW_MS + 5_000), record(3, 0), APPLIED, record(3, 8)),
+        (record(9, ERA + 1), record(3, 0), APPLIED, record(3, ERA + 2)),
+        (record(9, ERA, committed_at_ms=NOW_MS - HOLD_MS), record(3, 0), SUPERSEDED, None),
+        (record(9, ERA, committed_at_ms=NOW_MS - HOLD_MS), record(12, 0), SUPERSEDED, None),
+        (record(9, ERA, committed_at_ms=NOW_MS - HOLD_MS - 1), record(3, 0), APPLIED, record(3, ERA + 2)),
+        (record(9, ERA, committed_at_ms=NOW_MS - HOLD_MS - 1), record(12, 0), APPLIED, record(12, ERA + 1)),
+        (tombstone(ERA + 1), record(3, 0), APPLIED, record(3, ERA + 1)),
+        (record(9, 2)._replace(live=False), record(3, 0), APPLIED, record(3, 3)),
+    ],
+)
+async def test_an_overwrite_without_an_epoch_is_a_rewind(
+    opened: AbstractAsyncContextManager[Store],
+    before: OffsetRecord | None,
+    offered: OffsetRecord,
+    status: Status,
+    after: OffsetRecord | None,
+) -> None:
+    """The later to arrive wins, whatever the clocks are, but over what is held; repeated at once it changes nothing."""
+    entry = Overwrite(A, offered._replace(committed_at_ms=NOW_MS))
+    stands = after._replace(committed_at_ms=NOW_MS) if after else before
+    async with opened as store:
+        if before:
+            await store.save([SaveEntry(A, before)])
+        for _ in range(2):
+            (outcome,) = await store.save([entry])
+            assert outcome[:2] == (status, stands)
+            assert await store.get([A]) == alone(stands)
 
 
 SMALL = st.builds(

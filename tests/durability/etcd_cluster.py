@@ -44,8 +44,11 @@ def etcd() -> str:
     return ""
 
 
-def meta_process(directory: Path, metadata: Sequence[str], offsets: Sequence[str]) -> ServiceProcess:
-    """A Meta Service before a Raft group of metadata and one of offsets, given by the endpoints of their members."""
+def meta_process(directory: Path, metadata: Sequence[str], offsets: Sequence[str], extra: str = "") -> ServiceProcess:
+    """A Meta Service before a Raft group of metadata and one of offsets, given by the endpoints of their members.
+
+    `extra`: further sections of its settings.
+    """
     port = free_port()
     settings = f"""engine = "etcd"
 [server]
@@ -59,7 +62,7 @@ endpoints = {list(metadata)}
 [[etcd.offsets]]
 name = "{OFFSETS}"
 endpoints = {list(offsets)}
-"""
+{extra}"""
     return ServiceProcess("meta", directory, settings, port)
 
 

@@ -12,12 +12,18 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from adapter.client.broker_log import BrokerLogSection, GrpcBrokerLog
 from adapter.client.client import OffsetClient
 from adapter.console import changes as module
 from adapter.console.change_run import Changer
 from adapter.fleet.views import AdapterView, Health
+from adapter.model.bounds import ShardKey
+from adapter.model.records import CommitMode
 from adapter.rpc import offsets_pb
+from adapter.testing.broker_log import MemoryLog
+from adapter.testing.broker_log import serving as serving_log
 from adapter.testing.fake_meta import FakeMeta
+from tests.integration.brokers import memory_log
 from tests.integration.certificates import Authority
 from tests.integration.helpers import serving
 from tests.unit.console.consoles import ADMIN, VIEW, Browser, browsing, by_token, few, hidden, secret, settings_of
@@ -61,15 +67,21 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(directory: Path, adapters: int = 1, away: Sequence[str] = ()) -> AsyncIterator[Scene]:
-    """Adapters in this process, and a browser in which an admin is logged in."""
+async def scene(
+    directory: Path, adapters: int = 1, away: Sequence[str] = (), log: MemoryLog | None = None
+) -> AsyncIterator[Scene]:
+    """Adapters in this process, with the broker's log if there is one, and a browser in which an admin is logged in."""
     meta = FakeMeta()
     async with AsyncExitStack() as stack:
+        broker = None
+        if log:
+            section = BrokerLogSection(address=await stack.enter_async_context(serving_log(log)))
+            broker = await stack.enter_async_context(GrpcBrokerLog.open(section))
         clients, addresses = [], []
         for at in range(adapters):
             own = directory / str(at)
             own.mkdir()
-            sidecar, client = await stack.enter_async_context(serving(own, meta))
+            sidecar, client = await stack.enter_async_context(serving(own, meta, broker_log=broker))
             clients.append(client)
             addresses.append(sidecar.addresses[-1])
         fleet = few(addresses, away)
@@ -175,6 +187,19 @@ async def test_a_file_sets_each_shard_to_its_own_offset(directory: Path) -> None
         assert await s.offsets() == {"t/0": 2, "t/1": 20}
 
 
+async def test_a_file_that_may_be_cut_is_said_so_before_it_is_confirmed(directory: Path) -> None:
+    """Its last line has no line end. What was pasted has none as a rule, and is seen as it is."""
+    async with scene(directory) as s:
+        await s.clients[0].commit("g", {"t/0": 7})
+        form_token = await s.browser.token_of("/change?group=g")
+        fields = {"form_token": form_token, "group": "g", "kind": "reset", "to": "file"}
+        upload = {"file": ("plan.csv", b"t,0,1234", "text/csv")}
+        answer = await s.browser.client.post("/change", data=fields, files=upload, headers={"Origin": "http://127.0.0.1"})
+        plan = await s.browser.get(answer.headers["location"])
+        assert "file.csv: line 1: has no line end: the file may be cut here (there stands t,0,1234)" in plan.text
+        assert "no line end" not in (await s.ask(kind="reset", to="file", pasted="t,0,1234")).text
+
+
 async def test_offsets_that_moved_without_effect_on_the_result_are_changed_as_confirmed(directory: Path) -> None:
     """A group that goes on committing can be reset to an offset."""
     async with scene(directory) as s:
@@ -183,6 +208,86 @@ async def test_offsets_that_moved_without_effect_on_the_result_are_changed_as_co
         await s.clients[0].commit("g", {"a": 8})
         assert "Done." in (await s.confirm(plan)).text
         assert await s.offsets() == {"a": 3}
+
+
+ENDS_MOVE = [
+    ({"to": "latest"}, "at least 8", 10),
+    ({"to": "earliest"}, "at least 2", 4),
+    ({"to": "time", "time": "1970-01-01T00:00:09Z"}, "at least 8", 8),
+    ({"to": "offset", "offset": "9"}, "8 to 9", 9),
+    ({"to": "offset", "offset": "1"}, "at least 2", 4),
+    ({"to": "shift", "shift": "100"}, "8 to 106", 10),
+    ({"to": "shift", "shift": "-100"}, "at least 2", 4),
+]
+
+
+@pytest.mark.parametrize(("fields", "shown", "after"), ENDS_MOVE)
+async def test_a_reset_to_a_target_that_moves_is_done_as_confirmed(
+    directory: Path, fields: dict[str, str], shown: str, after: int
+) -> None:
+    """Messages come in and old ones go while a person reads the plan: the shard goes where the target is then."""
+    log, shard = memory_log(a=[1] * 8), ShardKey("default", "a")
+    log.trim(shard, 2)
+    async with scene(directory, log=log) as s:
+        await s.clients[0].commit("g", {"a": 6})
+        plan = await s.ask(kind="reset", **fields)
+        assert f'<td class="number">{shown}</td>' in plan.text
+        assert 'id="moving"' in plan.text
+        log.append(shard, 9_000, 9_001)
+        log.trim(shard, 4)
+        result = await s.confirm(plan)
+        assert "Done." in result.text
+        assert f'<td class="number">{shown}</td>\n<td class="number">{after}</td>' in result.text
+        assert await s.offsets() == {"a": after}
+
+
+@pytest.mark.parametrize(
+    ("fields", "now"),
+    [
+        ({"to": "latest"}, "a would go to at least 3, and not to at least 8"),
+        ({"to": "offset", "offset": "7"}, "a would go to 3 to 7, and not to 7"),
+        ({"to": "shift", "shift": "100"}, "a would go to 3 to 106, and not to 8 to 106"),
+    ],
+)
+async def test_a_log_that_was_made_anew_is_not_what_was_confirmed(directory: Path, fields: dict[str, str], now: str) -> None:
+    """Its end is below the one that was shown. The page names the shard and both."""
+    log, shard = memory_log(a=[1] * 8), ShardKey("default", "a")
+    async with scene(directory, log=log) as s:
+        await s.clients[0].commit("g", {"a": 6})
+        plan = await s.ask(kind="reset", **fields)
+        log.create(shard)
+        log.append(shard, 1, 1, 1)
+        anew = await s.confirm(plan)
+        assert f"is not what you confirmed: {now}. Look again" in anew.text
+        assert await s.offsets() == {"a": 6}
+        assert "Done." in (await s.confirm(anew)).text
+        assert await s.offsets() == {"a": 3}
+
+
+async def test_an_offset_that_is_gone_before_it_is_confirmed_is_not_what_was_confirmed(directory: Path) -> None:
+    """What was to be read is not there any more: a person decides again."""
+    log, shard = memory_log(a=[1] * 8), ShardKey("default", "a")
+    async with scene(directory, log=log) as s:
+        await s.clients[0].commit("g", {"a": 6})
+        plan = await s.ask(kind="reset", to="offset", offset="2")
+        log.trim(shard, 4)
+        assert "a would go to at least 4, and not to 2" in (await s.confirm(plan)).text
+        assert await s.offsets() == {"a": 6}
+
+
+async def test_a_group_that_goes_on_committing_can_be_cloned(directory: Path) -> None:
+    """The clone begins where the group is when it is confirmed, and never before what was shown."""
+    async with scene(directory) as s:
+        await s.clients[0].commit("g", {"a": 7})
+        plan = await s.ask(kind="clone", to_group="h")
+        await s.clients[0].commit("g", {"a": 9})
+        assert "at least 7" in (result := (await s.confirm(plan, "h")).text)
+        assert "Done." in result
+        assert await s.offsets("h") == {"a": 9}
+        plan = await s.ask(kind="clone", to_group="i")
+        await s.clients[0].commit("g", {"a": 2}, mode=CommitMode.OVERWRITE)
+        assert "a would go to at least 2, and not to at least 9" in (await s.confirm(plan, "i")).text
+        assert await s.offsets("i") == {}
 
 
 @pytest.mark.parametrize("what", ["commit", "reset", "shard"])
@@ -289,7 +394,7 @@ async def test_an_adapter_that_fails_in_the_middle_is_shown_shard_by_shard(
         result = (await s.confirm(plan)).text
         assert "Not complete." in result
         assert "UNAVAILABLE: gone" in result
-        assert "make the same change again" in result
+        assert "finish it here" in result
         table = " ".join(result.partition('<table id="result">')[2].split())
         states = dict(zip(order, ("done", "unknown", "not tried"), strict=True))
         for shard, state in states.items():
@@ -298,6 +403,46 @@ async def test_an_adapter_that_fails_in_the_middle_is_shown_shard_by_shard(
             assert f'<td class="number">{3 if state == "done" else 7}</td> <td class="names">' in row
         assert calls == 2
         assert "Done." in (await s.confirm(await s.ask(kind="reset", to="offset", offset="3"))).text
+
+
+@pytest.mark.parametrize(
+    ("fields", "confirmed", "after"),
+    [
+        ({"kind": "reset", "to": "shift", "shift": "-2"}, "g", [5, 5, 5]),
+        ({"kind": "reset", "to": "offset", "offset": "3"}, "g", [3, 3, 3]),
+        ({"kind": "delete"}, "g", []),
+        ({"kind": "clone", "to_group": "h"}, "h", [7, 7, 7]),
+    ],
+)
+async def test_half_a_change_is_finished_and_not_made_again(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, str], confirmed: str, after: list[int]
+) -> None:
+    """One shard is changed, of one the answer was lost, one was not tried: each is changed once."""
+    async with scene(directory, adapters=3) as s:
+        for client, shard in zip(s.clients, "abc", strict=True):
+            await client.commit("g", {shard: 7})
+            await client.flush()
+        from adapter.console.change_run import _Clients  # noqa: PLC0415
+
+        change, calls = _Clients.change, 0
+
+        async def failing(self: Any, address: str, request: Any, *, execute: bool) -> Any:
+            nonlocal calls
+            calls += execute
+            reply = await change(self, address, request, execute=execute)
+            if execute and calls == 2:
+                raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), "lost")
+            return reply
+
+        monkeypatch.setattr(_Clients, "change", failing)
+        result = await s.confirm(await s.ask(**fields), confirmed)
+        assert "of 1 the answer was lost" in result.text
+        rest = {"form_token": s.form_token, "id": hidden(result.text, "id")}
+        answer = await s.browser.post("/change/rest", rest)
+        assert answer.status_code == 303, answer.text
+        assert "Done." in (await s.confirm(await s.browser.get(answer.headers["location"]), confirmed)).text
+        stands = {key.shard: record.offset for key, record in s.meta.records.items() if key.group == confirmed and record.live}
+        assert stands == dict(zip("abc", after, strict=False))
 
 
 async def test_a_refused_change_is_as_before(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from adapter.client.client import OffsetClient
 from adapter.meta.client import GrpcMetaClient
 from adapter.model.records import CommitMode, OffsetRecord, ReadMode
 from adapter.rpc import offsets_pb
+from adapter.runtime.clocks import wall_ms
 from adapter.sidecar.process import Sidecar
 from tests.dialect import RobustMeta, failing, robust_meta
 from tests.integration.helpers import PATIENCE_S, key, meta_section, serving
@@ -53,6 +54,21 @@ async def _delete(client: OffsetClient, *shards: str) -> offsets_pb.ChangeReply:
 def _stands(sidecar: Sidecar, shard: str = "a") -> tuple[int, int] | None:
     record = sidecar.core().store.get(key(shard))
     return record.position if record else None
+
+
+async def test_a_shift_with_an_id_is_refused(tmp_path: Path, robust: RobustMeta) -> None:
+    """Such a server remembers no changes. Nothing is changed; without the ID it is."""
+    async with adapter(tmp_path, robust) as (_, client):
+        await client.commit("g", {"a": 160})
+        request = offsets_pb.ResetOffsetsRequest(group="g", shift_by=-10, change_id=f"{wall_ms():013}-{1:016x}", execute=True)
+        with pytest.raises(grpc.aio.AioRpcError, match="remembers no changes: it is RobustMQ's Meta Service") as refused:
+            await client.admin.ResetOffsets(request, timeout=PATIENCE_S)
+        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        await client.flush()
+        assert robust.offsets == {A: 160}
+        request.change_id = ""
+        await client.admin.ResetOffsets(request, timeout=PATIENCE_S)
+        assert robust.offsets == {A: 150}
 
 
 async def test_a_reset_is_a_plain_save_of_the_target(tmp_path: Path, robust: RobustMeta) -> None:

@@ -116,6 +116,7 @@ class SimMeta:
 
     endpoint = "simulated"
     knows_epochs = True
+    metadata = None
     limits = SaveLimits()
 
     def __init__(self, link: Link, on_save: Callable[[SaveCall], None]) -> None:

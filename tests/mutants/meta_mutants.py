@@ -4,6 +4,38 @@ from tests.mutants.mutant import Mutant
 
 META_MUTANTS = (
     Mutant(
+        "overwrite-never-rewinds",
+        "metaservice/engine.py",
+        "taken_up(standing.epoch) + (offered.offset < standing.offset)",
+        "taken_up(standing.epoch)",
+        "a reset at a RobustMQ broker is acknowledged, and undone by its restart, in spite of saves.without_epoch",
+        ("contract/test_save_rules.py::test_an_overwrite_without_an_epoch_is_a_rewind",),
+    ),
+    Mutant(
+        "overwrite-passes-a-reset-that-is-held",
+        "metaservice/engine.py",
+        "offered.committed_at_ms <= standing.committed_at_ms + HOLD_MS",
+        "offered.committed_at_ms <= standing.committed_at_ms",
+        "a running consumer at a RobustMQ broker undoes an operator's reset",
+        ("contract/test_save_rules.py::test_an_overwrite_without_an_epoch_is_a_rewind",),
+    ),
+    Mutant(
+        "adapters-overwrite-too",
+        "meta/wire.py",
+        "not (item.epoch or item.committed_at_ms or item.tombstone)",
+        "not (item.epoch or item.tombstone)",
+        "a commit that an adapter took while it was cut off takes the group back",
+        ("unit/meta/test_wire.py::test_only_an_entry_without_epoch_and_time_is_bare",),
+    ),
+    Mutant(
+        "overwrite-is-not-taken-from-the-settings",
+        "metaservice/process.py",
+        "overwrite=overwrite)",
+        "overwrite=False)",
+        "saves.without_epoch does nothing",
+        ("durability/test_saves_without_epoch.py::test_a_lower_save_without_an_epoch_is_a_rewind_where_it_is_set_so",),
+    ),
+    Mutant(
         "meta-expires-what-is-in-use",
         "metaservice/rocksdb/engine.py",
         "            if newest_ms >= before_ms:\n",

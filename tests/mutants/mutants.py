@@ -400,7 +400,7 @@ MUTANTS = (
     Mutant(
         "reset-not-read-back",
         "sidecar/engine/reset_writer.py",
-        "            await self.read_back(writes)\n",
+        "            await self.read_back(writes, at_least=at_least)\n",
         "",
         "a reset that lost against another one says success",
         ("unit/sidecar/engine/test_resets.py::test_success_is_not_said_when_somebody_else_moved_it",),

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from adapter.formats import rocketmq_json
-from adapter.formats.kafka_csv import LINE_MAX_BYTES
+from adapter.formats.kafka_csv import LINE_MAX_BYTES, UNTERMINATED
 from adapter.formats.rocketmq_json import Queues
 from adapter.formats.rows import NotReadableError, Reject
 from adapter.model.queues import QUEUE_MAX
@@ -66,13 +66,18 @@ def entries(piece: Piece, kind: OffsetFormat) -> Iterator[pa.RecordBatch]:
 def csv_entries(piece: Piece, data: bytes) -> pa.RecordBatch:
     """ENTRIES of the lines `group,topic,partition,offset`, or without the group, as kafka-consumer-groups has them.
 
-    Blank lines are skipped. A line that is not UTF-8 is a reject, and so is a file in UTF-16.
+    Blank lines are skipped. A line that is not UTF-8 is a reject, and so are a last line without a line end, in which the file
+    may be cut, and a file in UTF-16.
     """
     if piece.start == 0:
         if data.startswith(_UTF16):
             return _batch(piece.file, {"reason": pa.array(["is UTF-16; save it as UTF-8"])})
         data = data.removeprefix(_BOM)
     numbers, lines, reasons = _lines(data, piece.line)
+    # A piece ends with a line end, but for the last one of a file that does not.
+    reasons = first_reason(
+        reasons, pc.equal(numbers, piece.line + data.count(b"\n")), f"{UNTERMINATED}; if it is whole, end the line"
+    )
     text = _without_return(lines)
     reasons = first_reason(
         reasons,

@@ -19,7 +19,7 @@ from adapter.sidecar.api.access import Access, audited
 from adapter.sidecar.api.commit_requests import parse_in_slices, size_of
 from adapter.sidecar.api.listing import stored_row
 from adapter.sidecar.api.replies import change_reply, describe_row, noted_change
-from adapter.sidecar.api.requests import parse_group, parse_reset, parse_shards, parse_topics, parse_wanted
+from adapter.sidecar.api.requests import parse_change_id, parse_group, parse_reset, parse_shards, parse_topics, parse_wanted
 from adapter.sidecar.api.status import SidecarStatus
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.core import Core
@@ -114,8 +114,9 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
     async def ResetOffsets(self, request: offsets_pb.ResetOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
         core = self._core()
         wanted, reset = await parse_reset(request)
+        change = parse_change_id(request)
         async with core.admin_calls.one(context=context):
-            return await change_reply(await core.resets.reset(wanted, reset, execute=request.execute))
+            return await change_reply(await core.resets.reset(wanted, reset, execute=request.execute, change=change))
 
     @audited
     async def DeleteOffsets(self, request: offsets_pb.DeleteOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102

@@ -103,7 +103,9 @@ def describe_row(
 
 async def change_reply(outcome: Outcome) -> offsets_pb.ChangeReply:
     """The rows of a change, made in slices."""
-    reply = offsets_pb.ChangeReply(executed=outcome.executed, warnings=outcome.warnings)
+    reply = offsets_pb.ChangeReply(
+        executed=outcome.executed, warnings=outcome.warnings, change_id=outcome.change_id, planned_at_ms=outcome.planned_ms
+    )
     async for changes in in_slices(outcome.changes):
         reply.rows.extend(map(change_row, changes))
     return reply

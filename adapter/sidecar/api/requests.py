@@ -1,5 +1,7 @@
 """Requests of the local API -> model. A bad entry refuses its whole request, by the name of the field (invariant 10)."""
 
+import hashlib
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -12,10 +14,12 @@ from adapter.runtime.large_calls import MAX_CHANGES, MAX_NAMED
 from adapter.runtime.slices import others
 from adapter.sidecar.api.commit_requests import MAX_OFFSETS
 from adapter.sidecar.engine.broadcast import OF_CLIENT, OF_LOWEST, BroadcastQuery, group_of_client, group_of_lowest
+from adapter.sidecar.engine.change_memory import ChangeId, made_ms
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
 
 MAX_TOPICS = 1_000  # of a reset, delete or clone
+_CHANGE_ID = re.compile("[0-9]{13}-[0-9a-f]{16}")
 
 
 def parse_read_mode(mode: int) -> ReadMode:
@@ -97,6 +101,22 @@ async def parse_reset(request: offsets_pb.ResetOffsetsRequest) -> tuple[Wanted, 
     if value is False:
         raise InvalidInputError(f"{kind}: is false; leave it out, or set it to true")
     return Wanted(group, shards, topics), Reset(to, 0 if value is True else value, create=request.create)
+
+
+def parse_change_id(request: offsets_pb.ResetOffsetsRequest) -> ChangeId | None:
+    """The ID of a reset, if it has one. Raises InvalidInputError."""
+    if not request.change_id:
+        return None
+    if not _CHANGE_ID.fullmatch(request.change_id):
+        raise InvalidInputError(
+            f"change_id: {request.change_id[:50]!r} is not a time in Unix milliseconds (13 digits), a hyphen, and 16 random "
+            "hexadecimal digits"
+        )
+    same = offsets_pb.ResetOffsetsRequest()
+    same.CopyFrom(request)
+    same.ClearField("execute")
+    digest = hashlib.sha256(same.SerializeToString(deterministic=True)).digest()
+    return ChangeId(request.change_id, made_ms(request.change_id), digest)
 
 
 async def _parse_targets(group: GroupKey, request: offsets_pb.ResetOffsetsRequest) -> tuple[Wanted, Reset]:

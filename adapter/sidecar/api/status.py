@@ -24,6 +24,7 @@ WEAKER = (
     "a reset or delete is undone by another adapter that still holds the shard and commits it, or starts",
     "a rewind that was not flushed when a process ended loses against the larger offset that stands there",
     "a writer that does not say what it expects, as RobustMQ's own brokers, can lower an offset; that is seen at the next commit",
+    "it remembers no changes: a shift whose answer was lost is made once more by a repeat, so look at the offsets first",
     "metadata, commit times and generations are known to the adapter that took the commit alone",
     "it deletes groups without a save itself, and keeps no tombstones: what is deleted there may be pushed back from here",
     "a Meta Service that was put back from a backup is noticed at the next commit of each key, or at the next start",

@@ -19,6 +19,7 @@ The rest:
 - Moved on purpose: `resets` (reset, delete, clone, import), by `reset_plans`. A reset holds because it begins a new era of epochs
   (`reset_plans`), and is written while no flush of this adapter is under way (`resets`): no commit and no flush that began before
   it can pass it. It is held against commits without an epoch (`commit_rules.Holds`) until a reader has taken it up (`reads`).
+  `change_memory` keeps the plan of a reset that has an ID, so that a repeat makes no other one.
 - Handed over: `handover` persists and removes the shards that a broker loses. `renewal` makes sure that a Meta Service that
   deletes idle groups still has them, then and in time.
 - Told: `watching` tells watchers of changes that are no ordinary commits.

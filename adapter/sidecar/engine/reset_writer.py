@@ -32,15 +32,18 @@ class ResetWriter:
         self._metrics = metrics
         self._journal = journal
 
-    async def write(self, kind: str, group: GroupKey, changes: Sequence[Change]) -> None:
-        """Make the changes of one group. Raises MetaUnavailableError, RefusedError or ContendedError, also half way."""
+    async def write(self, kind: str, group: GroupKey, changes: Sequence[Change], *, at_least: bool = False) -> None:
+        """Make the changes of one group. Raises MetaUnavailableError, RefusedError or ContendedError, also half way.
+
+        `at_least`: more than was written may stand, as where the change was planned before.
+        """
         moved = moved_by(changes)
         writes = {key: after for key, _, after in moved}
         if moved:
             self._metrics.changed(kind)  # before the outcome is known: a call that fails half way has changed something
         try:
             await self._save(kind, group, moved)
-            await self.read_back(writes)
+            await self.read_back(writes, at_least=at_least)
         except AdapterError as error:
             error.note_attempted(changes)
             raise
@@ -51,11 +54,7 @@ class ResetWriter:
             try:
                 await self._save_part(kind, group, part)
             except TransientError as error:
-                done = (
-                    f"{at} of {counted(len(writes), 'offset')} changed, of {len(part)} it is unknown: run it again: "
-                    if at
-                    else ""
-                )
+                done = f"{at} of {counted(len(writes), 'offset')} changed, of {len(part)} it is unknown: " if at else ""
                 raise type(error)(f"{done}{error}", retry_after_s=error.retry_after_s) from error
 
     async def _save_part(self, kind: str, group: GroupKey, part: Sequence[Moved]) -> None:

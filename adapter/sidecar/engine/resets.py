@@ -27,6 +27,7 @@ from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, decide, is_
 from adapter.runtime.large_calls import MAX_CHANGES, SLICE_ROWS
 from adapter.runtime.retry import retrying
 from adapter.runtime.slices import in_slices, others
+from adapter.sidecar.engine.change_memory import SINCE, ChangeId, ChangeMemory, Planned, is_since
 from adapter.sidecar.engine.changes import Commit, Forget
 from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.flusher import Flusher
@@ -57,11 +58,16 @@ KNOW_LIMIT_S = 1.0  # after which a change whose shards are removed again and ag
 
 
 class Outcome(NamedTuple):
-    """The changes that were made, or in a dry run would be, and warnings for the operator."""
+    """The changes that were made, or in a dry run would be, and warnings for the operator.
+
+    `change_id`: the ID under which it is remembered. `planned_ms`: when it was planned, if that was before (Unix time).
+    """
 
     changes: list[Change]
     warnings: list[str]
     executed: bool
+    change_id: str = ""
+    planned_ms: int = 0
 
 
 class OwnTime(NamedTuple):
@@ -111,10 +117,17 @@ class Resets:
         self._holds = committer.holds.on
         self._metrics = metrics
         self._writer = ResetWriter(committer, flusher.saver, metrics, journal)
+        self._memory = ChangeMemory(meta, now_ms)
         self._own: deque[OwnTime] = deque()
 
-    async def reset(self, wanted: Wanted, reset: Reset, *, execute: bool) -> Outcome:
-        """Move shards of a group (none named: all). Raises InvalidInputError, UnknownBoundsError or BrokerLogError as well."""
+    async def reset(self, wanted: Wanted, reset: Reset, *, execute: bool, change: ChangeId | None = None) -> Outcome:
+        """Move shards of a group (none named: all). Raises InvalidInputError, UnknownBoundsError or BrokerLogError as well.
+
+        With `change`, what was planned under its ID before is finished, whatever stands now.
+        """
+        planned = await self._memory.recall(change) if change else None
+        if change and planned:
+            return await self._again(change, planned, execute=execute)
         group = wanted.group
         standing = await self._known(wanted)
         wanted = _with_topics(wanted, standing)
@@ -135,7 +148,31 @@ class Resets:
         def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
             return plan_reset(reset, keys, Known(standing, bounds, by_time, now_ms, self._holds))
 
-        return await self._change("reset", Wanted(group, shards), plan, warnings, execute=execute, standing=standing)
+        return await self._change(
+            "reset", Wanted(group, shards), plan, warnings, execute=execute, standing=standing, change=change
+        )
+
+    async def _again(self, change: ChangeId, planned: Planned, *, execute: bool) -> Outcome:
+        """Finish a reset as it was planned. A shard that was reset, deleted or cloned since stays as it is."""
+        if not execute:
+            return Outcome(planned.changes, [], execute, change.id, planned.planned_ms)
+        async with self._flusher.paused():
+            changes = await self._finish(planned)
+        self._note_own(changes, self._now_ms())
+        return Outcome(changes, [], execute, change.id, planned.planned_ms)
+
+    async def _finish(self, planned: Planned) -> list[Change]:
+        """Write what a plan has and does not stand. The caller keeps flushes from running."""
+        standing = await self._known(Wanted(planned.group, [row.key.shard for row in planned.changes]))
+        changes, left = [], []
+        async for some in in_slices(planned.changes):
+            for row in some:
+                found = standing.get(row.key)
+                changes.append(Change(row.key, found, found, SINCE) if is_since(row, found) else row)
+                if changes[-1].changes and (found is None or (row.after and found < row.after)):
+                    left.append(row)
+        await self._writer.write("reset", planned.group, left, at_least=True)
+        return changes
 
     async def delete(self, wanted: Wanted, *, execute: bool) -> Outcome:
         """Delete shards of a group; none named: all of it, and its generation. Raises InvalidInputError for an unknown topic."""
@@ -250,23 +287,30 @@ class Resets:
         *,
         execute: bool,
         standing: Standing | None = None,
+        change: ChangeId | None = None,
     ) -> Outcome:
-        """Plan and, to execute it, write.
+        """Plan and, to execute it, remember it under its ID, if it has one, and write.
 
         `standing` is what `_known` found for these shards a moment ago, if it was asked: a dry run is planned on it. What is
         executed is planned on what is loaded while no flush is under way.
         """
         now_ms = self._now_ms()
+        planned: Planned | None = None
         if not execute:
             changes = await self._planned(wanted, plan, now_ms, await self._known(wanted) if standing is None else standing)
         else:
             async with self._flusher.paused():
                 changes = await self._planned(wanted, plan, now_ms, await self._known(wanted))
-                await self._writer.write(kind, wanted.group, changes)
+                planned = await self._memory.keep(change, wanted.group, changes) if change else None
+                if planned:
+                    changes = await self._finish(planned)
+                else:
+                    await self._writer.write(kind, wanted.group, changes)
         active = active_warning(changes, now_ms, self._own_ms(wanted.group, now_ms))
         if execute:
             self._note_own(changes, now_ms)
-        return Outcome(changes, [*warnings, *([active] if active else [])], execute)
+        said = [*warnings, *([active] if active else [])]
+        return Outcome(changes, said, execute, change.id if change else "", planned.planned_ms if planned else 0)
 
     async def _planned(self, wanted: Wanted, plan: Plan, now_ms: int, standing: Standing) -> list[Change]:
         """The changes, shard by shard (none named: of all that are not deleted)."""

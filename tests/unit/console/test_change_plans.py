@@ -7,7 +7,7 @@ from adapter.console.change_plans import KEPT_S, PLANS_MAX, WAITING_S, DryRun, E
 from adapter.console.change_run import user_of
 from adapter.console.change_wish import Wish
 from adapter.errors import OverloadedError
-from adapter.model.records import GroupKey
+from adapter.model.records import U64_MAX, GroupKey
 
 ANN = ("ann", "session")
 WISH = Wish("reset", GroupKey("default", "g"), "offset", 3)
@@ -34,10 +34,30 @@ def test_dry_runs_with_the_same_result_have_the_same_digest() -> None:
         dry(row("a"), row("b"), row("c")),
         dry(row("a"), row("b", after=4)),
         dry(row("a"), row("b", era=2)),
+        dry(row("a"), row("b")._replace(most=9)),
         dry(row("a"), row("b")._replace(after=Place(ERA, 3, deleted=True))),
     ]
     assert same.digest not in {other.digest for other in others}
     assert len({other.digest for other in others}) == len(others)
+
+
+def test_what_is_done_is_what_was_confirmed_or_named() -> None:
+    """The same shards, each between the offset that was shown and the highest that counts, with no other reset in between."""
+    exact, moving = row("a"), row("b", 5)._replace(most=9)
+    confirmed = dry(exact, moving)
+    for after in (5, 9):
+        assert dry(exact, row("b", after)).other_than(confirmed) == ""
+    assert dry(exact, moving, row("c", changes=False)).other_than(confirmed) == ""
+    for other, said in (
+        (dry(exact), "b would not be changed any more"),
+        (dry(exact, moving, row("c")), "c would be changed as well"),
+        (dry(row("a", 4), moving), "a would go to 4, and not to 3"),
+        (dry(exact, row("b", 4)), "b would go to 4, and not to 5 to 9"),
+        (dry(exact, row("b", 10)._replace(most=U64_MAX)), "b would go to at least 10, and not to 5 to 9"),
+        (dry(exact, row("b", 5, era=2)), "b was reset, deleted or cloned meanwhile"),
+        (dry(exact._replace(after=Place(ERA, 3, deleted=True)), moving), "a would go to deleted, and not to 3"),
+    ):
+        assert other.other_than(confirmed) == said
 
 
 def test_a_plan_is_of_one_person_and_session() -> None:

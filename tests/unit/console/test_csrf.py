@@ -36,6 +36,7 @@ async def test_the_unsafe_routes_are_these(tmp_path: Path) -> None:
         assert sorted(unsafe_routes(browser)) == [
             ("POST", "/change"),
             ("POST", "/change/execute"),
+            ("POST", "/change/rest"),
             ("POST", "/login"),
             ("POST", "/logout"),
         ]
@@ -112,7 +113,7 @@ async def test_who_may_only_look_reaches_no_page_of_changes(tmp_path: Path) -> N
         token = await browser.token_of("/")
         for path in ("/change?group=g", "/change/plan?id=x", "/change/result?id=x"):
             assert (await browser.get(path)).status_code == 403
-        for path in ("/change", "/change/execute"):
+        for path in ("/change", "/change/execute", "/change/rest"):
             assert (await browser.post(path, {"form_token": token, "kind": "delete", "group": "g", "id": "x"})).status_code == 403
 
 
@@ -129,7 +130,7 @@ async def test_get_changes_nothing(tmp_path: Path) -> None:
     """Routes that change something do not answer it."""
     async with browsing(changing(tmp_path)) as browser:
         await browser.login(ADMIN)
-        for path in ("/logout", "/change/execute"):
+        for path in ("/logout", "/change/execute", "/change/rest"):
             assert (await browser.get(path)).status_code == 405
         assert (await browser.get("/")).status_code == 200
 

@@ -1,9 +1,12 @@
 """Kafka's CSV: a written file reads back the same, Kafka's tool can read it, and every bad line is a reject."""
 
+import io
+
 import pytest
 from hypothesis import given
 
 from adapter.errors import InvalidInputError
+from adapter.formats import kafka_csv
 from adapter.formats.files import Format
 from adapter.formats.kafka_csv import LINE_MAX_BYTES, split_shard
 from adapter.formats.problems import PROBLEMS_SHOWN
@@ -212,3 +215,32 @@ def test_utf_16_is_told() -> None:
     """UTF-16 is reported: PowerShell writes it when output is redirected."""
     with pytest.raises(NotReadableError, match="is UTF-16; save it as UTF-8"):
         found("g,t,0,5\n".encode("utf-16"), CSV)
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (b"", 0),
+        (b"t,0,1\n", 0),
+        (b"t,0,1\r\n", 0),
+        (b"t,0,1\n\n", 0),
+        (b"t,0,1\n  ", 0),
+        (b"t,0,1234", 1),
+        (b"t,0,1\nt,1,1234", 2),
+        (b"t,0,1\nt,1,1234\r", 2),
+        (b"t,0,1\n" + b"x" * 10_000, 2),
+    ],
+)
+@pytest.mark.parametrize("chunk", [1, 7, 2**20])
+def test_a_last_line_without_a_line_end_is_told(monkeypatch: pytest.MonkeyPatch, data: bytes, line: int, chunk: int) -> None:
+    """A file that was cut in a number looks so; blank lines do not count. Wherever the chunks end."""
+    monkeypatch.setattr(kafka_csv, "CHUNK_BYTES", chunk)
+    found = kafka_csv.unterminated(io.BytesIO(data))
+    assert (found.line if found else 0) == line
+    if found:
+        assert data.decode().splitlines()[-1].startswith(found.text.removesuffix("...").strip())
+
+
+def test_a_file_that_is_written_ends_with_a_line_end() -> None:
+    """So that an import of it can see a cut."""
+    assert written([OffsetRow("default", "g", "t/0", 1)], CSV).endswith(b"\n")

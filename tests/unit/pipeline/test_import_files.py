@@ -200,3 +200,18 @@ def test_a_url_that_cannot_be_read_is_an_error_with_its_name() -> None:
         with pytest.raises(AdapterError, match=r"^s3a://bucket/a\.csv\?\S+: is not seen by the machine") as unseen:
             list(entries(gone, "kafka-csv"))
         assert SECRET not in str(unseen.value)
+
+
+def test_a_last_line_without_a_line_end_is_a_reject(tmp_path: Path) -> None:
+    """The file may be cut in its number. However it is divided."""
+    path = made(tmp_path / "a.csv", b"g,t,0,1\ng,t,1,1234")
+    for size in (4, 8, 1_000):
+        rows = [
+            row
+            for piece in cut(Place.of(path), size)
+            for row in csv_entries(piece, path.read_bytes()[piece.start : piece.end]).to_pylist()
+        ]
+        assert [(row["place"], row["reason"]) for row in rows] == [
+            ("line 1", None),
+            ("line 2", "has no line end: the file may be cut here; if it is whole, end the line"),
+        ]

@@ -102,7 +102,7 @@ def wanted(*rows: tuple[str, int, str]) -> pa.Table:
 
 def test_a_csv_line_is_read_as_the_cli_reads_it() -> None:
     """The same lines are accepted, with the same values, and the same are refused, alone and with others."""
-    data = "\n".join(CSV_LINES).encode()
+    data = "".join(f"{line}\n" for line in CSV_LINES).encode()
     found = imports.named(csv_entries(Piece(Place("f"), 1, 0, len(data)), data), section(format="kafka-csv"))
     taken = [
         (group, shard, offset) if reason is None else None
@@ -127,7 +127,7 @@ def test_a_csv_line_is_read_as_the_cli_reads_it() -> None:
 @pytest.mark.parametrize("line", CSV_LINES)
 def test_a_line_alone_is_read_as_among_others(line: str) -> None:
     """The columns of a batch with a single kind of lines take other ways: no quotes, no rejects, all rejects."""
-    data = line.encode()
+    data = f"{line}\n".encode()
     (found,) = imports.named(csv_entries(Piece(Place("f"), 1, 0, len(data)), data), section(format="kafka-csv")).to_pylist()
     assert (None if found["reason"] else (found["group"], found["shard"], found["offset"])) == read_by_the_cli(line)
 
