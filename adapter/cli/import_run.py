@@ -89,10 +89,7 @@ async def _send(client: OffsetClient, request: Request, report: Report) -> None:
 def read_into(sorter: OffsetSorter, source: Source, *, execute: bool) -> int:
     """Read a file to its end; returns how many entries were unreadable. Each is reported. Raises InvalidInputError."""
     rejects = 0
-    if source.kind in (Format.ROCKETMQ_BROKER, Format.ROCKETMQ_ROCKSDB) and (
-        other := broker_places.in_use_instead(Path(source.path))
-    ):
-        warn(f"{source.name}: {other}")
+    _tell_what_is_in_use(source)
 
     def readable(entries: Iterable[OffsetRow | Reject]) -> Iterator[OffsetRow]:
         nonlocal rejects
@@ -121,6 +118,14 @@ def read_into(sorter: OffsetSorter, source: Source, *, execute: bool) -> int:
     if cut:
         options.check_unterminated(f"{source.name}: {reject_text(cut)}", execute=execute, accepted=source.unterminated)
     return rejects
+
+
+def _tell_what_is_in_use(source: Source) -> None:
+    """Warn if the broker writes another one of its files."""
+    if source.kind in (Format.ROCKETMQ_BROKER, Format.ROCKETMQ_ROCKSDB):
+        other = broker_places.in_use_instead(Path(source.path))
+        if other:
+            warn(f"{source.name}: {other}")
 
 
 def _of_slave(source: Source) -> str:
