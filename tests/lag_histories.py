@@ -42,7 +42,8 @@ def history(random: Random, window: int = 8) -> History:
     top = (top[0] if random.random() < 0.98 else top[0] + _ERA, max(top[1], 0))
     heads = _heads(random, times, base + offset)
     low = random.choice((None, 0, max(0, base + offset - 20), base + offset + random.randrange(-3, 9)))
-    return History(commits, heads, NOW, SETTLED, top, None if low is None else max(0, low))
+    watched = NOW - random.choice((1, 3_000, 30_000, 900_000)) * MS if random.random() < 0.5 else 0
+    return History(commits, heads, NOW, SETTLED, top, None if low is None else max(0, low), watched)
 
 
 def tables(histories: Sequence[History], settings: LagSettings) -> tuple[Commits, Heads]:

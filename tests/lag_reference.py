@@ -46,6 +46,7 @@ class History:
     settled: int
     top: tuple[int, int]
     low: int | None = None
+    watched: int = 0
 
     @property
     def window(self) -> list[Commit]:
@@ -105,11 +106,14 @@ def status(history: History, rules: Rules) -> str:
     window = history.window
     offsets = [commit.offset for commit in window]
     lag = history.lag
-    if (lag is not None and lag <= rules.allowed) or len(offsets) < rules.minimum:
+    if lag is not None and lag <= rules.allowed:
         return "OK"
-    span = max(window[-1].time - window[0].time, rules.least)
-    if lag is not None and history.settled - _unread_since(history, rules.allowed) > span:
-        return "STOP"
+    if window and lag is not None:
+        span = max(window[-1].time - window[0].time, rules.least)
+        if history.settled - max(_unread_since(history, rules.allowed), history.watched) > span:
+            return "STOP"
+    if len(window) < rules.minimum:
+        return "OK"
     if any(offset > offsets[-1] for offset in offsets):
         return "REWIND"
     known = [commit.lag for commit in window if commit.lag is not None]
@@ -123,7 +127,7 @@ def status(history: History, rules: Rules) -> str:
 
 def judged(history: History, rules: Rules) -> bool:
     """Whether the status is more than a lack of facts."""
-    if status(history, rules) == "REWIND":
+    if status(history, rules) in {"REWIND", "STOP"}:
         return True
     return history.lag is not None and (history.lag <= rules.allowed or len(history.window) >= rules.minimum)
 

@@ -16,13 +16,14 @@ Otherwise the first rule that holds:
 4. STALL: all offsets are equal.
 5. WARN: each known lag is at least the known one before it.
 
-`status` is our own, and never takes an unknown value for 0. OK when the lag is at most the allowed one, or with fewer commits
-than the minimum. Otherwise the first rule that holds:
+`status` is our own, and never takes an unknown value for 0. OK when the lag is at most the allowed one. Otherwise the first rule
+that holds; with fewer commits than the minimum, only STOP:
 
 1. STOP: nothing was committed for longer than the window spans (at least window_points * point_distance_ms) *while there was
    something to read*: this time begins with the first head that is more than the allowed lag beyond the offset, if the heads
-   reach back to before it, otherwise with the last commit. It ends at `settled`, up to which all commits are known: the journal
-   of a broker may be late. A topic with one message a day is therefore not stopped.
+   reach back to before it, otherwise with the last commit; but not before `watched`, from which on all commits are known: while
+   an adapter is away, nobody can commit to it. It ends at `settled`, up to which all commits are known: the journal of a broker
+   may be late. A topic with one message a day is therefore not stopped. One commit is enough: the offset that is stored.
 2. REWIND: the last offset is below another one of the window. This rule also applies if the lag is unknown.
 3. STALL: at least two recorded lags are known, none is at most the allowed one, and all offsets are equal.
 4. WARN: at least two recorded lags are known, none is at most the allowed one, and they never decrease, or their trend rises: the
@@ -37,11 +38,11 @@ would put a lag of months into sums, charts and thresholds; an objective for lag
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from enum import IntEnum
 
 import numpy as np
 
 from adapter.model.lag_rows import UNKNOWN, US_OF_MS, Bools, Commits, Floats, Heads, Ints, LagSettings
+from adapter.model.lag_status import BY_SEVERITY, Status, severity
 from adapter.model.records import ERA_BITS, LONG_MAX
 
 US_OF_SECOND = 1_000_000
@@ -51,20 +52,8 @@ EXTRAPOLATED_S = 86_400
 _BLOCK = 4_096
 _KNOWN_LEAST = 2
 _RISE_OF_MEAN = 10  # a tenth
-
-
-class Status(IntEnum):
-    """The state of a shard or group, from good to bad; the numbers of offsets.v1.LagStatus.
-
-    The worst shard gives the group's state. REWIND is better than STALL: the consumer still works.
-    """
-
-    UNKNOWN = 0
-    OK = 1
-    WARN = 2
-    REWIND = 3
-    STALL = 4
-    STOP = 5
+_SEVERITIES = np.array([severity(status) for status in Status])
+_BY_SEVERITY = np.array(BY_SEVERITY)
 
 
 # Burrow's status of a group: ERR for each of the last three.
@@ -82,7 +71,8 @@ class Judgement:
     of the line (least squares) through the lags at the commits; of a shard that is STOP, also through the lag now, at the time of
     the newest head.
     `status`, `burrow`: a Status, never UNKNOWN. `judged`: False if `status` is OK only because nothing is known that it could be
-    judged by: without a head, or with lag but fewer commits than the minimum. `points`: commits of the window.
+    judged by: without a head, or with lag but fewer commits than the minimum, the last of them a short time ago. `points`: commits
+    of the window.
     """
 
     lag: Ints
@@ -110,8 +100,7 @@ class Sums:
     `shards` of the group, and how many have a `known` lag. `lag` and `lost`: sums over what is known, at most 2**63 - 1.
     `lag_seconds`: the largest known. `commit_rate`, `produce_rate`, `trend`: sums over what is known. `drain_seconds`: of the
     slowest shard; NaN if one never drains or is unknown. `moving_lag`: the lag of the shards that are neither STALL nor STOP;
-    unknown if none of them has a known one. `status`: the worst of its shards (`shown`: UNKNOWN only if all are); `burrow`: the
-    same of Burrow's. `worst`: the row of the worst shard, which is the first of those with the worst status and the largest lag;
+    unknown if none of them has a known one. `status`: the worst of its shards (`shown`); `burrow`: the same of Burrow's. `worst`: the row of the worst shard, which is the first of those with the worst status and the largest lag;
     -1 for a group without shards. `warn`, `rewind`, `stall`, `stop`: shards with this status. `last_commit`: the newest time of
     the shards' largest records, in microseconds.
     """
@@ -142,26 +131,30 @@ def lag_now(offsets: Ints, highs: Ints, lows: Ints) -> Ints:
     return np.where(known, np.maximum(highs - np.maximum(offsets, lows), 0), UNKNOWN)
 
 
-def judge(commits: Commits, heads: Heads, shards: Ints, now: int, settled: int, settings: LagSettings) -> Judgement:
+def judge(
+    commits: Commits, heads: Heads, shards: Ints, now: int, settled: int, settings: LagSettings, watched: Ints | None = None
+) -> Judgement:
     """Judge all rows of `commits`.
 
-    `shards`: for each of them the row of its shard in `heads`; -1 if nothing is known of it. `now` and `settled` (see STOP) are
-    microseconds; with all commits at hand, both are the same. Use `take` to judge some rows only. The duration is proportional to
-    the rows; `python -m benchmarks lag_rules` measures it.
+    `shards`: for each of them the row of its shard in `heads`; -1 if nothing is known of it. `now`, `settled` and, for each row,
+    `watched` (see STOP) are microseconds; with all commits at hand, the first two are the same and there is no third. Use `take`
+    to judge some rows only. The duration is proportional to the rows; `python -m benchmarks lag_rules` measures it.
     """
     rows = len(commits.counts)
+    watched = np.zeros(rows, np.int64) if watched is None else watched
     if rows <= _BLOCK:
-        return _judged(commits, heads, shards, now, settled, settings)
+        return _judged(commits, heads, shards, (now, settled, watched), settings)
     parts = []
     for begin in range(0, rows, _BLOCK):
         some = np.arange(begin, min(begin + _BLOCK, rows))
-        parts.append(_judged(commits.take(some), heads, shards[some], now, settled, settings))
+        parts.append(_judged(commits.take(some), heads, shards[some], (now, settled, watched[some]), settings))
     return Judgement(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(Judgement)))
 
 
 def summed(judged: Judgement, commits: Commits, groups: Ints, count: int) -> Sums:
     """The sums and the worst of each of `count` groups; `groups`: for each row the number of its group, 0 <= number < count."""
-    order = np.lexsort((-judged.lag, -judged.shown, groups))
+    severities = _SEVERITIES[judged.shown]
+    order = np.lexsort((-judged.lag, -severities, groups))
     begins = np.searchsorted(groups[order], np.arange(count))
     found = np.diff(np.append(begins, len(order))) > 0
     worst = np.full(count, UNKNOWN)
@@ -206,7 +199,7 @@ def summed(judged: Judgement, commits: Commits, groups: Ints, count: int) -> Sum
         drain_seconds=np.where(number(~np.isnan(judged.drain_seconds)) == of_all, longest(judged.drain_seconds), np.nan),
         trend=total(judged.trend),
         moving_lag=np.where(number(moving) > 0, whole(judged.lag, moving), UNKNOWN),
-        status=most(judged.shown, Status.UNKNOWN),
+        status=np.where(of_all > 0, _BY_SEVERITY[most(severities, 0)], Status.UNKNOWN),
         burrow=most(judged.burrow, Status.UNKNOWN),
         worst=worst,
         warn=number(judged.status == Status.WARN),
@@ -217,23 +210,27 @@ def summed(judged: Judgement, commits: Commits, groups: Ints, count: int) -> Sum
     )
 
 
-def _judged(commits: Commits, heads: Heads, shards: Ints, now: int, settled: int, settings: LagSettings) -> Judgement:
+def _judged(
+    commits: Commits, heads: Heads, shards: Ints, clock: tuple[int, int, Ints], settings: LagSettings
+) -> Judgement:
+    now, settled, watched = clock
     window, lines = _Window(commits), _Lines(heads, shards, settings.window_points)
     allowed = settings.allowed_lag
     place = np.maximum(commits.top_offsets, lines.lows)
     lag = lag_now(commits.top_offsets, lines.newest, lines.lows)
     lost = np.where((lines.lows >= 0) & (commits.top_offsets >= 0), np.maximum(lines.lows - commits.top_offsets, 0), 0)
     few = window.counts < settings.minimum_points
-    status = np.where(((lag >= 0) & (lag <= allowed)) | few, Status.OK, _status(window, lines, lag, settled, settings))
+    stopped = _silent(window, lines, lag, settled, watched, settings)
+    rules = [stopped, ((lag >= 0) & (lag <= allowed)) | few]
+    status = np.select(rules, [Status.STOP, Status.OK], _status(window, lag, allowed))
     last_lag = lag_now(np.where(window.counts > 0, window.last_offset, UNKNOWN), lines.newest, lines.lows)
     burrow = np.where((last_lag <= allowed) | few, Status.OK, _burrow(window, lines, now, allowed))
-    stopped = status == Status.STOP
     rate = window.rate()
     rate = np.where(stopped & ~np.isnan(rate), 0.0, rate)
     produced = lines.rate()
     with np.errstate(divide="ignore", invalid="ignore"):
         drain = np.where(rate > produced, lag / (rate - produced), np.nan)
-    judged = ((lag >= 0) & ((lag <= allowed) | ~few)) | (status == Status.REWIND)
+    judged = ((lag >= 0) & ((lag <= allowed) | ~few)) | (status == Status.REWIND) | stopped
     return Judgement(
         lag=lag,
         lost=lost,
@@ -258,21 +255,22 @@ def _burrow(window: "_Window", lines: "_Lines", now: int, allowed: int) -> Ints:
     return np.select(rules, [Status.STOP, Status.REWIND, Status.OK, Status.STALL, Status.WARN], Status.OK)
 
 
-def _status(window: "_Window", lines: "_Lines", lag: Ints, settled: int, settings: LagSettings) -> Ints:
+def _silent(
+    window: "_Window", lines: "_Lines", lag: Ints, settled: int, watched: Ints, settings: LagSettings
+) -> Bools:
+    """The rule STOP of `status`."""
     least_us = settings.window_points * settings.point_distance_ms * US_OF_MS
     span = np.maximum(window.last_time - window.first_time, least_us)
-    since = lines.unread_since(window.last_offset, window.last_time, settings.allowed_lag)
-    silent = (lag >= 0) & (settled - since > span)
-    backlog = (lag >= 0) & (window.lag_counts >= _KNOWN_LEAST) & (window.least_lag > settings.allowed_lag)
-    rules = [
-        silent,
-        window.last_offset < window.largest_offset,
-        ~backlog,
-        window.flat,
-        window.lags_ascend,
-        window.lags_rise(),
-    ]
-    return np.select(rules, [Status.STOP, Status.REWIND, Status.OK, Status.STALL, Status.WARN, Status.WARN], Status.OK)
+    since = np.maximum(lines.unread_since(window.last_offset, window.last_time, settings.allowed_lag), watched)
+    silent: Bools = (window.counts > 0) & (lag > settings.allowed_lag) & (settled - since > span)
+    return silent
+
+
+def _status(window: "_Window", lag: Ints, allowed: int) -> Ints:
+    """The rules of `status` behind STOP."""
+    backlog = (lag >= 0) & (window.lag_counts >= _KNOWN_LEAST) & (window.least_lag > allowed)
+    rules = [window.last_offset < window.largest_offset, ~backlog, window.flat, window.lags_ascend, window.lags_rise()]
+    return np.select(rules, [Status.REWIND, Status.OK, Status.STALL, Status.WARN, Status.WARN], Status.OK)
 
 
 class _Window:

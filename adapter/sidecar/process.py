@@ -140,7 +140,7 @@ class Sidecar:
         if self._lag_metrics is None:
             self._lag_metrics = metrics.LagMetrics(self._config.lag, self._metrics.registry)
         parts = (self._config.lag, core.store, core.bounds, core.broker_log, core.clocks, self._lag_metrics)
-        lag: LiveLag = live.LiveLag(*parts)
+        lag: LiveLag = live.LiveLag(*parts, windows=self._config.store.path / "lag-windows.npz")
         self._lag = lag
         self._lag_entry.open(service.OffsetLag(self._serving_lag))
         await lag.run()

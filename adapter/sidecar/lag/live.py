@@ -7,6 +7,7 @@ at most 1/REST_LOOP of the time, and a processor is used for at most 1/REST_WORK
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import anyio
@@ -24,6 +25,7 @@ from adapter.sidecar.lag.metrics import LagMetrics
 from adapter.sidecar.lag.table import Evaluated, LagTable
 from adapter.sidecar.lag.view import View
 from adapter.sidecar.lag.watching import LagWatches
+from adapter.sidecar.lag.windows import WindowsFile
 from adapter.sidecar.shard_bounds import ReportedBounds
 from adapter.sidecar.storage.store import LocalStore
 
@@ -36,7 +38,7 @@ FAILED_S = 10.0  # the pause behind an evaluation that failed
 
 
 class LiveLag:
-    """Evaluates what is committed to a store. `view` is the last evaluation."""
+    """Evaluates what is committed to a store. `view` is the last evaluation. `windows`: a file that keeps what a restart must not hide."""
 
     def __init__(
         self,
@@ -47,6 +49,7 @@ class LiveLag:
         clocks: Clocks,
         metrics: LagMetrics,
         *,
+        windows: Path | None = None,
         in_thread: Callable[[Callable[[], Evaluated]], Awaitable[Evaluated]] = anyio.to_thread.run_sync,
     ) -> None:
         self._section = section
@@ -55,7 +58,7 @@ class LiveLag:
         self._in_thread = in_thread
         self._feed = Feed(store, bounds, section.shards)
         self._asking = Asking(broker_log)
-        self.table = LagTable(section, bounds.get)
+        self.table = LagTable(section, bounds.get, WindowsFile(windows) if windows else None)
         self.view = View.nothing()
         self.filters = Filters()
         self.watches = LagWatches(self.filters)
@@ -100,13 +103,14 @@ class LiveLag:
         began = time.perf_counter()
         news = await self._feed.take()
         now_ms = self._clocks.now_ms()
-        work = partial(self.table.evaluate, news, self._asking.take(), now_ms, ask=self._asking.idle)
-        view, ask, cpu_s = await self._in_thread(work)
+        told, ask = self._asking.take(), self._asking.idle
+        work = partial(self.table.evaluate, news, told, now_ms, ask=ask, complete=self.complete and not news.anew)
+        view, asked, cpu_s = await self._in_thread(work)
         self.view = view
         if news.anew:
             self._begin_anew()
-        if ask:
-            self._asking.ask(ask)
+        if asked:
+            self._asking.ask(asked)
         took_s = time.perf_counter() - began
         self._metrics.evaluated(view, took_s, cpu_s + news.held_s, news.longest_s)
         self.watches.note(view)

@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from adapter.model.lag import Status
 from adapter.model.lag_rows import Ints
+from adapter.model.lag_status import Status
 from adapter.rpc import lag_pb
 from adapter.runtime.metrics import LATENCY_BUCKETS
 from adapter.sidecar.config import LagSection

@@ -19,10 +19,12 @@ from adapter.model.bounds import Bounds, ShardKey
 from adapter.model.codec import unpack_names
 from adapter.model.lag import Judgement, Sums, judge, lag_now, summed
 from adapter.model.lag_rows import UNKNOWN, US_OF_MS, Bools, Commits, Floats, Heads, Ints, LagSettings
+from adapter.model.lag_status import Status, severity
 from adapter.model.records import LONG_MAX, GroupKey, Held
 from adapter.sidecar.config import LagSection
 from adapter.sidecar.lag.feed import News
 from adapter.sidecar.lag.view import Removed, Rows, View
+from adapter.sidecar.lag.windows import MAX_SHARDS, Windows, WindowsFile
 
 BLOCK = 1_000  # records that are looked at between two rests: half a millisecond
 BLOCK_NEW = 200  # keys that are taken in between two rests
@@ -33,10 +35,12 @@ FIRST_ROWS = 1_024
 MAX_REMOVED = 10_000  # groups that are remembered for watchers
 MAX_ASKED = 20_000  # shards whose bounds are asked for after one evaluation
 FEW_GROUPS = 1_000
+KEEP_MS = 10_000  # between two writes of the windows
 
 T = TypeVar("T", Commits, Heads)
 N = TypeVar("N")
 
+_SEVERITIES = np.array([severity(status) for status in Status])
 _fields_of, _seq_of, _key_of = itemgetter(0), itemgetter(1), itemgetter(2)
 
 
@@ -58,9 +62,11 @@ class _Moved:
 
 
 class LagTable:
-    """Rows of keys and of shards' logs. `reported` gives the bounds that commits told of a shard."""
+    """Rows of keys and of shards' logs. `reported` gives the bounds that commits told of a shard; `file` keeps windows."""
 
-    def __init__(self, section: LagSection, reported: Callable[[ShardKey], Bounds | None]) -> None:
+    def __init__(
+        self, section: LagSection, reported: Callable[[ShardKey], Bounds | None], file: WindowsFile | None = None
+    ) -> None:
         self._settings = LagSettings(
             section.window_points,
             section.minimum_points,
@@ -72,6 +78,9 @@ class LagTable:
         self._most = section.shards
         self._asked_us = section.bounds_interval_ms * US_OF_MS
         self._reported = reported
+        self._file = file
+        self._began_ms = 0  # when the first evaluation was: no commit that came since is unknown
+        self._kept_at_ms = 0
         self._version = 0
         self._forgotten = 0
         self._removed: list[Removed] = []
@@ -79,6 +88,9 @@ class LagTable:
         self._names_version = 0
         self._failed = False
         self._begin()
+        self._kept: Windows | None = None  # as they were written last
+        self._restored: Windows | None = None
+        self._to_restore: dict[bytes, int] = {}  # key -> its place in `_restored`
 
     def _begin(self) -> None:
         """Forget all."""
@@ -88,6 +100,7 @@ class LagTable:
         self._keys: list[bytes] = []
         self._free: list[int] = []
         self._seqs = np.full(size, UNKNOWN)  # of each row the write counter; -1: the row is free
+        self._stopped_at = np.full(size, UNKNOWN)  # of each row the commit after which it was STOP when its window was kept
         self._group_of = np.zeros(size, np.int64)
         self._head_of = np.zeros(size, np.int64)
         self._group_ids = _Ids[bytes]()
@@ -101,12 +114,21 @@ class LagTable:
         self._since = self._changed = np.zeros(0, np.int64)
         self._cursor = 0
 
-    def evaluate(self, news: News, told: Sequence[tuple[ShardKey, Bounds]], now_ms: int, *, ask: bool) -> Evaluated:
-        """Take in what is new, judge what changed and a part of the rest. `told`: bounds from the broker; `ask` for more."""
+    def evaluate(
+        self, news: News, told: Sequence[tuple[ShardKey, Bounds]], now_ms: int, *, ask: bool, complete: bool = True
+    ) -> Evaluated:
+        """Take in what is new, judge what changed and a part of the rest.
+
+        `told`: bounds from the broker; `ask` for more. `complete`: all that the store holds was in this news or in an earlier one.
+        """
         began = time.thread_time()
         self._version += 1
+        if not self._began_ms:
+            self._began_ms = now_ms
+            self._restore_from(self._file.load() if self._file else None)
         if news.anew or self._failed:
             self._failed = False
+            self._restore_from(self._kept)
             self._forget_all()
         gone = dict(news.removed)
         self._drop([row for key, seq in gone.items() if (row := self._rows.get(key)) is not None and self._seqs[row] <= seq])
@@ -120,6 +142,9 @@ class LagTable:
             changed[found.rows] = True
         self._judge(self._due(changed, heard), now_ms * US_OF_MS)
         view = self._view(now_ms)
+        if complete:
+            self._restore_from(None)
+            self._keep(now_ms)
         asking = self._to_ask(now_ms * US_OF_MS) if ask else []
         return Evaluated(view, asking, time.thread_time() - began)
 
@@ -232,10 +257,57 @@ class LagTable:
                 if is_new:
                     heads.append(head)
             _rest()
-        self._commits.clear(np.fromiter(map(self._rows.__getitem__, keys), np.int64, len(keys)))
+        rows = np.fromiter(map(self._rows.__getitem__, keys), np.int64, len(keys))
+        self._commits.clear(rows)
+        self._stopped_at[rows] = UNKNOWN
         self._heads.clear(np.array(heads, np.int64))
         self._asked_at[heads] = 0
         self._sort_in(added)
+        self._restore(keys)
+
+    def _windows(self) -> Windows:
+        """The windows of the shards that are not well, the worst first."""
+        count = len(self._shown.epochs)
+        severities = _SEVERITIES[self._shown.judged.shown] * (self._seqs[:count] >= 0)
+        rows = np.flatnonzero(severities > severity(Status.UNKNOWN))
+        if len(rows) > MAX_SHARDS:
+            rows = rows[np.argsort(-severities[rows], kind="stable")[:MAX_SHARDS]]
+        heads = self._head_of[rows]
+        return Windows(
+            [self._keys[row] for row in rows.tolist()],
+            self._commits.take(rows),
+            self._shown.judged.status[rows] == Status.STOP,
+            _newest(self._heads.highs, self._heads.counts, heads),
+            self._heads.lows[heads],
+            _newest(self._heads.times, self._heads.counts, heads),
+        )
+
+    def _keep(self, now_ms: int) -> None:
+        if now_ms - self._kept_at_ms >= KEEP_MS:
+            self._kept_at_ms, self._kept = now_ms, self._windows()
+            if self._file:
+                self._file.save(self._kept)
+
+    def _restore_from(self, windows: Windows | None) -> None:
+        """Give these windows to their keys when those come."""
+        self._restored = windows
+        self._to_restore = {key: place for place, key in enumerate(windows.keys)} if windows else {}
+
+    def _restore(self, keys: Sequence[bytes]) -> None:
+        """Give new rows the windows that were kept of them."""
+        found = [(self._rows[key], place) for key in keys if (place := self._to_restore.pop(key, None)) is not None]
+        if not found or self._restored is None:
+            return
+        rows, places = np.array(found, np.int64).T
+        kept, commits = self._restored, self._restored.commits.take(places)
+        there = np.arange(commits.times.shape[1]) < commits.counts[:, None]
+        points = [matrix[there] for matrix in (commits.times, commits.epochs, commits.offsets, commits.lags)]
+        self._commits.add(np.repeat(rows, commits.counts), *points, self._settings)
+        self._stopped_at[rows] = np.where(kept.stopped[places], commits.top_times, UNKNOWN)
+        known = kept.told[places] >= 0
+        heads, places = self._head_of[rows[known]], places[known]
+        self._heads.add(heads, kept.told[places], kept.highs[places], kept.lows[places], self._settings)
+        _rest()
 
     def _drop(self, rows: Sequence[int]) -> None:
         """Free rows."""
@@ -283,7 +355,7 @@ class LagTable:
         size = min(max(rows, 2 * have), self._most)
         self._commits = _grown(self._commits, Commits.empty(size, self._settings))
         self._heads = _grown(self._heads, Heads.empty(size, self._settings))
-        for name, fill in (("_seqs", UNKNOWN), ("_group_of", 0), ("_head_of", 0), ("_asked_at", 0)):
+        for name, fill in (("_seqs", UNKNOWN), ("_stopped_at", UNKNOWN), ("_group_of", 0), ("_head_of", 0), ("_asked_at", 0)):
             larger = np.full(size, fill)
             larger[:have] = getattr(self, name)
             setattr(self, name, larger)
@@ -341,7 +413,10 @@ class LagTable:
         for at in range(0, len(due), JUDGED_AT_ONCE):
             rows = due[at : at + JUDGED_AT_ONCE]
             commits, heads = self._commits.take(rows), self._head_of[rows]
-            judged = judge(commits, self._heads, heads, now, now, self._settings)
+            # A shard that was STOP before a restart is so still, while nothing was committed since.
+            was_stopped = self._stopped_at[rows] == commits.top_times
+            watched = np.where(was_stopped, 0, self._began_ms * US_OF_MS)
+            judged = judge(commits, self._heads, heads, now, now, self._settings, watched)
             for field in fields(Judgement):
                 getattr(shown.judged, field.name)[rows] = getattr(judged, field.name)
             shown.epochs[rows], shown.offsets[rows], shown.times[rows] = (

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from adapter.errors import InvalidInputError
-from adapter.model.lag import EXTRAPOLATED_S, Judgement, Status, Sums, judge, lag_now, summed
+from adapter.model.lag import EXTRAPOLATED_S, Judgement, Sums, judge, lag_now, summed
 from adapter.model.lag_rows import UNKNOWN, Bools, Commits, Floats, Heads, Ints, LagSettings
+from adapter.model.lag_status import Status
 from adapter.model.records import LONG_MAX
 from tests import lag_reference as reference
 from tests.lag_histories import NOW, SETTLED, history, tables
@@ -26,7 +27,8 @@ RULES = Rules(minimum=3, allowed=2, least=8 * SECOND, recent_heads=8)
 def judged(histories: Sequence[History], settings: LagSettings = SETTINGS) -> Judgement:
     """The judgement of histories with one clock."""
     commits, heads = tables(histories, settings)
-    return judge(commits, heads, np.arange(len(histories)), histories[0].now, histories[0].settled, settings)
+    watched = np.array([one.watched for one in histories])
+    return judge(commits, heads, np.arange(len(histories)), histories[0].now, histories[0].settled, settings, watched)
 
 
 def one(commits: Sequence[Commit], heads: Sequence[Head], low: int | None = None, now: int = NOW, **others: object) -> History:
@@ -285,7 +287,8 @@ def test_many_rows_are_judged_as_few_are() -> None:
     few = judged(some)
     commits, heads = tables(some, SETTINGS)
     rows = np.resize(np.arange(50), 9_001)
-    many = judge(commits.take(rows), heads, rows, NOW, SETTLED, SETTINGS)
+    watched = np.array([one.watched for one in some])[rows]
+    many = judge(commits.take(rows), heads, rows, NOW, SETTLED, SETTINGS, watched)
     for field in fields(few):
         assert np.array_equal(getattr(many, field.name), getattr(few, field.name)[rows], equal_nan=True)
 

@@ -37,6 +37,7 @@ class Lagging:
         self.registry = CollectorRegistry()
         self.metrics = LagMetrics(self.config.lag, self.registry)
         self.broker_log = broker_log or NoBrokerLog()
+        self.windows = directory / "lag-windows.npz"
         self.core: Core
         self.live: LiveLag
 
@@ -44,7 +45,13 @@ class Lagging:
         """Keep the lag of a core from now on."""
         self.core = core
         run: Callable[..., Awaitable[Any]] = at_once
-        self.live = LiveLag(self.config.lag, core.store, core.bounds, self.broker_log, self.clocks, self.metrics, in_thread=run)
+        parts = self.config.lag, core.store, core.bounds, self.broker_log, self.clocks, self.metrics
+        self.live = LiveLag(*parts, windows=self.windows, in_thread=run)
+
+    async def fill(self) -> None:
+        """Read the store, as after a start."""
+        await self.live._fill()
+        await self.evaluate()
 
     def pass_s(self, seconds: float = 1.0) -> None:
         """Let time pass."""
