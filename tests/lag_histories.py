@@ -43,7 +43,8 @@ def history(random: Random, window: int = 8) -> History:
     heads = _heads(random, times, base + offset)
     low = random.choice((None, 0, max(0, base + offset - 20), base + offset + random.randrange(-3, 9)))
     watched = NOW - random.choice((1, 3_000, 30_000, 900_000)) * MS if random.random() < 0.5 else 0
-    return History(commits, heads, NOW, SETTLED, top, None if low is None else max(0, low), watched)
+    warned = random.random() < 0.3
+    return History(commits, heads, NOW, SETTLED, top, None if low is None else max(0, low), watched, warned)
 
 
 def tables(histories: Sequence[History], settings: LagSettings) -> tuple[Commits, Heads]:
@@ -75,7 +76,10 @@ def _heads(random: Random, times: list[int], offset: int) -> list[Head]:
     spread = sorted(random.sample(range(min(begin, now - 100), now), count))
     head = max(0, offset - random.randrange(12))
     heads = []
+    anew = random.choice(spread) if random.random() < 0.2 else None
     for time in spread:
+        if time == anew:
+            head = head // random.choice((1, 2, 50))
         head = min(max(0, head + random.choice((0, 0, 0, 1, 3, 9, -1))), LONG_MAX)
         heads.append(Head(time * MS, head))
     return heads

@@ -2,6 +2,9 @@
 
 from typing import NamedTuple
 
+# An end that was told within this time after a commit may still be from before it.
+LATE_MS = 1_000
+
 
 class ShardKey(NamedTuple):
     """A shard in its namespace, independent of any consumer group."""
@@ -16,6 +19,10 @@ class Bounds(NamedTuple):
     low: int
     high: int
     seen_at_ms: int
+
+    def end_before(self, offset: int, committed_at_ms: int) -> bool:
+        """Whether an offset is beyond the end of its log: the rule BEYOND of `adapter.model.lag`, with these bounds alone."""
+        return offset > self.high and self.seen_at_ms - committed_at_ms > LATE_MS
 
     def lag(self, offset: int) -> int:
         """The messages that can still be read from `offset` (the next to read) on; never negative.

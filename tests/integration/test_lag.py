@@ -7,6 +7,7 @@ import anyio
 import grpc
 import grpc.aio
 import pytest
+from structlog.testing import capture_logs
 
 from adapter.client.broker_log import BrokerLogSection, GrpcBrokerLog, NoBrokerLog
 from adapter.client.client import OffsetClient
@@ -228,7 +229,7 @@ async def test_a_page_is_sorted_filtered_and_cut(directory: Path) -> None:
 async def test_a_bad_request_is_told_its_field(directory: Path, request_: object, field: str) -> None:
     """Of each method."""
     async with serving(directory, lag=LAG) as (_, client):
-        with pytest.raises(grpc.aio.AioRpcError) as caught:  # noqa: PT012 - one of three calls
+        with capture_logs() as logs, pytest.raises(grpc.aio.AioRpcError) as caught:  # noqa: PT012 - one of three calls
             if isinstance(request_, lag_pb.ListGroupLagRequest):
                 await client.lag.ListGroupLag(request_)
             elif isinstance(request_, lag_pb.GetGroupLagRequest):
@@ -238,6 +239,7 @@ async def test_a_bad_request_is_told_its_field(directory: Path, request_: object
                     pass
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert (caught.value.details() or "").startswith(field)
+        assert [one for one in logs if one["log_level"] in {"warning", "error"}] == []
 
 
 async def test_a_watch_tells_what_changes_and_ends_with_the_adapter(directory: Path) -> None:
@@ -260,12 +262,39 @@ async def test_a_watch_tells_what_changes_and_ends_with_the_adapter(directory: P
 
 
 async def test_of_an_unknown_group_nothing_is_found(directory: Path) -> None:
-    """With the reason."""
+    """With the reason; and nothing is logged: anybody may ask."""
     async with serving(directory, lag=LAG) as (_, client):
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
+        with capture_logs() as logs, pytest.raises(grpc.aio.AioRpcError) as caught:
             await client.group_lag("nobody")
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
         assert "nobody commits to it at this adapter" in (caught.value.details() or "")
+        assert [one for one in logs if one["log_level"] in {"warning", "error"}] == []
+
+
+async def test_an_offset_beyond_the_end_of_its_log_is_told_everywhere(directory: Path) -> None:
+    """The topic was made anew, and its offsets stayed: by the lag, the group as described, KEDA's scaler, and the metrics."""
+    async with serving(directory, lag=LAG) as (sidecar, client):
+        await client.store.CommitOffsets(bounded(1_005, 1_005))
+        await until(client, has(lag=0))
+        superseded = await client.store.CommitOffsets(bounded(9, 49))
+        assert [row.offset for row in superseded.superseded] == [9]
+        reply = await until(client, lambda reply: reply.sums.status == lag_pb.BEYOND)
+        shard = reply.shards[0]
+        assert (shard.offset, shard.high_watermark, shard.HasField("lag"), reply.sums.beyond) == (1_005, 49, False, 1)
+        scaler = scaler_grpc.ExternalScalerStub(client.channel)
+        ref = scaler_pb.ScaledObjectRef(scalerMetadata={"group": "g", "lagThreshold": "10"})
+        with pytest.raises(grpc.aio.AioRpcError, match="beyond the end of its log, 49"):
+            await scaler.GetMetrics(scaler_pb.GetMetricsRequest(scaledObjectRef=ref))
+        assert (await scaler.IsActive(ref)).result
+        await anyio.sleep_until(anyio.current_time() + 1.1)
+        await client.store.CommitOffsets(bounded(10, 50))
+        described = (await client.admin.DescribeGroup(offsets_pb.DescribeGroupRequest(group="g"))).shards[0]
+        assert described.warning.startswith("is beyond the end of its log, 50")
+        assert not described.HasField("lag")
+        text = generate_latest(sidecar.metrics.registry).decode()
+        assert 'offset_adapter_group_lag_status{group="g",namespace="default"} 6.0' in text
+        assert 'offset_adapter_group_superseded_total{group="g",namespace="default"} 2.0' in text
+        assert 'offset_adapter_lag_groups{status="beyond"} 1.0' in text
 
 
 async def test_without_lag_every_call_names_the_setting(directory: Path) -> None:

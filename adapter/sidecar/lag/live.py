@@ -38,7 +38,7 @@ FAILED_S = 10.0  # the pause behind an evaluation that failed
 
 
 class LiveLag:
-    """Evaluates what is committed to a store. `view` is the last evaluation. `windows`: a file that keeps what a restart must not hide."""
+    """Evaluates what is committed to a store. `view` is the last evaluation. `windows`: the file for what survives a restart."""
 
     def __init__(
         self,

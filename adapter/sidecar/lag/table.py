@@ -6,7 +6,6 @@ the event loop by the interpreter's lock; numpy's own work mostly does not.
 """
 
 import time
-from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import repeat
@@ -17,7 +16,7 @@ import numpy as np
 
 from adapter.model.bounds import Bounds, ShardKey
 from adapter.model.codec import unpack_names
-from adapter.model.lag import Judgement, Sums, judge, lag_now, summed
+from adapter.model.lag import SEVERITIES, Judgement, Past, Sums, judge, lag_now, summed
 from adapter.model.lag_rows import UNKNOWN, US_OF_MS, Bools, Commits, Floats, Heads, Ints, LagSettings
 from adapter.model.lag_status import Status, severity
 from adapter.model.records import LONG_MAX, GroupKey, Held
@@ -34,13 +33,11 @@ REST_S = 0.0002
 FIRST_ROWS = 1_024
 MAX_REMOVED = 10_000  # groups that are remembered for watchers
 MAX_ASKED = 20_000  # shards whose bounds are asked for after one evaluation
-FEW_GROUPS = 1_000
 KEEP_MS = 10_000  # between two writes of the windows
 
 T = TypeVar("T", Commits, Heads)
 N = TypeVar("N")
 
-_SEVERITIES = np.array([severity(status) for status in Status])
 _fields_of, _seq_of, _key_of = itemgetter(0), itemgetter(1), itemgetter(2)
 
 
@@ -101,11 +98,11 @@ class LagTable:
         self._free: list[int] = []
         self._seqs = np.full(size, UNKNOWN)  # of each row the write counter; -1: the row is free
         self._stopped_at = np.full(size, UNKNOWN)  # of each row the commit after which it was STOP when its window was kept
+        self._warned = np.zeros(size, np.bool_)  # of each row whether it was WARN
         self._group_of = np.zeros(size, np.int64)
         self._head_of = np.zeros(size, np.int64)
         self._group_ids = _Ids[bytes]()
         self._groups: list[GroupKey] = []
-        self._sorted: list[bytes] = []
         self._ranks = np.zeros(0, np.int64)
         self._head_ids = _Ids[ShardKey]()
         self._asked_at = np.zeros(size, np.int64)
@@ -119,7 +116,7 @@ class LagTable:
     ) -> Evaluated:
         """Take in what is new, judge what changed and a part of the rest.
 
-        `told`: bounds from the broker; `ask` for more. `complete`: all that the store holds was in this news or in an earlier one.
+        `told`: bounds from the broker; `ask` for more. `complete`: all that the store holds was in this news or earlier.
         """
         began = time.thread_time()
         self._version += 1
@@ -233,7 +230,6 @@ class LagTable:
         """Give a row to each new key, in blocks."""
         keys = list(new)
         self._grow(len(self._rows) + len(keys))
-        added: list[bytes] = []
         heads: list[int] = []
         for at in range(0, len(keys), BLOCK_NEW):
             for key in keys[at : at + BLOCK_NEW]:
@@ -249,7 +245,6 @@ class LagTable:
                 group, is_new = self._group_ids.use(prefix)
                 if is_new:
                     self._groups[group : group + 1] = [GroupKey(*unpack_names(prefix))]
-                    added.append(prefix)
                 self._group_of[row] = group
                 shard = ShardKey(self._groups[group].namespace, key[end + 1 :].decode())
                 head, is_new = self._head_ids.use(shard)
@@ -260,15 +255,15 @@ class LagTable:
         rows = np.fromiter(map(self._rows.__getitem__, keys), np.int64, len(keys))
         self._commits.clear(rows)
         self._stopped_at[rows] = UNKNOWN
+        self._warned[rows] = False
         self._heads.clear(np.array(heads, np.int64))
         self._asked_at[heads] = 0
-        self._sort_in(added)
         self._restore(keys)
 
     def _windows(self) -> Windows:
         """The windows of the shards that are not well, the worst first."""
         count = len(self._shown.epochs)
-        severities = _SEVERITIES[self._shown.judged.shown] * (self._seqs[:count] >= 0)
+        severities = SEVERITIES[self._shown.judged.shown] * (self._seqs[:count] >= 0)
         rows = np.flatnonzero(severities > severity(Status.UNKNOWN))
         if len(rows) > MAX_SHARDS:
             rows = rows[np.argsort(-severities[rows], kind="stable")[:MAX_SHARDS]]
@@ -301,8 +296,8 @@ class LagTable:
         rows, places = np.array(found, np.int64).T
         kept, commits = self._restored, self._restored.commits.take(places)
         there = np.arange(commits.times.shape[1]) < commits.counts[:, None]
-        points = [matrix[there] for matrix in (commits.times, commits.epochs, commits.offsets, commits.lags)]
-        self._commits.add(np.repeat(rows, commits.counts), *points, self._settings)
+        times, epochs, offsets, lags = (array[there] for array in (commits.times, commits.epochs, commits.offsets, commits.lags))
+        self._commits.add(np.repeat(rows, commits.counts), times, epochs, offsets, lags, self._settings)
         self._stopped_at[rows] = np.where(kept.stopped[places], commits.top_times, UNKNOWN)
         known = kept.told[places] >= 0
         heads, places = self._head_of[rows[known]], places[known]
@@ -311,7 +306,6 @@ class LagTable:
 
     def _drop(self, rows: Sequence[int]) -> None:
         """Free rows."""
-        ended: list[bytes] = []
         for done, row in enumerate(rows, start=1):
             key = self._keys[row]
             del self._rows[key]
@@ -320,32 +314,18 @@ class LagTable:
             self._free.append(row)
             group, head = int(self._group_of[row]), int(self._head_of[row])
             if self._group_ids.leave(group):
-                ended.append(self._group_ids.names[group])
                 self._removals += 1
                 self._removed.append(Removed(self._version, self._groups[group], group))
             self._head_ids.leave(head)
             if done % BLOCK == 0:
                 _rest()
         del self._removed[:-MAX_REMOVED]
-        if ended:
-            left = set(ended)
-            self._sorted = [prefix for prefix in self._sorted if prefix not in left]
 
     def _forget_all(self) -> None:
         self._forgotten += len(self._rows)
         self._removals += 1  # of which nobody is told: all watchers begin anew
         self._removed.clear()
         self._begin()
-
-    def _sort_in(self, added: list[bytes]) -> None:
-        if len(added) <= FEW_GROUPS:
-            for done, prefix in enumerate(added, start=1):
-                insort(self._sorted, prefix)
-                if done % BLOCK_NEW == 0:
-                    _rest()
-            return
-        self._sorted += added
-        self._sorted.sort()  # of what is read from the store, which is sorted, this is one comparison for each
 
     def _grow(self, rows: int) -> None:
         """Have room for so many rows, twice as much as before at least."""
@@ -355,7 +335,14 @@ class LagTable:
         size = min(max(rows, 2 * have), self._most)
         self._commits = _grown(self._commits, Commits.empty(size, self._settings))
         self._heads = _grown(self._heads, Heads.empty(size, self._settings))
-        for name, fill in (("_seqs", UNKNOWN), ("_stopped_at", UNKNOWN), ("_group_of", 0), ("_head_of", 0), ("_asked_at", 0)):
+        for name, fill in (
+            ("_seqs", UNKNOWN),
+            ("_stopped_at", UNKNOWN),
+            ("_warned", False),
+            ("_group_of", 0),
+            ("_head_of", 0),
+            ("_asked_at", 0),
+        ):
             larger = np.full(size, fill)
             larger[:have] = getattr(self, name)
             setattr(self, name, larger)
@@ -416,7 +403,9 @@ class LagTable:
             # A shard that was STOP before a restart is so still, while nothing was committed since.
             was_stopped = self._stopped_at[rows] == commits.top_times
             watched = np.where(was_stopped, 0, self._began_ms * US_OF_MS)
-            judged = judge(commits, self._heads, heads, now, now, self._settings, watched)
+            past = Past(watched, self._warned[rows])
+            judged = judge(commits, self._heads, heads, now, now, self._settings, past)
+            self._warned[rows] = judged.status == Status.WARN
             for field in fields(Judgement):
                 getattr(shown.judged, field.name)[rows] = getattr(judged, field.name)
             shown.epochs[rows], shown.offsets[rows], shown.times[rows] = (
@@ -424,7 +413,6 @@ class LagTable:
                 commits.top_offsets,
                 commits.top_times,
             )
-            shown.highs[rows] = _newest(self._heads.highs, self._heads.counts, heads)
             shown.head_times[rows] = _newest(self._heads.times, self._heads.counts, heads)
             shown.lows[rows] = self._heads.lows[heads]
             _rest()
@@ -465,12 +453,14 @@ class LagTable:
         )
 
     def _rank(self, groups: int) -> None:
-        self._ranks = ranks = np.full(groups, groups)
-        of = self._group_ids.of
-        for at in range(0, len(self._sorted), BLOCK):
-            some = self._sorted[at : at + BLOCK]
-            ranks[np.fromiter(map(of.__getitem__, some), np.int64, len(some))] = np.arange(at, at + len(some))
+        """Sort the groups by name. As numbers in arrays of bytes, since sorting those does not hold up the event loop."""
+        used = np.fromiter(self._group_ids.of.values(), np.int64, len(self._group_ids.of))
+        parts = [np.zeros(0, "S1")]
+        for at in range(0, len(used), BLOCK):
+            parts.append(np.array([_name(self._groups[group]) for group in used[at : at + BLOCK].tolist()]))
             _rest()
+        self._ranks = np.full(groups, groups)
+        self._ranks[used[np.argsort(np.concatenate(parts), kind="stable")]] = np.arange(len(used))
 
     def _note_changes(self, sums: Sums, now_ms: int) -> None:
         """Note which groups differ from the last view, and since when each has its status."""
@@ -549,6 +539,11 @@ class _Ids(Generic[N]):
         """The numbers that were given to names since the last call, and are still theirs."""
         new, self._new = self._new, []
         return [number for number in new if self._uses[number]]
+
+
+def _name(group: GroupKey) -> bytes:
+    """Sorts as (namespace, name) do: no name has a control character."""
+    return group.namespace.encode() + b"\x01" + group.group.encode()
 
 
 def _rest() -> None:

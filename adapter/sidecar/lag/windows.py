@@ -1,11 +1,9 @@
 """The windows of the shards that are not well, in a file beside the store: a restart must not hide a group that is dead.
 
-Only what an offset and its time do not tell again is kept: of at most MAX_SHARDS shards, the worst, and not of those that are well.
-The file is no part of what is promised. It is not synced, and one that is missing, damaged, or of a later version is left out; the
-windows begin anew then.
+They are those of at most MAX_SHARDS shards, the worst; those that are well begin anew. The file is no part of what is promised:
+it is not synced, and one that is missing, damaged, or of a later version is left out.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -63,12 +61,14 @@ class WindowsFile:
         fresh = self._path.with_name(f"{self._path.name}.new")
         try:
             with fresh.open("wb") as file:
-                np.savez(file, **_arrays(windows))
-            os.replace(fresh, self._path)
+                np.savez(file, allow_pickle=False, **_arrays(windows))
+            fresh.replace(self._path)
             self._fails = False
         except OSError as error:
             if not self._fails:
-                log.warning("lag.windows_not_kept", path=str(self._path), reason=str(error), help="a restart will begin them anew")
+                log.warning(
+                    "lag.windows_not_kept", path=str(self._path), reason=str(error), help="a restart will begin them anew"
+                )
             self._fails = True
 
 
@@ -87,7 +87,12 @@ def _windows(arrays: dict[str, Ints | Bools]) -> Windows:
     form, sizes, names = arrays["form"], arrays["sizes"], arrays["names"].tobytes()
     shapes = {arrays[name].shape for name in (*_COMMITS, "stopped", "highs", "lows", "told") if name not in _WIDE}
     wide = {arrays[name].shape for name in _WIDE}
-    if form.tolist() != [FORM] or int(sizes.sum()) != len(names) or shapes != {sizes.shape} or {one[:1] for one in wide} != shapes:
+    if (
+        form.tolist() != [FORM]
+        or int(sizes.sum()) != len(names)
+        or shapes != {sizes.shape}
+        or {one[:1] for one in wide} != shapes
+    ):
         raise ValueError(f"it is in form {form.tolist()}, or incomplete; this version reads form {FORM}")
     ends = np.cumsum(sizes).tolist()
     keys = [names[end - size : end] for end, size in zip(ends, sizes.tolist(), strict=True)]
