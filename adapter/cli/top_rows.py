@@ -151,11 +151,10 @@ def _sorted(rows: Sequence[GroupRow], order: Order, now_ms: int, *, backwards: b
 
         return sorted(rows, key=worst, reverse=backwards)
     value = _VALUES[order]
-    known = [row for row in rows if value(row) is not None]
-    unknown = sorted((row for row in rows if value(row) is None), key=lambda row: row.key)
-    known.sort(key=lambda row: row.key)
-    if second := _THEN.get(order):
-        known.sort(key=lambda row: -1 if (then := second(row)) is None else then, reverse=not backwards)
+    rows = sorted(rows, key=lambda row: row.key)
+    if then := _THEN.get(order):
+        rows.sort(key=lambda row: -1 if (second := then(row)) is None else second, reverse=not backwards)
+    known, unknown = ([row for row in rows if (value(row) is None) is none] for none in (False, True))
     known.sort(key=value, reverse=(order != "last-commit") != backwards)  # type: ignore[arg-type] # none is None
     return known + unknown
 

@@ -34,9 +34,9 @@ that holds; with fewer commits than the minimum, only the first two:
 2. REWIND: the last offset is below another one of the window. This rule also applies if the lag is unknown.
 3. STALL: at least two recorded lags are known, none is at most the allowed one, and all offsets are equal.
 4. WARN: at least two recorded lags are known, none is at most the allowed one, and they never decrease, or have grown: the mean
-   of their later half is above that of their earlier half by GREW times the standard error of the two or more. A shard that was WARN
-   before stays so while the later mean is above the earlier one at all: a lag that grows unevenly, as in steps or between two
-   looks at the log's end, does not alternate between WARN and OK. A single threshold alternates; one that is a part of the
+   of their later half is above that of their earlier half by GREW times the standard error of the two or more. A shard that was
+   WARN before stays so while the later mean is above the earlier one at all: a lag that grows unevenly, as in steps or between
+   two looks at the log's end, does not alternate between WARN and OK. A single threshold alternates; one that is a part of the
    lags' mean does not see a large lag grow.
 
 **Lag in seconds** is how long ago the head was at the offset, by the rules of kafka-lag-exporter (LookupTable.scala,

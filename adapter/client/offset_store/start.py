@@ -127,9 +127,9 @@ class Starts(NamedTuple):
 class StartPositions:
     """Determines where a consumer begins.
 
-    Without `timestamp_ms`, TIMESTAMP means half an hour before this object was created. `beyond`: where it begins when the stored
-    offset is beyond the end of the log, because that was made anew or has lost its end. LAST, as RocketMQ does, leaves out what is
-    in the new log already; with FIRST nothing of it is missed, and what a broker lost only the end of is read again.
+    Without `timestamp_ms`, TIMESTAMP means half an hour before this object was created. `beyond`: where it begins when the
+    stored offset is beyond the end of the log, because that was made anew or has lost its end. LAST, as RocketMQ does, leaves
+    out what is in the new log already; with FIRST nothing of it is missed, and a log that has lost its end is read again.
     """
 
     def __init__(

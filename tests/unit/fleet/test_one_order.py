@@ -30,9 +30,7 @@ NAMES = [GroupKey(namespace, group) for namespace in ("default", "x") for group 
 few = st.one_of(st.none(), st.integers(0, 2))
 groups = st.lists(
     st.builds(
-        lambda key, **values: lag_pb.GroupLag(
-            namespace=key.namespace, group=key.group, shards=1, known=values["lag"] is not None, **values
-        ),
+        lambda key, **values: lag_pb.GroupLag(namespace=key.namespace, group=key.group, shards=1, **values),
         st.sampled_from(NAMES),
         lag=few,
         lag_seconds=few,
@@ -49,7 +47,7 @@ groups = st.lists(
 def view_of(said: Sequence[lag_pb.GroupLag]) -> View:
     """An evaluation of an adapter that found this."""
 
-    def column(name: str, none: float, kind: type) -> Any:  # noqa: ANN401 - an array
+    def column(name: str, none: float, kind: type) -> Any:
         return np.array([getattr(group, name) if group.HasField(name) else none for group in said], kind)  # type: ignore[arg-type]
 
     keys = [GroupKey(group.namespace, group.group) for group in said]
@@ -64,7 +62,7 @@ def view_of(said: Sequence[lag_pb.GroupLag]) -> View:
     return View(**{**parts, "groups": keys, "sums": type(nothing.sums)(**sums), "ranks": ranks})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("order", "word"), ORDERS, ids=lambda one: str(one))
+@pytest.mark.parametrize(("order", "word"), ORDERS, ids=str)
 @given(said=groups)
 def test_groups_stand_in_the_same_order_everywhere(
     order: lag_pb.LagOrder.ValueType, word: Order, said: list[lag_pb.GroupLag]
