@@ -169,7 +169,7 @@ def _grew(lags: Sequence[int], times: int) -> bool:
         return False
     means, errors = zip(*((Fraction(sum(some), half), _squared_error(some)) for some in (lags[:half], lags[-half:])), strict=True)
     rise = means[1] - means[0]
-    return rise > 0 and rise**2 >= times**2 * sum(errors)
+    return bool(rise > 0 and rise**2 >= times**2 * sum(errors))
 
 
 def _squared_error(values: Sequence[int]) -> Fraction:
