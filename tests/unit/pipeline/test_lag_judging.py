@@ -28,7 +28,8 @@ def part_of(histories: Sequence[History]) -> Part:
     keys, points, shards, heads = [], [], [], []
     for number, one in enumerate(histories):
         names = {**_NAME, "shard": str(number)}
-        top = {"epoch": one.top[0], "offset": one.top[1], "live": 1, "t": one.top_time, "topic": "t", "partition": 0, "broker": "b"}
+        top = {"epoch": one.top[0], "offset": one.top[1], "live": 1, "t": one.top_time}
+        top |= {"topic": "t", "partition": 0, "broker": "b"}
         keys.append(names | top)
         for t, offset, lag, epoch in one.commits:
             known = {"near": NULL if lag is None else -t, "lag": NULL if lag is None else lag}
@@ -67,5 +68,5 @@ def test_the_table_has_what_plain_python_finds() -> None:
             assert row[name] == (None if exact is None else pytest.approx(float(exact), rel=1e-9, abs=1e-6)), (name, one)
     for column, also in (("burrow", ()), ("status", ("BEYOND", "UNKNOWN"))):
         counts = Counter(row[column] for row in found.values())
-        assert min(counts[name] for name in ("OK", "WARN", "STALL", "STOP", "REWIND", *also)) > 40, counts
+        assert min(counts[name] for name in ("OK", "WARN", "STALL", "STOP", "REWIND", *also)) > 30, counts
     assert sum(row["burrow"] != row["status"] for row in found.values()) > 40
