@@ -44,7 +44,9 @@ def history(random: Random, window: int = 8) -> History:
     low = random.choice((None, 0, max(0, base + offset - 20), base + offset + random.randrange(-3, 9)))
     watched = NOW - random.choice((1, 3_000, 30_000, 900_000)) * MS if random.random() < 0.5 else 0
     warned = random.random() < 0.3
-    return History(commits, heads, NOW, SETTLED, top, None if low is None else max(0, low), watched, warned)
+    anew = random.choice(times) * MS if random.random() < 0.05 else -1
+    heads = [head for head in heads if head.time > anew]
+    return History(commits, heads, NOW, SETTLED, top, None if low is None else max(0, low), watched, warned, anew)
 
 
 def tables(histories: Sequence[History], settings: LagSettings) -> tuple[Commits, Heads]:
@@ -64,6 +66,7 @@ def tables(histories: Sequence[History], settings: LagSettings) -> tuple[Commits
         heads.times[row, :count] = [head.time for head in one.heads]
         heads.highs[row, :count] = [head.high for head in one.heads]
         heads.lows[row] = UNKNOWN if one.low is None else one.low
+        heads.anew[row] = one.anew
     return commits, heads
 
 

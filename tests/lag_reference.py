@@ -51,11 +51,13 @@ class History:
     low: int | None = None
     watched: int = 0
     warned: bool = False
+    anew: int = -1
 
     @property
     def window(self) -> list[Commit]:
         """The commits of the current era."""
-        return [one for one in self.commits if one.offset >= 0 and one.epoch // 2**32 == self.top[0] // 2**32]
+        era = self.top[0] // 2**32
+        return [one for one in self.commits if one.offset >= 0 and one.epoch // 2**32 == era and one.time > self.anew]
 
     @property
     def log(self) -> list[Head]:
@@ -81,6 +83,8 @@ class History:
     @property
     def beyond(self) -> bool:
         """Whether its offset is beyond the end of its log."""
+        if self.anew >= max(self.top_time, 0):
+            return True
         if self.end is None or self.top[1] <= self.end:
             return False
         began = self.log[0].time if len(self.log) < len(self.heads) else -1

@@ -14,11 +14,15 @@ class ShardKey(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """`low`: first readable offset. `high`: offset of the next message. `seen_at_ms`: Unix time of the report."""
+    """`low`: first readable offset. `high`: offset of the next message. `seen_at_ms`: Unix time of the report.
+
+    `log_id`: another text when the log was made anew; empty if nobody tells it.
+    """
 
     low: int
     high: int
     seen_at_ms: int
+    log_id: str = ""
 
     def end_before(self, offset: int, committed_at_ms: int) -> bool:
         """Whether an offset is beyond the end of its log: the rule BEYOND of `adapter.model.lag`, with these bounds alone."""

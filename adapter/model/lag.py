@@ -9,7 +9,8 @@ the end (BEYOND). `lost`: low - offset, at least 0: messages that were gone befo
 **The end** is the largest head of the newest log. An end only grows, so one that falls is that of a log that was made anew, or
 lost what it had: heads, and all that is computed of them, begin with it. Consumers tell what they saw last, though, and some saw
 it a while ago: a head that is below an earlier one, but not below what the end was LATE_SLOTS slots before, is a late one, and
-counts for nothing.
+counts for nothing. Where logs have an identity, another one tells the same, whatever the end is (`Heads.anew`); commits to
+the log before are not compared with it.
 
 **Two evaluations.** `burrow` is Burrow's (linkedin/Burrow ced55ba, core/internal/evaluator/caching.go, calculatePartitionStatus).
 OK when the lag (of the last commit of the window) is unknown or at most the allowed one, or with fewer commits than the minimum.
@@ -25,7 +26,8 @@ Otherwise the first rule that holds:
 that holds; with fewer commits than the minimum, only the first two:
 
 0. BEYOND: the offset is beyond the end of its log, by a head that was told LATE_MS after the commit or later, or of a log that
-   began after it. All commits of the consumer are below it, and change nothing. It comes before all others, also without lag.
+   began after it; or it was committed to a log that was replaced by another one. All commits of the consumer are below it, and
+   change nothing. It comes before all others, also without lag.
 1. STOP: nothing was committed for longer than the window spans (at least window_points * point_distance_ms) *while there was
    something to read*: this time begins with the first head that is more than the allowed lag beyond the offset, if the heads
    reach back to before it, otherwise with the last commit; but not before `watched`, from which on all commits are known: while
@@ -239,11 +241,13 @@ def summed(judged: Judgement, commits: Commits, groups: Ints, count: int) -> Sum
 
 
 def _judged(commits: Commits, heads: Heads, shards: Ints, past: Past, now: int, settled: int, settings: LagSettings) -> Judgement:
-    window, lines = _Window(commits), _Lines(heads, shards, settings.window_points)
+    lines = _Lines(heads, shards, settings.window_points)
+    window = _Window(commits, lines.anew)
     allowed = settings.allowed_lag
     place = np.maximum(commits.top_offsets, lines.lows)
     told_later = lines.newest_time - commits.top_times > LATE_MS * US_OF_MS
     beyond = (lines.newest >= 0) & (commits.top_offsets > lines.newest) & (told_later | (lines.began > commits.top_times))
+    beyond |= (lines.anew >= 0) & (lines.anew >= commits.top_times)
     lag = np.where(beyond, UNKNOWN, lag_now(commits.top_offsets, lines.newest, lines.lows))
     lost = np.where((lines.lows >= 0) & (commits.top_offsets >= 0), np.maximum(lines.lows - commits.top_offsets, 0), 0)
     few = window.counts < settings.minimum_points
@@ -300,12 +304,13 @@ def _status(window: "_Window", lag: Ints, allowed: int, warned: Bools) -> Ints:
 
 
 class _Window:
-    """The commits of the current era, left-aligned: what both evaluations ask of them. Values of empty rows have no meaning."""
+    """The commits of the current era to the log as it is now, left-aligned. Values of empty rows have no meaning."""
 
-    def __init__(self, commits: Commits) -> None:
+    def __init__(self, commits: Commits, anew: Ints) -> None:
         era = commits.top_epochs >> ERA_BITS
         current = _filled(commits.counts, commits.times.shape[1])
         current &= (commits.offsets >= 0) & (commits.epochs >> ERA_BITS == era[:, None])
+        current &= commits.times > anew[:, None]
         self.counts, (self.times, self.offsets, lags) = _left_aligned(current, (commits.times, commits.offsets, commits.lags))
         self._there = _filled(self.counts, self.times.shape[1])
         known = self._there & (lags >= 0)
@@ -369,7 +374,7 @@ class _Lines:
     """The heads of each row's newest log: those that never fall, of equal ones in a row only the first and the last.
 
     `newest`: the largest of them; `newest_time`: when the last head was told, a late one too. `began`: when the log was seen
-    first, if it came after another one; else -1.
+    first, if it came after another one by its end; else -1. `anew`: as of the heads.
     """
 
     def __init__(self, heads: Heads, shards: Ints, recent: int) -> None:
@@ -380,6 +385,7 @@ class _Lines:
         some = (heads.counts[which] > 0) & (shards >= 0)
         first, there = _newest_log(heads)
         self.began = np.where(some & (first > 0)[which], _at(heads.times, first)[which], UNKNOWN)
+        self.anew = np.where(shards >= 0, heads.anew[which], UNKNOWN)
         self.newest_time = np.where(some, _at(heads.times, heads.counts - 1)[which], UNKNOWN)
         self.lows = np.where(shards >= 0, heads.lows[which], UNKNOWN)
         late = there & (np.arange(heads.times.shape[1]) >= heads.counts[:, None] - recent)

@@ -99,6 +99,39 @@ async def test_a_broker_log_tells_the_bounds_and_retention(directory: Path) -> N
         await until(client, has(lag=6, lost=5))
 
 
+async def test_a_log_that_was_made_anew_is_known_by_its_identity(directory: Path) -> None:
+    """A broker log tells it, or commits do. The new log is longer than the offset, which would have a lag by its number."""
+    log, shard = MemoryLog(), ShardKey("default", "s")
+    log.create(shard, log_id="first")
+    log.append(shard, *range(10))
+    async with (
+        serving_log(log) as address,
+        GrpcBrokerLog.open(BrokerLogSection(address=address)) as broker_log,
+        serving(directory, broker_log=broker_log, lag=LAG) as (_, client),
+    ):
+        await client.commit("g", {"s": 4})
+        await until(client, has(lag=6))
+        log.create(shard, log_id="second")
+        log.append(shard, *range(30))
+        reply = await until(client, has(status=lag_pb.BEYOND))
+        assert (reply.shards[0].offset, reply.shards[0].high_watermark, reply.shards[0].HasField("lag")) == (4, 30, False)
+        await client.commit("g", {"s": 5})
+        await until(client, has(lag=25))
+
+
+async def test_the_identity_of_a_log_may_come_with_commits(directory: Path) -> None:
+    """The second one is below what stands, and tells that the log is another one."""
+    async with serving(directory, lag=LAG) as (_, client):
+        request = bounded(4, 10)
+        request.groups[0].shards[0].log_id = "first"
+        await client.store.CommitOffsets(request)
+        await until(client, has(high_watermark=10, lag=6))
+        request = bounded(3, 30)
+        request.groups[0].shards[0].log_id = "second"
+        await client.store.CommitOffsets(request)
+        await until(client, has(high_watermark=30, status=lag_pb.BEYOND))
+
+
 async def test_a_broker_log_that_fails_is_told_and_what_it_told_stays(directory: Path) -> None:
     """The lag is that of the last bounds; without any it is unknown."""
     log = MemoryLog()
@@ -285,7 +318,7 @@ async def test_an_offset_beyond_the_end_of_its_log_is_told_everywhere(directory:
         async with grpc.aio.insecure_channel(sidecar.addresses[0]) as channel:
             scaler = scaler_grpc.ExternalScalerStub(channel)
             ref = scaler_pb.ScaledObjectRef(scalerMetadata={"group": "g", "lagThreshold": "10"})
-            with pytest.raises(grpc.aio.AioRpcError, match="beyond the end of its log, 49"):
+            with pytest.raises(grpc.aio.AioRpcError, match="none of its log, which ends at 49"):
                 await scaler.GetMetrics(scaler_pb.GetMetricsRequest(scaledObjectRef=ref))
             assert (await scaler.IsActive(ref)).result
         described = offsets_pb.DescribeGroupReply.Shard()

@@ -138,6 +138,14 @@ LAG_LIVE_MUTANTS = (
         (f"{_WINDOWS}test_a_group_that_stalled_is_stall_at_once_after_a_restart",),
     ),
     Mutant(
+        "lag-does-not-ask-which-log-it-is",
+        "sidecar/lag/table.py",
+        "            self._note_logs(some)\n",
+        "",
+        "the history of a dead log goes on in the new one",
+        (f"{_WINDOWS}test_a_log_of_another_identity_begins_anew_also_after_a_restart",),
+    ),
+    Mutant(
         "lag-stop-outlives-a-commit",
         "sidecar/lag/table.py",
         "was_stopped = self._stopped_at[rows] == commits.top_times",

@@ -135,6 +135,22 @@ LAG_RULES_MUTANTS = (
         ("unit/pipeline/test_lag_judging.py::test_the_table_has_what_plain_python_finds",),
     ),
     Mutant(
+        "offsets-of-two-logs-are-compared",
+        "model/lag.py",
+        "    beyond |= (lines.anew >= 0) & (lines.anew >= commits.top_times)\n",
+        "",
+        "after a topic was made anew, an offset of the old one has a lag that is made up",
+        (f"{_LAG}test_offsets_of_another_log_are_not_compared", _ALL),
+    ),
+    Mutant(
+        "commits-to-the-log-before-count",
+        "model/lag.py",
+        "        current &= commits.times > anew[:, None]\n",
+        "",
+        "the first commit to a new log is a REWIND",
+        (f"{_LAG}test_offsets_of_another_log_are_not_compared", _ALL),
+    ),
+    Mutant(
         "warn-has-one-threshold",
         "model/lag.py",
         "(rise > 0) & (before | (rise",

@@ -173,7 +173,8 @@ def _heads(state: Part, shards: Ints, settings: LagSettings) -> Heads:
     known = np.flatnonzero(shards >= 0)
     for array, name in ((empty.lows, "low"), (empty.low_times, "low_t")):
         array[known] = np.maximum(ints(state.shards, name)[shards[known]], UNKNOWN)
-    return Heads(empty.times, empty.highs, np.bincount(rows, minlength=len(shards)), empty.lows, empty.low_times)
+    counts = np.bincount(rows, minlength=len(shards))
+    return Heads(empty.times, empty.highs, counts, empty.lows, empty.low_times, empty.anew)
 
 
 def _rows_of(table: pa.Table, parent: str, parents: Ints) -> tuple[Ints, pa.Table]:

@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
+import structlog
 
 from adapter.model.bounds import Bounds, ShardKey
 from adapter.model.codec import unpack_names
@@ -34,6 +35,8 @@ FIRST_ROWS = 1_024
 MAX_REMOVED = 10_000  # groups that are remembered for watchers
 MAX_ASKED = 20_000  # shards whose bounds are asked for after one evaluation
 KEEP_MS = 10_000  # between two writes of the windows
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T", Commits, Heads)
 N = TypeVar("N")
@@ -105,6 +108,7 @@ class LagTable:
         self._groups: list[GroupKey] = []
         self._ranks = np.zeros(0, np.int64)
         self._head_ids = _Ids[ShardKey]()
+        self._logs: dict[int, str] = {}  # of the shards whose log has an identity
         self._asked_at = np.zeros(size, np.int64)
         self._shown = Rows.empty(0)
         self._sums: Sums | None = None
@@ -257,6 +261,8 @@ class LagTable:
         self._stopped_at[rows] = UNKNOWN
         self._warned[rows] = False
         self._heads.clear(np.array(heads, np.int64))
+        for head in heads:
+            self._logs.pop(head, None)
         self._asked_at[heads] = 0
         self._restore(keys)
 
@@ -275,6 +281,8 @@ class LagTable:
             _newest(self._heads.highs, self._heads.counts, heads),
             self._heads.lows[heads],
             _newest(self._heads.times, self._heads.counts, heads),
+            self._heads.anew[heads],
+            [self._logs.get(head, "") for head in heads.tolist()],
         )
 
     def _keep(self, now_ms: int) -> None:
@@ -301,6 +309,10 @@ class LagTable:
         self._stopped_at[rows] = np.where(kept.stopped[places], commits.top_times, UNKNOWN)
         known = kept.told[places] >= 0
         heads, places = self._head_of[rows[known]], places[known]
+        self._heads.anew[heads] = kept.anew[places]
+        self._logs |= {
+            head: kept.logs[place] for head, place in zip(heads.tolist(), places.tolist(), strict=True) if kept.logs[place]
+        }
         self._heads.add(heads, kept.told[places], kept.highs[places], kept.lows[places], self._settings)
         _rest()
 
@@ -354,12 +366,24 @@ class LagTable:
         found = [(head, one) for shard, one in (*told, *bounds) if (head := self._head_ids.of.get(shard)) is not None]
         for at in range(0, len(found), BLOCK):
             some = found[at : at + BLOCK]
+            self._note_logs(some)
             heads = np.fromiter((head for head, _ in some), np.int64, len(some))
             lows, highs = _clamped([one[0] for _, one in some]), _clamped([one[1] for _, one in some])
             times = np.minimum(_clamped([one[2] for _, one in some]), now_ms) * US_OF_MS
             self._heads.add(heads, times, highs, lows, self._settings)
             _rest()
         return np.fromiter((head for head, _ in found), np.int64, len(found))
+
+    def _note_logs(self, bounds: Sequence[tuple[int, Bounds]]) -> None:
+        """Let the heads of those shards begin anew whose log is another one than before."""
+        anew = []
+        for head, one in bounds:
+            if one.log_id and self._logs.setdefault(head, one.log_id) != one.log_id:
+                anew.append(head)
+                shard = "/".join(self._head_ids.names[head])
+                log.warning("lag.log_made_anew", shard=shard, before=self._logs[head], now=one.log_id, end=one.high)
+                self._logs[head] = one.log_id
+        self._heads.begin_anew(np.array(anew, np.int64))
 
     def _add(self, found: _Moved, now_ms: int, *, at_commit: bool) -> None:
         """Merge records into their rows. `at_commit`: the bounds that are known are those of the time of the commits."""

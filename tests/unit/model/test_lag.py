@@ -77,7 +77,7 @@ def test_everything_agrees_with_plain_python() -> None:
         ):
             assert math.isnan(value) if exact is None else math.isclose(value, exact, rel_tol=1e-9, abs_tol=1e-6), past
     for statuses, all_of in ((found.status, list(Status)[1:]), (found.burrow, list(Status)[1:-1])):
-        assert min(Counter(statuses.tolist())[name] for name in all_of) > HISTORIES / 100
+        assert min(Counter(statuses.tolist())[name] for name in all_of) > HISTORIES / 150
     assert (found.status != found.burrow).sum() > HISTORIES / 100
     assert 0 < found.judged.sum() < HISTORIES
 
@@ -422,3 +422,24 @@ def test_an_end_that_was_seen_late_counts_for_nothing() -> None:
     heads = [Head(NOW - (50 - 10 * at) * SECOND, 1_000 + 100 * at) for at in range(5)]
     found = judged([one(steady(), [*heads, Head(NOW, 1_250)])])
     assert (of(found.end), of(found.lag), of(found.produce_rate)) == (1_400, 1_280, 10.0)
+
+
+def test_offsets_of_another_log_are_not_compared() -> None:
+    """By their identities: the offset is below the end, and would have lag; commits to the log before are in no window."""
+    heads = [Head(NOW - 2 * SECOND, 500), Head(NOW, 520)]
+    before = judged([one(steady(end=NOW - 5 * SECOND), heads, anew=NOW - 4 * SECOND)])
+    assert (of(before.status), of(before.lag), of(before.points), of(before.judged)) == (Status.BEYOND, UNKNOWN, 0, True)
+    commits = [*steady(end=NOW - 5 * SECOND), *(Commit(NOW - at * SECOND, 10 - at, 510) for at in (2, 1, 0))]
+    after = judged([one(commits, heads, anew=NOW - 4 * SECOND)])
+    assert (of(after.status), of(after.lag), of(after.points), of(after.commit_rate)) == (Status.WARN, 510, 3, 1.0)
+
+
+def test_heads_of_a_log_that_was_replaced_are_forgotten() -> None:
+    """What is known is when that was told last; also of its start."""
+    table = Heads.empty(2, SETTINGS)
+    rows = ints([0, 0, 1])
+    table.add(rows, ints([SECOND, 20 * SECOND, SECOND]), ints([5, 9, 5]), ints([1, 2, 1]), SETTINGS)
+    table.begin_anew(ints([0]))
+    assert (table.counts.tolist(), table.lows.tolist()) == ([0, 1], [UNKNOWN, 1])
+    table.begin_anew(ints([0]))
+    assert table.anew.tolist() == [20 * SECOND, UNKNOWN]

@@ -47,7 +47,7 @@ def test_the_table_has_what_plain_python_finds() -> None:
     random = Random(5)
     # Without a head, its low is not known to the job.
     # It knows all commits of the journals, and judges each batch by itself.
-    drawn = (replace(history(random), watched=0, warned=False) for _ in range(HISTORIES))
+    drawn = (replace(history(random), watched=0, warned=False, anew=-1) for _ in range(HISTORIES))
     histories = [one if one.heads else replace(one, low=None) for one in drawn]
     shards = evaluate(None, [part_of(histories)], Clock(NOW, SETTLED), SETTINGS).shards
     found = {int(row["shard"]): row for row in shards.to_pylist()}

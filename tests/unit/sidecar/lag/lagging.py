@@ -62,9 +62,9 @@ class Lagging:
         entries = {key(shard, group): offset for shard, offset in offsets.items()}
         await send(self.core, commit_of(entries, overwrite=overwrite, committed_at_ms=self.now_ms))
 
-    def tell(self, shard: str, high: int, low: int = 0) -> None:
+    def tell(self, shard: str, high: int, low: int = 0, log_id: str = "") -> None:
         """Report bounds as a commit does."""
-        self.core.bounds.note({ShardKey("default", shard): Bounds(low, high, self.now_ms)})
+        self.core.bounds.note({ShardKey("default", shard): Bounds(low, high, self.now_ms, log_id)})
 
     async def evaluate(self) -> None:
         """Evaluate now."""

@@ -16,6 +16,7 @@ from tests.unit.helpers import core_over
 from tests.unit.sidecar.lag.lagging import Lagging, lagging
 
 OK, STALL, STOP, UNKNOWN = lag_pb.OK, lag_pb.STALL, lag_pb.STOP, lag_pb.LAG_STATUS_UNSPECIFIED
+BEYOND = lag_pb.BEYOND
 
 
 @asynccontextmanager
@@ -180,13 +181,53 @@ async def test_a_deleted_group_does_not_get_its_window_back(tmp_path: Path) -> N
         assert shard.points == 1
 
 
+async def test_a_log_of_another_identity_begins_anew_also_after_a_restart(tmp_path: Path) -> None:
+    """Its end is beyond the offset, which is that of the log before: no number is compared. A reset to it is of this log."""
+    meta = FakeMeta()
+    async with lagging(tmp_path, meta) as lag:
+        for offset in (10, 20, 30):
+            lag.pass_s()
+            lag.tell("s", 1_000, log_id="a")
+            await lag.commit({"s": offset})
+            await lag.evaluate()
+        lag.pass_s()
+        lag.tell("s", 2_000, log_id="b")
+        await lag.evaluate()
+        shard = lag.shard()
+        assert shard is not None
+        assert (statuses(lag), shard.HasField("lag"), shard.HasField("produce_rate")) == ((BEYOND, BEYOND), False, False)
+        await lag.fill()
+        lag.pass_s(table.KEEP_MS / 1_000)
+        await lag.evaluate()
+        await lag.evaluate()
+    async with restarted(lag, meta) as again:
+        again.tell("s", 2_001, log_id="b")
+        await again.fill()
+        assert statuses(again) == (BEYOND, BEYOND)
+        again.pass_s()
+        await again.commit({"s": 5}, overwrite=True)
+        await again.evaluate()
+        shard = again.shard()
+        assert shard is not None
+        assert (shard.status, shard.lag, shard.points) == (UNKNOWN, 1_996, 1)
+
+
 def windows(count: int) -> Windows:
     """Windows of so many shards."""
     settings = LagSettings()
     commits = Commits.empty(count, settings)
     commits.counts[:] = 2
     some = np.arange(count)
-    return Windows([b"\x01a\x01b%d" % at for at in range(count)], commits, some % 2 == 0, some, some, some)
+    return Windows(
+        [b"\x01a\x01b%d" % at for at in range(count)],
+        commits,
+        some % 2 == 0,
+        some,
+        some,
+        some,
+        some,
+        [f"log-{at}" for at in some],
+    )
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK", b"no windows"])
@@ -200,6 +241,7 @@ def test_a_file_that_cannot_be_read_is_left_out(tmp_path: Path, damage: bytes) -
     found = file.load()
     assert found is not None
     assert (found.keys, found.stopped.tolist(), found.highs.tolist()) == (windows(3).keys, [True, False, True], [0, 1, 2])
+    assert found.logs == ["log-0", "log-1", "log-2"]
 
 
 def test_a_file_of_a_later_form_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
