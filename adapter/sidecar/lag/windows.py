@@ -20,7 +20,7 @@ MAX_SHARDS = 10_000  # 4 MB
 FORM = 1  # of the file
 
 _COMMITS = tuple(field.name for field in fields(Commits))
-_FLAT = ("stopped", "highs", "lows", "told", "anew")
+_FLAT = ("highs", "lows", "told", "anew")
 _WIDE = ("times", "epochs", "offsets", "lags")
 
 
@@ -82,14 +82,14 @@ def _arrays(windows: Windows) -> dict[str, Ints | Bools]:
         "sizes": np.fromiter(map(len, windows.keys), np.int64, len(windows.keys)),
         "logs": np.array(windows.logs, np.str_),
         **{name: getattr(windows.commits, name) for name in _COMMITS},
-        **{name: getattr(windows, name) for name in _FLAT},
+        **{name: getattr(windows, name) for name in ("stopped", *_FLAT)},
     }
 
 
 def _windows(arrays: dict[str, Ints | Bools]) -> Windows:
     """Raises ValueError or KeyError for what is not in this form."""
     form, sizes, names = arrays["form"], arrays["sizes"], arrays["names"].tobytes()
-    shapes = {arrays[name].shape for name in (*_COMMITS, *_FLAT, "logs") if name not in _WIDE}
+    shapes = {arrays[name].shape for name in (*_COMMITS, "stopped", *_FLAT, "logs") if name not in _WIDE}
     wide = {arrays[name].shape for name in _WIDE}
     if (
         form.tolist() != [FORM]
@@ -101,5 +101,5 @@ def _windows(arrays: dict[str, Ints | Bools]) -> Windows:
     ends = np.cumsum(sizes).tolist()
     keys = [names[end - size : end] for end, size in zip(ends, sizes.tolist(), strict=True)]
     commits = Commits(*(arrays[name].astype(np.int64) for name in _COMMITS))
-    stopped, *rest = (arrays[name] for name in _FLAT)
-    return Windows(keys, commits, stopped.astype(np.bool_), *(one.astype(np.int64) for one in rest), arrays["logs"].tolist())
+    highs, lows, told, anew = (arrays[name].astype(np.int64) for name in _FLAT)
+    return Windows(keys, commits, arrays["stopped"].astype(np.bool_), highs, lows, told, anew, arrays["logs"].tolist())

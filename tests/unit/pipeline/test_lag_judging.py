@@ -29,8 +29,7 @@ def part_of(histories: Sequence[History]) -> Part:
     for number, one in enumerate(histories):
         names = {**_NAME, "shard": str(number)}
         top = {"epoch": one.top[0], "offset": one.top[1], "live": 1, "t": one.top_time}
-        top |= {"topic": "t", "partition": 0, "broker": "b"}
-        keys.append(names | top)
+        keys.append(names | top | {"topic": "t", "partition": 0, "broker": "b"})
         for t, offset, lag, epoch in one.commits:
             known = {"near": NULL if lag is None else -t, "lag": NULL if lag is None else lag}
             points.append({"key": number, "epoch": epoch, "offset": max(offset, 0), "live": int(offset >= 0), "t": t, **known})
