@@ -1627,12 +1627,14 @@ class ListChangesReply(_message.Message):
         at_ms: _builtins.int
         """Unix time in milliseconds."""
         kind: _builtins.str
-        """"reset", "delete", "clone", "import", "rewind" or "expire"."""
+        """"reset", "delete", "clone", "import", "rewind" or "expire"; "new-log": the log of
+        the shards was replaced by another one, by its identity, and their offsets stayed.
+        """
         namespace: _builtins.str
         group: _builtins.str
         who: _builtins.str
         """Who called, as far as it is verified, who the caller says it is, and from where;
-        as in the audit log. Empty for a rewind and an expiry.
+        as in the audit log. Empty for the last three.
         """
         claimed: _builtins.str
         peer: _builtins.str

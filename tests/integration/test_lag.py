@@ -115,6 +115,10 @@ async def test_a_log_that_was_made_anew_is_known_by_its_identity(directory: Path
         log.append(shard, *range(30))
         reply = await until(client, has(status=lag_pb.BEYOND))
         assert (reply.shards[0].offset, reply.shards[0].high_watermark, reply.shards[0].HasField("lag")) == (4, 30, False)
+        changes = (await client.admin.ListChanges(offsets_pb.ListChangesRequest(namespace="default", group="g"))).changes
+        assert [(change.kind, [(row.shard, row.after.offset) for row in change.rows]) for change in changes] == [
+            ("new-log", [("s", 4)])
+        ]
         await client.commit("g", {"s": 5})
         await until(client, has(lag=25))
 

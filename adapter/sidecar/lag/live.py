@@ -5,7 +5,7 @@ at most 1/REST_LOOP of the time, and a processor is used for at most 1/REST_WORK
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -16,8 +16,11 @@ import structlog
 
 from adapter.client.broker_log import BrokerLog
 from adapter.errors import StorageFailedError
+from adapter.model.codec import unpack_names
+from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.runtime.clocks import Clocks
 from adapter.sidecar.config import LagSection
+from adapter.sidecar.journal.notes import Moved
 from adapter.sidecar.lag.bounds import Asking
 from adapter.sidecar.lag.feed import Feed
 from adapter.sidecar.lag.filters import Filters
@@ -38,7 +41,10 @@ FAILED_S = 10.0  # the pause behind an evaluation that failed
 
 
 class LiveLag:
-    """Evaluates what is committed to a store. `view` is the last evaluation. `windows`: the file for what survives a restart."""
+    """Evaluates what is committed to a store. `view` is the last evaluation. `windows`: the file for what survives a restart.
+
+    `note` is told of shards whose log was replaced by another one.
+    """
 
     def __init__(
         self,
@@ -50,12 +56,14 @@ class LiveLag:
         metrics: LagMetrics,
         *,
         windows: Path | None = None,
+        note: Callable[[Sequence[Moved]], None] = lambda _: None,
         in_thread: Callable[[Callable[[], Evaluated]], Awaitable[Evaluated]] = anyio.to_thread.run_sync,
     ) -> None:
         self._section = section
         self._clocks = clocks
         self._metrics = metrics
         self._in_thread = in_thread
+        self._note = note
         self._feed = Feed(store, bounds, section.shards)
         self._asking = Asking(broker_log)
         self.table = LagTable(section, bounds.get, WindowsFile(windows) if windows else None)
@@ -105,10 +113,11 @@ class LiveLag:
         now_ms = self._clocks.now_ms()
         told, ask = self._asking.take(), self._asking.idle
         work = partial(self.table.evaluate, news, told, now_ms, ask=ask, complete=self.complete and not news.anew)
-        view, asked, cpu_s = await self._in_thread(work)
+        view, asked, anew, cpu_s = await self._in_thread(work)
         self.view = view
         if news.anew:
             self._begin_anew()
+        self._note([_kept(view, row) for row in anew])
         if asked:
             self._asking.ask(asked)
         took_s = time.perf_counter() - began
@@ -142,3 +151,9 @@ class LiveLag:
                 offsets=self.left_out,
                 help="their lag is kept as soon as they move; raise lag.shards to keep more",
             )
+
+
+def _kept(view: View, row: int) -> Moved:
+    """A shard that stays where it is."""
+    record = OffsetRecord(int(view.rows.epochs[row]), int(view.rows.offsets[row]))
+    return Moved(OffsetKey(*unpack_names(view.keys[row])), record, record)

@@ -45,10 +45,14 @@ _fields_of, _seq_of, _key_of = itemgetter(0), itemgetter(1), itemgetter(2)
 
 
 class Evaluated(NamedTuple):
-    """The result of an evaluation: what is to be shown, whose bounds are to be asked for, and CPU seconds."""
+    """The result of an evaluation: what is to be shown, whose bounds are to be asked for, and CPU seconds.
+
+    `anew`: the rows of the shards whose log was replaced by another one, some of them if there are many.
+    """
 
     view: View
     ask: list[ShardKey]
+    anew: list[int]
     cpu_s: float
 
 
@@ -109,6 +113,7 @@ class LagTable:
         self._ranks = np.zeros(0, np.int64)
         self._head_ids = _Ids[ShardKey]()
         self._logs: dict[int, str] = {}  # of the shards whose log has an identity
+        self._anew: list[int] = []  # shards whose log was replaced in this evaluation
         self._asked_at = np.zeros(size, np.int64)
         self._shown = Rows.empty(0)
         self._sums: Sums | None = None
@@ -147,7 +152,7 @@ class LagTable:
             self._restore_from(None)
             self._keep(now_ms)
         asking = self._to_ask(now_ms * US_OF_MS) if ask else []
-        return Evaluated(view, asking, time.thread_time() - began)
+        return Evaluated(view, asking, self._of_new_logs(), time.thread_time() - began)
 
     def fail(self) -> None:
         """Begin anew with the next evaluation: the last one failed half way."""
@@ -384,6 +389,16 @@ class LagTable:
                 log.warning("lag.log_made_anew", shard=shard, before=self._logs[head], now=one.log_id, end=one.high)
                 self._logs[head] = one.log_id
         self._heads.begin_anew(np.array(anew, np.int64))
+        self._anew += anew
+
+    def _of_new_logs(self) -> list[int]:
+        """The rows of the shards whose log began anew since the last call."""
+        heads, self._anew = np.array(self._anew, np.int64), []
+        if not len(heads):
+            return []
+        count = len(self._keys)
+        rows: Ints = np.flatnonzero((self._seqs[:count] >= 0) & np.isin(self._head_of[:count], heads))
+        return list(map(int, rows[:BLOCK]))
 
     def _add(self, found: _Moved, now_ms: int, *, at_commit: bool) -> None:
         """Merge records into their rows. `at_commit`: the bounds that are known are those of the time of the commits."""

@@ -12,6 +12,7 @@ from adapter.model.bounds import Bounds, ShardKey
 from adapter.rpc import lag_pb
 from adapter.runtime.clocks import Clocks
 from adapter.sidecar.engine.core import Core
+from adapter.sidecar.journal.notes import Moved
 from adapter.sidecar.lag.live import LiveLag
 from adapter.sidecar.lag.metrics import LagMetrics
 from adapter.testing.fake_meta import FakeMeta
@@ -38,6 +39,7 @@ class Lagging:
         self.metrics = LagMetrics(self.config.lag, self.registry)
         self.broker_log = broker_log or NoBrokerLog()
         self.windows = directory / "lag-windows.npz"
+        self.noted: list[Moved] = []
         self.core: Core
         self.live: LiveLag
 
@@ -46,7 +48,7 @@ class Lagging:
         self.core = core
         run: Callable[..., Awaitable[Any]] = at_once
         parts = self.config.lag, core.store, core.bounds, self.broker_log, self.clocks, self.metrics
-        self.live = LiveLag(*parts, windows=self.windows, in_thread=run)
+        self.live = LiveLag(*parts, windows=self.windows, note=self.noted.extend, in_thread=run)
 
     async def fill(self) -> None:
         """Read the store, as after a start."""

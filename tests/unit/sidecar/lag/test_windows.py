@@ -196,6 +196,7 @@ async def test_a_log_of_another_identity_begins_anew_also_after_a_restart(tmp_pa
         shard = lag.shard()
         assert shard is not None
         assert (statuses(lag), shard.HasField("lag"), shard.HasField("produce_rate")) == ((BEYOND, BEYOND), False, False)
+        assert [(one.key.shard, one.before, one.after.offset) for one in lag.noted] == [("s", lag.noted[0].after, 30)]
         await lag.fill()
         lag.pass_s(table.KEEP_MS / 1_000)
         await lag.evaluate()
