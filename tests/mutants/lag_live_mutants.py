@@ -177,4 +177,20 @@ LAG_LIVE_MUTANTS = (
         "the same groups stand in another order in the console",
         ("unit/fleet/test_one_order.py::test_groups_stand_in_the_same_order_everywhere",),
     ),
+    Mutant(
+        "superseded-groups-are-kept-for-ever",
+        "sidecar/metrics.py",
+        "        while len(groups) > SUPERSEDED_GROUPS:\n",
+        "        while len(groups) > 2**60:\n",
+        "the metrics of an adapter grow with each group that was ever superseded",
+        ("unit/sidecar/test_superseded_groups.py::test_the_groups_that_were_superseded_last_have_a_metric",),
+    ),
+    Mutant(
+        "beyond-is-always-the-end",
+        "client/offset_store/start.py",
+        "return bounds.low if self._beyond is ConsumeFromWhere.FIRST else bounds.high",
+        "return bounds.high",
+        "a consumer that chose the new log's start misses what is in it already",
+        ("unit/client/offset_store/test_start.py::test_a_consumer_may_choose_where_it_begins_in_a_log_that_was_made_anew",),
+    ),
 )
