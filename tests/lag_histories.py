@@ -42,7 +42,11 @@ def history(random: Random, window: int = 8) -> History:
     top = (top[0] if random.random() < 0.98 else top[0] + _ERA, max(top[1], 0))
     heads = _heads(random, times, base + offset)
     low = random.choice((None, 0, max(0, base + offset - 20), base + offset + random.randrange(-3, 9)))
-    return History(commits, heads, NOW, SETTLED, top, None if low is None else max(0, low))
+    watched = NOW - random.choice((1, 3_000, 30_000, 900_000)) * MS if random.random() < 0.5 else 0
+    warned = random.random() < 0.3
+    anew = random.choice(times) * MS if random.random() < 0.05 else -1
+    heads = [head for head in heads if head.time > anew]
+    return History(commits, heads, NOW, SETTLED, top, None if low is None else max(0, low), watched, warned, anew)
 
 
 def tables(histories: Sequence[History], settings: LagSettings) -> tuple[Commits, Heads]:
@@ -62,6 +66,7 @@ def tables(histories: Sequence[History], settings: LagSettings) -> tuple[Commits
         heads.times[row, :count] = [head.time for head in one.heads]
         heads.highs[row, :count] = [head.high for head in one.heads]
         heads.lows[row] = UNKNOWN if one.low is None else one.low
+        heads.anew[row] = one.anew
     return commits, heads
 
 
@@ -74,7 +79,10 @@ def _heads(random: Random, times: list[int], offset: int) -> list[Head]:
     spread = sorted(random.sample(range(min(begin, now - 100), now), count))
     head = max(0, offset - random.randrange(12))
     heads = []
+    anew = random.choice(spread) if random.random() < 0.2 else None
     for time in spread:
+        if time == anew:
+            head = head // random.choice((1, 2, 50))
         head = min(max(0, head + random.choice((0, 0, 0, 1, 3, 9, -1))), LONG_MAX)
         heads.append(Head(time * MS, head))
     return heads

@@ -7,7 +7,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 SECOND = 1_000_000  # microseconds
-FARTHEST_S = 86_400
+EXTRAPOLATED = 10
+GREW = 2
+LATE = SECOND  # after a commit, an end may still be from before it
+LATE_SLOTS = 3
 
 
 class Commit(NamedTuple):
@@ -46,16 +49,51 @@ class History:
     settled: int
     top: tuple[int, int]
     low: int | None = None
+    watched: int = 0
+    warned: bool = False
+    anew: int = -1
 
     @property
     def window(self) -> list[Commit]:
         """The commits of the current era."""
-        return [one for one in self.commits if one.offset >= 0 and one.epoch // 2**32 == self.top[0] // 2**32]
+        era = self.top[0] // 2**32
+        return [one for one in self.commits if one.offset >= 0 and one.epoch // 2**32 == era and one.time > self.anew]
+
+    @property
+    def log(self) -> list[Head]:
+        """The heads of the newest log."""
+        log: list[Head] = []
+        for head in self.heads:
+            earlier = log[: max(len(log) - LATE_SLOTS + 1, 1)]
+            if log and head.high < max(one.high for one in earlier):
+                log = []
+            log.append(head)
+        return log
+
+    @property
+    def end(self) -> int | None:
+        """Where the log ends."""
+        return max(head.high for head in self.log) if self.heads else None
+
+    @property
+    def top_time(self) -> int:
+        """When the largest record was committed."""
+        return max((one.time for one in self.commits), default=-1)
+
+    @property
+    def beyond(self) -> bool:
+        """Whether its offset is beyond the end of its log."""
+        if self.anew >= max(self.top_time, 0):
+            return True
+        if self.end is None or self.top[1] <= self.end:
+            return False
+        began = self.log[0].time if len(self.log) < len(self.heads) else -1
+        return self.heads[-1].time - self.top_time > LATE or began > self.top_time
 
     @property
     def lag(self) -> int | None:
         """What can still be read."""
-        return self.lag_of(self.top[1])
+        return None if self.beyond else self.lag_of(self.top[1])
 
     @property
     def place(self) -> int:
@@ -69,9 +107,9 @@ class History:
 
     def lag_of(self, offset: int) -> int | None:
         """What could still be read from an offset on."""
-        if not self.heads or offset < 0:
+        if self.end is None or offset < 0:
             return None
-        return max(0, self.heads[-1].high - max(offset, self.low or 0))
+        return max(0, self.end - max(offset, self.low or 0))
 
 
 def burrow(history: History, rules: Rules) -> str:
@@ -83,7 +121,7 @@ def burrow(history: History, rules: Rules) -> str:
         return "OK"
     first_ms, last_ms = window[0].time // 1_000, window[-1].time // 1_000
     now_ms = history.now // SECOND * 1_000
-    recent = [head.high for head in history.heads][-rules.recent_heads :]
+    recent = [head.high for head in history.heads[-rules.recent_heads :] if head in history.log]
     if now_ms - last_ms > last_ms - first_ms and not any(head <= offsets[-1] for head in recent):
         return "STOP"
     for at in range(1, len(offsets)):
@@ -103,14 +141,21 @@ def burrow(history: History, rules: Rules) -> str:
 def status(history: History, rules: Rules) -> str:
     """Our own status."""
     window = history.window
-    offsets = [commit.offset for commit in window]
     lag = history.lag
-    if (lag is not None and lag <= rules.allowed) or len(offsets) < rules.minimum:
+    if history.beyond:
+        return "BEYOND"
+    if lag is not None and lag <= rules.allowed:
         return "OK"
-    span = max(window[-1].time - window[0].time, rules.least)
-    if lag is not None and history.settled - _unread_since(history, rules.allowed) > span:
-        return "STOP"
-    if any(offset > offsets[-1] for offset in offsets):
+    if window and lag is not None:
+        span = max(window[-1].time - window[0].time, rules.least)
+        if history.settled - max(_unread_since(history, rules.allowed), history.watched) > span:
+            return "STOP"
+    return "OK" if len(window) < rules.minimum else _of_window(window, lag, rules, warned=history.warned)
+
+
+def _of_window(window: Sequence[Commit], lag: int | None, rules: Rules, *, warned: bool) -> str:
+    offsets = [commit.offset for commit in window]
+    if max(offsets) > offsets[-1]:
         return "REWIND"
     known = [commit.lag for commit in window if commit.lag is not None]
     if lag is None or len(known) < 2 or min(known) <= rules.allowed:
@@ -118,12 +163,27 @@ def status(history: History, rules: Rules) -> str:
     if len(set(offsets)) == 1:
         return "STALL"
     falls = any(after < before for before, after in pairwise(known))
-    return "WARN" if not falls or _fitted_rise(known) >= Fraction(sum(known), len(known) * 10) else "OK"
+    return "WARN" if not falls or _grew(known, GREW if not warned else 0) else "OK"
+
+
+def _grew(lags: Sequence[int], times: int) -> bool:
+    """Whether the later half is above the earlier one by so many times the standard error of the difference of their means."""
+    half = len(lags) // 2
+    if half < 2:
+        return False
+    means, errors = zip(*((Fraction(sum(some), half), _squared_error(some)) for some in (lags[:half], lags[-half:])), strict=True)
+    rise = means[1] - means[0]
+    return bool(rise > 0 and rise**2 >= times**2 * sum(errors))
+
+
+def _squared_error(values: Sequence[int]) -> Fraction:
+    mean = Fraction(sum(values), len(values))
+    return sum(((value - mean) ** 2 for value in values), Fraction(0)) / len(values) ** 2
 
 
 def judged(history: History, rules: Rules) -> bool:
     """Whether the status is more than a lack of facts."""
-    if status(history, rules) == "REWIND":
+    if status(history, rules) in {"REWIND", "STOP", "BEYOND"}:
         return True
     return history.lag is not None and (history.lag <= rules.allowed or len(history.window) >= rules.minimum)
 
@@ -147,7 +207,7 @@ def lag_seconds(history: History) -> Fraction | None:
         return None
     if history.lag == 0:
         return Fraction(0)
-    table = risen(history.heads)
+    table = risen(history.log)
     if len(table) < 2:
         return None
     left, right = table[0], table[-1]
@@ -159,7 +219,7 @@ def lag_seconds(history: History) -> Fraction | None:
         return None
     then = right.time - Fraction((right.high - history.place) * (right.time - left.time), right.high - left.high)
     if history.place < table[0].high:
-        then = max(then, Fraction(table[0].time - FARTHEST_S * SECOND))
+        then = max(then, Fraction(table[0].time - EXTRAPOLATED * (table[-1].time - table[0].time)))
     return max((history.now - then) / SECOND, Fraction(0))
 
 
@@ -176,7 +236,7 @@ def commit_rate(history: History, rules: Rules) -> Fraction | None:
 
 def produce_rate(history: History) -> Fraction | None:
     """Messages per second that were written."""
-    table = risen(history.heads)
+    table = risen(history.log)
     if len(table) < 2 or table[0].time >= table[-1].time:
         return None
     return Fraction((table[-1].high - table[0].high) * SECOND, table[-1].time - table[0].time)
@@ -223,17 +283,10 @@ def _rank(commit: Commit) -> tuple[int, int, int, bool, int]:
 
 def _unread_since(history: History, allowed: int) -> int:
     last = history.window[-1]
-    table = risen(history.heads)
+    table = risen(history.log)
     if table[0].high > last.offset + allowed:  # the heads do not reach back to when it began
         return last.time
     return max(last.time, next((head.time for head in table if head.high > last.offset + allowed), last.time))
-
-
-def _fitted_rise(lags: Sequence[int]) -> Fraction:
-    """How much the least-squares line through equally spaced values rises from the first to the last."""
-    slope = _slope([(Fraction(at), lag) for at, lag in enumerate(lags)])
-    assert slope is not None
-    return slope * (len(lags) - 1)
 
 
 def _slope(points: Sequence[tuple[Fraction, int]]) -> Fraction | None:

@@ -15,6 +15,7 @@ WORDS: Final = {
     lag_pb.REWIND: "rewind",
     lag_pb.STALL: "stall",
     lag_pb.STOP: "stop",
+    lag_pb.BEYOND: "beyond",
 }
 STATUSES: Final = {word: status for status, word in WORDS.items() if status != lag_pb.LAG_STATUS_UNSPECIFIED}  # from good to bad
 
@@ -29,7 +30,7 @@ _STEADY_PER_S = 0.05  # below, a trend is written as 0
 
 
 def status_word(status: int) -> str:
-    """`ok`, `warn`, `rewind`, `stall`, `stop`, or `unknown`, which is also that of a status of a later version."""
+    """`ok`, `warn`, `rewind`, `stall`, `stop`, `beyond`, or `unknown`, which is also that of a status of a later version."""
     return WORDS.get(lag_pb.LagStatus.ValueType(status), UNKNOWN)
 
 
@@ -87,7 +88,7 @@ def age_text(unix_ms: int, now_ms: int) -> str:
 
 def shards_text(row: "lag_pb.GroupLag") -> str:
     """How many shards a group has, and how many of them are not well, the worst first: `12: 2 stop, 1 warn`."""
-    bad = [f"{getattr(row, word):,} {word}" for word in ("stop", "stall", "rewind", "warn") if getattr(row, word)]
+    bad = [f"{getattr(row, word):,} {word}" for word in ("beyond", "stop", "stall", "rewind", "warn") if getattr(row, word)]
     return f"{row.shards:,}: {', '.join(bad)}" if bad else f"{row.shards:,}"
 
 

@@ -26,6 +26,7 @@ from adapter.cli.top_feed import Event, Feed, Lost, State
 from adapter.cli.top_rows import BETTER, CHANGED, ORDERS, SAME, WORSE, GroupRow, Order, Rows
 from adapter.cli.top_shards import ShardsScreen
 from adapter.cli.top_table import DIM, PLAIN, Cell, Column, LiveTable
+from adapter.model.lag_status import severity
 from adapter.rpc import lag_pb
 
 DRAW_S: Final = 0.5
@@ -40,6 +41,7 @@ STYLES: Final[dict[int, Style]] = {
     lag_pb.REWIND: Style(color="magenta"),
     lag_pb.STALL: Style(color="red"),
     lag_pb.STOP: Style(color="red", bold=True),
+    lag_pb.BEYOND: Style(color="red", bold=True, reverse=True),
 }
 _MARKS: Final = {
     WORSE: ("▲", Style(color="red", bold=True)),
@@ -68,13 +70,14 @@ Esc                                 no filter; back
 s                                   the next order
 w l t d c o n                       by worst, lag, lag time, trend, commit rate, oldest commit, name
 r                                   the other way round
-a                                   only groups of at least: warn, rewind, stall, stop; again: all
+a                                   only groups of at least: warn, rewind, stall, stop, beyond; again: all
 p                                   pause: what is shown stays as it is
 ?                                   this help
 q, Ctrl-C                           end
 
 status   ok  warn: it commits, and falls behind  rewind: it went back  stall: it commits the same offset again and again
-         stop: it commits no more, while there is something to read  unknown: nothing to judge by yet
+         stop: it commits no more, while there is something to read  beyond: its offset is beyond the end of the log
+         unknown: nothing to judge by yet
 ▲ ▼ •    got worse, got better, changed before you looked: within two minutes. By worst, groups that got worse come first.
 lag      messages that can still be read. lag time: how long ago the end of the log was at the offset.
 trend/s  messages per second by which the lag grows (+) or shrinks (-)."""
@@ -221,7 +224,7 @@ class GroupsScreen(Screen[None]):
     def _counts_text(self) -> Text:
         counts = self._top.groups.counts()
         text = Text(f"{len(self._top.groups):,} groups")
-        for status in sorted(counts, reverse=True):
+        for status in sorted(counts, key=severity, reverse=True):
             text.append("  ")
             text.append(f"{counts[status]:,} {status_word(status)}", style=STYLES.get(status, DIM))
         shown = f", {self.matching:,} shown" if self.words or self.at_least else ""

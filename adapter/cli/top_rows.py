@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from adapter.cli.lag_text import STATUSES
 from adapter.cli.table import visible
+from adapter.model.lag_status import severity, worst_first
 from adapter.rpc import lag_pb
 
 Order = Literal["worst", "lag", "seconds", "trend", "rate", "last-commit", "name"]
@@ -97,8 +97,8 @@ class Rows:
 
     def shown(self, order: Order, now_ms: int, words: str = "", *, backwards: bool = False, at_least: int = 0) -> list[GroupRow]:
         """The rows whose name matches the filter and whose status is at least this, sorted. What is unknown comes last."""
-        takes = matcher(words)
-        rows = [row for row in self._rows.values() if row.status >= at_least and takes(row.name)]
+        takes, least = matcher(words), severity(at_least) if at_least else 0
+        rows = [row for row in self._rows.values() if severity(row.status) >= least and takes(row.name)]
         return _sorted(rows, order, now_ms, backwards=backwards)
 
 
@@ -121,7 +121,7 @@ def _row(key: Key, group: lag_pb.GroupLag, before: GroupRow | None) -> GroupRow:
     elif before.status == group.status:
         change = before.change
     else:
-        was, now = max(before.status, lag_pb.OK), max(group.status, lag_pb.OK)  # unknown is as good as ok
+        was, now = (max(severity(status), severity(lag_pb.LAG_STATUS_UNSPECIFIED)) for status in (before.status, group.status))
         change = WORSE if now > was else BETTER if now < was else SAME
     return GroupRow(
         key,
@@ -143,18 +143,18 @@ def _sorted(rows: Sequence[GroupRow], order: Order, now_ms: int, *, backwards: b
         return sorted(rows, key=lambda row: row.key, reverse=backwards)
     if order == "worst":
         since_ms = now_ms - LATELY_MS
-        bad = STATUSES["warn"]
+        bad = severity(lag_pb.WARN)
 
         def worst(row: GroupRow) -> tuple[bool, int, float, int, Key]:
-            worse = row.change == WORSE and row.status >= bad and row.since_ms > since_ms
-            seconds = -1.0 if row.lag_seconds is None else row.lag_seconds
-            return (not worse, -row.status, -seconds, -(-1 if row.lag is None else row.lag), row.key)
+            worse = row.change == WORSE and severity(row.status) >= bad and row.since_ms > since_ms
+            return (not worse, *worst_first(row.status, row.lag_seconds, row.lag), row.key)
 
         return sorted(rows, key=worst, reverse=backwards)
     value = _VALUES[order]
-    known = [row for row in rows if value(row) is not None]
-    unknown = sorted((row for row in rows if value(row) is None), key=lambda row: row.key)
-    known.sort(key=lambda row: row.key)
+    rows = sorted(rows, key=lambda row: row.key)
+    if then := _THEN.get(order):
+        rows.sort(key=lambda row: -1 if (second := then(row)) is None else second, reverse=not backwards)
+    known, unknown = ([row for row in rows if (value(row) is None) is none] for none in (False, True))
     known.sort(key=value, reverse=(order != "last-commit") != backwards)  # type: ignore[arg-type] # none is None
     return known + unknown
 
@@ -165,4 +165,10 @@ _VALUES: dict[Order, Callable[[GroupRow], float | None]] = {
     "trend": lambda row: row.trend,
     "rate": lambda row: row.commit_rate,
     "last-commit": lambda row: row.last_commit_at_ms or None,
+}
+# What decides between equal ones, as in ListGroupLag.
+_THEN: dict[Order, Callable[[GroupRow], float | None]] = {
+    "lag": _VALUES["seconds"],
+    "seconds": _VALUES["lag"],
+    "trend": _VALUES["lag"],
 }

@@ -20,6 +20,7 @@ from adapter.cli.table import RIGHT, visible
 from adapter.cli.top_feed import Feed, Shards, why
 from adapter.cli.top_rows import Key
 from adapter.cli.top_table import DIM, PLAIN, Cell, Column, LiveTable
+from adapter.model.lag_status import worst_first
 from adapter.rpc import lag_pb
 
 EVERY_S: Final = 1.0
@@ -162,9 +163,9 @@ def _lag(row: lag_pb.ShardLag) -> int:
 
 _KEYS = {
     "worst": lambda row: (
-        -row.status,
-        -(row.lag_seconds if row.HasField("lag_seconds") else -1),
-        _lag(row),
+        *worst_first(
+            row.status, row.lag_seconds if row.HasField("lag_seconds") else None, row.lag if row.HasField("lag") else None
+        ),
         shard_order(row.shard),
     ),
     "lag": lambda row: (_lag(row), shard_order(row.shard)),

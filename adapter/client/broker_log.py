@@ -114,7 +114,7 @@ class GrpcBrokerLog:
             for row in reply.bounds:
                 if row.low > row.high:
                     self._reject(f"the bounds of shard {row.shard!r} begin at {row.low} and end before, at {row.high}")
-                found[row.shard] = Bounds(row.low, row.high, now_ms)
+                found[row.shard] = Bounds(row.low, row.high, now_ms, row.log_id)
         return found
 
     async def offsets_for_time(self, namespace: str, shards: Iterable[str], timestamp_ms: int) -> dict[str, int | None]:

@@ -12,6 +12,7 @@ from adapter.console.pages import Pages
 from adapter.console.views import Built, Fragments, Link, Query, Site, Table, View
 from adapter.fleet.views import AdapterView, GroupPage, Health
 from adapter.look.pages import row_id
+from adapter.model.lag_status import severity
 from adapter.rpc import lag_pb
 
 WORST = 5  # groups that the fleet page names
@@ -160,5 +161,5 @@ def summary_json(page: GroupPage) -> dict[str, Any]:
         "stale": page.stale,
         "lag": page.lag,
         "statuses": {word: page.statuses.get(number, 0) for number, word in STATUS_WORDS.items()},
-        "worst": [group_json(group) for group in page.groups if group.lag.status > lag_pb.OK],
+        "worst": [group_json(group) for group in page.groups if severity(group.lag.status) >= severity(lag_pb.WARN)],
     }

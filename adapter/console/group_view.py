@@ -18,6 +18,7 @@ from adapter.console.pages import Pages
 from adapter.console.views import Built, Fragments, Link, Query, Site, Table, View
 from adapter.fleet.views import AdapterView, GroupShards, Health, ShardRow
 from adapter.look.pages import row_id
+from adapter.model.lag_status import worst_first
 from adapter.rpc import offsets_pb
 
 CHANGES_SHOWN = 100
@@ -142,7 +143,7 @@ def _doubts(asked: Asked) -> Iterable[str]:
         yield f"The ends of the log are not those of the broker: {asked.answer.bounds_error}"
 
 
-_STATUS_RANK = {word: rank for rank, word in enumerate(("stop", "stall", "rewind", "warn", "unknown", "ok"))}
+_STATUSES = {word: status for status, word in STATUS_WORDS.items()}
 
 
 def _keys(order: str) -> Callable[[Mapping[str, Any]], Any]:
@@ -150,7 +151,7 @@ def _keys(order: str) -> Callable[[Mapping[str, Any]], Any]:
         return lambda row: row["shard"]
     if order == "lag":
         return lambda row: (row["lag"] is None, -(row["lag"] or 0), row["shard"])
-    return lambda row: (_STATUS_RANK[row["status"]], -(row["lag_seconds"] or 0), -(row["lag"] or 0), row["shard"])
+    return lambda row: (*worst_first(_STATUSES[row["status"]], row["lag_seconds"], row["lag"]), row["shard"])
 
 
 def shard_json(row: ShardRow, names: Mapping[str, str]) -> dict[str, Any]:

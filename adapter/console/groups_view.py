@@ -18,6 +18,7 @@ STATUS_WORDS: Final[Mapping[int, str]] = {
     lag_pb.REWIND: "rewind",
     lag_pb.STALL: "stall",
     lag_pb.STOP: "stop",
+    lag_pb.BEYOND: "beyond",
     lag_pb.LAG_STATUS_UNSPECIFIED: "unknown",
 }
 ORDERS: Final[Mapping[str, lag_pb.LagOrder.ValueType]] = {name.lower(): number for name, number in lag_pb.LagOrder.items()}
@@ -27,6 +28,7 @@ AT_LEAST: Final[Mapping[str, lag_pb.LagStatus.ValueType]] = {
     "rewind": lag_pb.REWIND,
     "stall": lag_pb.STALL,
     "stop": lag_pb.STOP,
+    "beyond": lag_pb.BEYOND,
 }
 SIZES = (50, 100, 250, 1_000)
 MOST_GROUPS = 10_000_000
@@ -165,7 +167,13 @@ def group_json(view: GroupView) -> dict[str, Any]:
         "known": lag.known,
         "last_commit_at_ms": lag.last_commit_at_ms,
         "worst_shard": lag.worst_shard,
-        "by_status": {"warn": lag.warn, "rewind": lag.rewind, "stall": lag.stall, "stop": lag.stop},
+        "by_status": {
+            "warn": lag.warn,
+            "rewind": lag.rewind,
+            "stall": lag.stall,
+            "stop": lag.stop,
+            "beyond": lag.beyond,
+        },
         "adapters": list(view.adapters),
         "stale_since_ms": view.stale_since_ms,
         "exact": view.exact,

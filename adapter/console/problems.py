@@ -56,6 +56,15 @@ def problems(
 
 
 def _of_groups(groups: Mapping[str, int]) -> Iterator[Problem]:
+    if beyond := groups.get("beyond", 0):
+        yield Problem(
+            "bad",
+            "groups-beyond",
+            "",
+            f"{counted(beyond, 'group')} with an offset beyond the end of its log: what its consumers commit changes nothing.",
+            "The log was made anew, or has lost its end. Reset these shards to where they should begin in the log as it is now; "
+            "the page of groups has them first.",
+        )
     stuck = {word: groups.get(word, 0) for word in ("stop", "stall")}
     if any(stuck.values()):
         counts = ", ".join(f"{number} {word.upper()}" for word, number in stuck.items() if number)

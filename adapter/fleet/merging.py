@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from adapter.fleet.views import ShardRow
+from adapter.model.lag_status import severity
 from adapter.model.records import U64_MAX
 from adapter.rpc import lag_pb
 
@@ -55,7 +56,7 @@ def sums(namespace: str, group: str, rows: Sequence[ShardRow], parts: Mapping[st
     for row in rows:
         shard = row.lag
         _add(total, shard)
-        if worst is None or _badness(shard) > _badness(worst.lag):
+        if worst is None or _worst_first(shard) < _worst_first(worst.lag):
             worst = row
     if worst:
         total.status, total.worst_shard = worst.lag.status, worst.lag.shard
@@ -77,6 +78,7 @@ def _add(total: lag_pb.GroupLag, shard: lag_pb.ShardLag) -> None:
     total.rewind += shard.status == lag_pb.REWIND
     total.stall += shard.status == lag_pb.STALL
     total.stop += shard.status == lag_pb.STOP
+    total.beyond += shard.status == lag_pb.BEYOND
     if shard.HasField("lag"):
         total.known += 1
         total.lag = together(total.lag, shard.lag)
@@ -91,5 +93,6 @@ def _add(total: lag_pb.GroupLag, shard: lag_pb.ShardLag) -> None:
         total.trend += shard.trend
 
 
-def _badness(shard: lag_pb.ShardLag) -> tuple[int, float, int]:
-    return shard.status, shard.lag_seconds, shard.lag
+def _worst_first(shard: lag_pb.ShardLag) -> tuple[int, int]:
+    """As an adapter finds the worst shard: by status, then by messages."""
+    return -severity(shard.status), -(shard.lag if shard.HasField("lag") else -1)

@@ -142,6 +142,9 @@ def _unknown(trigger: Trigger, state: GroupState) -> str:
 
 def _unknown_lag(trigger: Trigger, shard: ShardState) -> str:
     """Why the lag of a shard is not known; empty if it is."""
+    if shard.lag.status == lag_pb.BEYOND:
+        where = f"its offset, {shard.lag.offset}, is none of its log, which ends at {shard.lag.high_watermark}"
+        return f"shard {shard.lag.shard!r}: {where}"
     if not shard.lag.HasField("lag") or shard.bounds_age_s is None:
         return f"shard {shard.lag.shard!r}: nobody told the end of its log"
     if shard.bounds_age_s > trigger.bounds_max_age_s:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from adapter.fleet.merging import together
 from adapter.fleet.views import Key
+from adapter.model.lag_status import severity
 from adapter.rpc import lag_pb
 
 UNKNOWN = -1  # lag
@@ -24,6 +25,7 @@ INT64_MAX = 2**63 - 1
 UINT32_MAX = 2**32 - 1
 STATUSES = frozenset(lag_pb.LagStatus.values())
 SEPARATOR = b"\x01"  # between namespace and group: smaller than any letter of a name, so that the bytes sort in key order
+_SEVERITIES = np.array([severity(status) for status in sorted(STATUSES)])
 CHUNK = 5_000  # names that are converted at once: a thread holds up the event loop for as long
 
 Rows = npt.NDArray[np.intp]
@@ -367,26 +369,27 @@ class Sorting:
     def _sorted(self, order: int) -> Rows:
         rows = self._rows_in(lag_pb.NAME)  # what is equal stays in key order
         columns = {name: column[rows] for name, column in self._columns.items()}
-        lag = -columns["lag"]
+        lag = -columns["lag"]  # an unknown one is -1 here, the smallest
         seconds = _down(columns["seconds"])
         by: tuple[npt.NDArray[Any], ...]
         if order == lag_pb.LAG:
-            by = (lag,)
+            by = (seconds, lag)
         elif order == lag_pb.LAG_SECONDS:
             by = (lag, seconds)
         elif order == lag_pb.TREND:
-            by = (_down(columns["trend"]),)
+            by = (lag, _down(columns["trend"]))
         elif order == lag_pb.COMMIT_RATE:
             by = (_down(columns["rate"]),)
         elif order == lag_pb.LAST_COMMIT:
             last = columns["last_commit"]
             by = (np.where(last == 0, INT64_MAX, last),)
         else:
-            by = (lag, seconds, -columns["status"].astype(np.int16))
+            by = (lag, seconds, -_SEVERITIES[columns["status"]])
         return rows[np.lexsort(by)]
 
     def _chosen(self, chosen: lag_pb.LagFilter, text: str) -> Mask:
-        mask = self._columns["status"] >= chosen.at_least
+        status = self._columns["status"]
+        mask: Mask = _SEVERITIES[status] >= (severity(chosen.at_least) if chosen.at_least else 0)
         if not (chosen.namespace or chosen.pattern or text):
             return mask
         matches = pattern_of(translate(chosen.pattern)).match if chosen.pattern else None
@@ -408,7 +411,7 @@ def plain_sum(groups: Iterable[lag_pb.GroupLag]) -> lag_pb.GroupLag:
     first = parts[0]
     total = lag_pb.GroupLag(namespace=first.namespace, group=first.group)
     for part in parts:
-        for count in ("shards", "known", "warn", "rewind", "stall", "stop"):
+        for count in ("shards", "known", "warn", "rewind", "stall", "stop", "beyond"):
             setattr(total, count, together(getattr(total, count), getattr(part, count), UINT32_MAX))
         total.lost = together(total.lost, part.lost)
         total.last_commit_at_ms = max(total.last_commit_at_ms, part.last_commit_at_ms)
@@ -424,7 +427,7 @@ def plain_sum(groups: Iterable[lag_pb.GroupLag]) -> lag_pb.GroupLag:
             total.produce_rate += part.produce_rate
         if part.HasField("trend"):
             total.trend += part.trend
-    worst = max(parts, key=lambda part: part.status)
+    worst = max(parts, key=lambda part: severity(part.status))
     total.status, total.worst_shard, total.status_since_ms = worst.status, worst.worst_shard, worst.status_since_ms
     total.burrow = max(part.burrow for part in parts)
     return total

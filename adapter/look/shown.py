@@ -20,6 +20,7 @@ SIGNS: Final[Mapping[str, str]] = {
     "rewind": "\N{LEFTWARDS ARROW WITH HOOK}",
     "stall": "\N{DOUBLE VERTICAL LINE}",
     "stop": "\N{BLACK SQUARE}",
+    "beyond": "\N{RIGHTWARDS ARROW TO BAR}",
     "unknown": "?",
 }
 

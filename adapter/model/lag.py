@@ -3,8 +3,14 @@
 The live lag of an adapter and the Spark job `lag` judge by this module. Its input is in `lag_rows`. Everything is evaluated by
 the commits of the window, oldest first, of the current era of epochs only: a reset, delete, clone or expiry begins a new one.
 
-**Lag** is what can still be read: newest head - max(offset, low), at least 0; unknown without a head. `lost`: low - offset, at
-least 0: messages that were gone before they were read.
+**Lag** is what can still be read: the end - max(offset, low), at least 0; unknown without a head, and when the offset is beyond
+the end (BEYOND). `lost`: low - offset, at least 0: messages that were gone before they were read.
+
+**The end** is the largest head of the newest log. An end only grows, so one that falls is that of a log that was made anew, or
+lost what it had: heads, and all that is computed of them, begin with it. Consumers tell what they saw last, though, and some saw
+it a while ago: a head that is below an earlier one, but not below what the end was LATE_SLOTS slots before, is a late one, and
+counts for nothing. Where logs have an identity, another one tells the same, whatever the end is (`Heads.anew`); commits to
+the log before are not compared with it.
 
 **Two evaluations.** `burrow` is Burrow's (linkedin/Burrow ced55ba, core/internal/evaluator/caching.go, calculatePartitionStatus).
 OK when the lag (of the last commit of the window) is unknown or at most the allowed one, or with fewer commits than the minimum.
@@ -16,55 +22,54 @@ Otherwise the first rule that holds:
 4. STALL: all offsets are equal.
 5. WARN: each known lag is at least the known one before it.
 
-`status` is our own, and never takes an unknown value for 0. OK when the lag is at most the allowed one, or with fewer commits
-than the minimum. Otherwise the first rule that holds:
+`status` is our own, and never takes an unknown value for 0. OK when the lag is at most the allowed one. Otherwise the first rule
+that holds; with fewer commits than the minimum, only the first two:
 
+0. BEYOND: the offset is beyond the end of its log, by a head that was told LATE_MS after the commit or later, or of a log that
+   began after it; or it was committed to a log that was replaced by another one. All commits of the consumer are below it, and
+   change nothing. It comes before all others, also without lag.
 1. STOP: nothing was committed for longer than the window spans (at least window_points * point_distance_ms) *while there was
    something to read*: this time begins with the first head that is more than the allowed lag beyond the offset, if the heads
-   reach back to before it, otherwise with the last commit. It ends at `settled`, up to which all commits are known: the journal
-   of a broker may be late. A topic with one message a day is therefore not stopped.
+   reach back to before it, otherwise with the last commit; but not before `watched`, from which on all commits are known: while
+   an adapter is away, nobody can commit to it. It ends at `settled`, up to which all commits are known: the journal of a broker
+   may be late. A topic with one message a day is therefore not stopped. One commit is enough: the offset that is stored.
 2. REWIND: the last offset is below another one of the window. This rule also applies if the lag is unknown.
 3. STALL: at least two recorded lags are known, none is at most the allowed one, and all offsets are equal.
-4. WARN: at least two recorded lags are known, none is at most the allowed one, and they never decrease, or their trend rises: the
-   line through them (least squares) rises over the window by a tenth of their mean or more. One decrease does not clear it.
+4. WARN: at least two recorded lags are known, none is at most the allowed one, and they never decrease, or have grown: the mean
+   of their later half is above that of their earlier half by GREW times the standard error of the two or more. A shard that was
+   WARN before stays so while the later mean is above the earlier one at all: a lag that grows unevenly, as in steps or between
+   two looks at the log's end, does not alternate between WARN and OK. A single threshold alternates; one that is a part of the
+   lags' mean does not see a large lag grow.
 
 **Lag in seconds** is how long ago the head was at the offset, by the rules of kafka-lag-exporter (LookupTable.scala,
 MemoryTable): heads below an earlier one are left out, of equal ones in a row only the first and the last count; linear between
-two heads. Before the first head it is extrapolated by the line through the first and the last, by at most EXTRAPOLATED_S: then
-it means "at least". A rate of half an hour says nothing of more than a day, and a topic that got a single message in that time
-would put a lag of months into sums, charts and thresholds; an objective for lag is shorter than a day.
+two heads. Before the first head it is extrapolated by the line through the first and the last, by at most EXTRAPOLATED times
+the span of the two: then it means "at least". What was seen for some minutes
+says nothing of the day before, and a topic that got a single message in that time would put a lag of months into sums, charts and
+thresholds.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from enum import IntEnum
 
 import numpy as np
 
+from adapter.model.bounds import LATE_MS
 from adapter.model.lag_rows import UNKNOWN, US_OF_MS, Bools, Commits, Floats, Heads, Ints, LagSettings
+from adapter.model.lag_status import BY_SEVERITY, Status, severity
 from adapter.model.records import ERA_BITS, LONG_MAX
 
 US_OF_SECOND = 1_000_000
-# The farthest that lag in seconds is extrapolated beyond the first head.
-EXTRAPOLATED_S = 86_400
+# Lag in seconds is extrapolated beyond the first head by at most so many times the span of the heads.
+EXTRAPOLATED = 10
 # Rows that are judged at a time, so that their matrices stay in the processor's cache.
 _BLOCK = 4_096
 _KNOWN_LEAST = 2
-_RISE_OF_MEAN = 10  # a tenth
-
-
-class Status(IntEnum):
-    """The state of a shard or group, from good to bad; the numbers of offsets.v1.LagStatus.
-
-    The worst shard gives the group's state. REWIND is better than STALL: the consumer still works.
-    """
-
-    UNKNOWN = 0
-    OK = 1
-    WARN = 2
-    REWIND = 3
-    STALL = 4
-    STOP = 5
+LATE_SLOTS = 3
+GREW = 2
+# How bad each status is, by its number.
+SEVERITIES = np.array([severity(status) for status in Status])
+_BY_SEVERITY = np.array(BY_SEVERITY)
 
 
 # Burrow's status of a group: ERR for each of the last three.
@@ -72,19 +77,30 @@ BURROW_GROUP = {Status.OK: "OK", Status.WARN: "WARN", Status.REWIND: "ERR", Stat
 
 
 @dataclass(frozen=True)
+class Past:
+    """What is known of rows beside their commits: `watched` (see STOP), in microseconds, and whether each was WARN before."""
+
+    watched: Ints
+    warned: Bools
+
+
+@dataclass(frozen=True)
 class Judgement:
     """What `judge` finds, an array of each, in the order of the rows. An unknown integer is -1, an unknown float NaN.
 
-    `lag`: messages that can still be read. `lost`: messages that were gone before they were read; 0 if that is unknown.
+    `end`: of the log, by which lag is counted. `lag`: messages that can still be read. `lost`: messages that were gone before
+    they were read; 0 if that is unknown.
     `lag_seconds`: see the module; 0 without lag. `commit_rate`, `produce_rate`: messages per second over the window, and over the
     heads; what is committed twice counts twice; the commit rate of a shard that is STOP is 0. `drain_seconds`: until the lag is 0
     at these rates; 0 without lag, NaN also if it never will be. `trend`: messages per second by which the lag grows: the slope
     of the line (least squares) through the lags at the commits; of a shard that is STOP, also through the lag now, at the time of
     the newest head.
     `status`, `burrow`: a Status, never UNKNOWN. `judged`: False if `status` is OK only because nothing is known that it could be
-    judged by: without a head, or with lag but fewer commits than the minimum. `points`: commits of the window.
+    judged by: without a head, or with lag but fewer commits than the minimum, the last not long ago. `points`:
+    commits of the window.
     """
 
+    end: Ints
     lag: Ints
     lost: Ints
     lag_seconds: Floats
@@ -110,10 +126,10 @@ class Sums:
     `shards` of the group, and how many have a `known` lag. `lag` and `lost`: sums over what is known, at most 2**63 - 1.
     `lag_seconds`: the largest known. `commit_rate`, `produce_rate`, `trend`: sums over what is known. `drain_seconds`: of the
     slowest shard; NaN if one never drains or is unknown. `moving_lag`: the lag of the shards that are neither STALL nor STOP;
-    unknown if none of them has a known one. `status`: the worst of its shards (`shown`: UNKNOWN only if all are); `burrow`: the
-    same of Burrow's. `worst`: the row of the worst shard, which is the first of those with the worst status and the largest lag;
-    -1 for a group without shards. `warn`, `rewind`, `stall`, `stop`: shards with this status. `last_commit`: the newest time of
-    the shards' largest records, in microseconds.
+    unknown if none of them has a known one. `status`: the worst of its shards (`shown`); `burrow`: the same of Burrow's. `worst`:
+    the row of the worst shard, which is the first of those with the worst status and the largest lag; -1 for a group without
+    shards. `warn`, `rewind`, `stall`, `stop`, `beyond`: shards with this status. `last_commit`: the newest time of the shards'
+    largest records, in microseconds.
     """
 
     shards: Ints
@@ -133,6 +149,7 @@ class Sums:
     rewind: Ints
     stall: Ints
     stop: Ints
+    beyond: Ints
     last_commit: Ints
 
 
@@ -142,26 +159,31 @@ def lag_now(offsets: Ints, highs: Ints, lows: Ints) -> Ints:
     return np.where(known, np.maximum(highs - np.maximum(offsets, lows), 0), UNKNOWN)
 
 
-def judge(commits: Commits, heads: Heads, shards: Ints, now: int, settled: int, settings: LagSettings) -> Judgement:
+def judge(
+    commits: Commits, heads: Heads, shards: Ints, now: int, settled: int, settings: LagSettings, past: Past | None = None
+) -> Judgement:
     """Judge all rows of `commits`.
 
     `shards`: for each of them the row of its shard in `heads`; -1 if nothing is known of it. `now` and `settled` (see STOP) are
-    microseconds; with all commits at hand, both are the same. Use `take` to judge some rows only. The duration is proportional to
-    the rows; `python -m benchmarks lag_rules` measures it.
+    microseconds; with all commits at hand, both are the same. `past`: what is known of the rows beside their commits. Use `take`
+    to judge some rows only. The duration is proportional to the rows; `python -m benchmarks lag_rules` measures it.
     """
     rows = len(commits.counts)
+    past = past or Past(np.zeros(rows, np.int64), np.zeros(rows, np.bool_))
     if rows <= _BLOCK:
-        return _judged(commits, heads, shards, now, settled, settings)
+        return _judged(commits, heads, shards, past, now, settled, settings)
     parts = []
     for begin in range(0, rows, _BLOCK):
         some = np.arange(begin, min(begin + _BLOCK, rows))
-        parts.append(_judged(commits.take(some), heads, shards[some], now, settled, settings))
+        some_past = Past(past.watched[some], past.warned[some])
+        parts.append(_judged(commits.take(some), heads, shards[some], some_past, now, settled, settings))
     return Judgement(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(Judgement)))
 
 
 def summed(judged: Judgement, commits: Commits, groups: Ints, count: int) -> Sums:
     """The sums and the worst of each of `count` groups; `groups`: for each row the number of its group, 0 <= number < count."""
-    order = np.lexsort((-judged.lag, -judged.shown, groups))
+    severities = SEVERITIES[judged.shown]
+    order = np.lexsort((-judged.lag, -severities, groups))
     begins = np.searchsorted(groups[order], np.arange(count))
     found = np.diff(np.append(begins, len(order))) > 0
     worst = np.full(count, UNKNOWN)
@@ -206,35 +228,42 @@ def summed(judged: Judgement, commits: Commits, groups: Ints, count: int) -> Sum
         drain_seconds=np.where(number(~np.isnan(judged.drain_seconds)) == of_all, longest(judged.drain_seconds), np.nan),
         trend=total(judged.trend),
         moving_lag=np.where(number(moving) > 0, whole(judged.lag, moving), UNKNOWN),
-        status=most(judged.shown, Status.UNKNOWN),
+        status=np.where(of_all > 0, _BY_SEVERITY[most(severities, 0)], Status.UNKNOWN),
         burrow=most(judged.burrow, Status.UNKNOWN),
         worst=worst,
         warn=number(judged.status == Status.WARN),
         rewind=number(judged.status == Status.REWIND),
         stall=number(judged.status == Status.STALL),
         stop=number(judged.status == Status.STOP),
+        beyond=number(judged.status == Status.BEYOND),
         last_commit=most(commits.top_times, UNKNOWN),
     )
 
 
-def _judged(commits: Commits, heads: Heads, shards: Ints, now: int, settled: int, settings: LagSettings) -> Judgement:
-    window, lines = _Window(commits), _Lines(heads, shards, settings.window_points)
+def _judged(commits: Commits, heads: Heads, shards: Ints, past: Past, now: int, settled: int, settings: LagSettings) -> Judgement:
+    lines = _Lines(heads, shards, settings.window_points)
+    window = _Window(commits, lines.anew)
     allowed = settings.allowed_lag
     place = np.maximum(commits.top_offsets, lines.lows)
-    lag = lag_now(commits.top_offsets, lines.newest, lines.lows)
+    told_later = lines.newest_time - commits.top_times > LATE_MS * US_OF_MS
+    beyond = (lines.newest >= 0) & (commits.top_offsets > lines.newest) & (told_later | (lines.began > commits.top_times))
+    beyond |= (lines.anew >= 0) & (lines.anew >= commits.top_times)
+    lag = np.where(beyond, UNKNOWN, lag_now(commits.top_offsets, lines.newest, lines.lows))
     lost = np.where((lines.lows >= 0) & (commits.top_offsets >= 0), np.maximum(lines.lows - commits.top_offsets, 0), 0)
     few = window.counts < settings.minimum_points
-    status = np.where(((lag >= 0) & (lag <= allowed)) | few, Status.OK, _status(window, lines, lag, settled, settings))
+    stopped = _silent(window, lines, lag, settled, past.watched, settings)
+    rules = [beyond, stopped, ((lag >= 0) & (lag <= allowed)) | few]
+    status = np.select(rules, [Status.BEYOND, Status.STOP, Status.OK], _status(window, lag, allowed, past.warned))
     last_lag = lag_now(np.where(window.counts > 0, window.last_offset, UNKNOWN), lines.newest, lines.lows)
     burrow = np.where((last_lag <= allowed) | few, Status.OK, _burrow(window, lines, now, allowed))
-    stopped = status == Status.STOP
     rate = window.rate()
     rate = np.where(stopped & ~np.isnan(rate), 0.0, rate)
     produced = lines.rate()
     with np.errstate(divide="ignore", invalid="ignore"):
         drain = np.where(rate > produced, lag / (rate - produced), np.nan)
-    judged = ((lag >= 0) & ((lag <= allowed) | ~few)) | (status == Status.REWIND)
+    judged = ((lag >= 0) & ((lag <= allowed) | ~few)) | (status == Status.REWIND) | stopped | beyond
     return Judgement(
+        end=lines.newest,
         lag=lag,
         lost=lost,
         lag_seconds=np.where(lag == 0, 0.0, np.where(lag > 0, lines.seconds_since(place, now), np.nan)),
@@ -258,30 +287,30 @@ def _burrow(window: "_Window", lines: "_Lines", now: int, allowed: int) -> Ints:
     return np.select(rules, [Status.STOP, Status.REWIND, Status.OK, Status.STALL, Status.WARN], Status.OK)
 
 
-def _status(window: "_Window", lines: "_Lines", lag: Ints, settled: int, settings: LagSettings) -> Ints:
+def _silent(window: "_Window", lines: "_Lines", lag: Ints, settled: int, watched: Ints, settings: LagSettings) -> Bools:
+    """The rule STOP of `status`."""
     least_us = settings.window_points * settings.point_distance_ms * US_OF_MS
     span = np.maximum(window.last_time - window.first_time, least_us)
-    since = lines.unread_since(window.last_offset, window.last_time, settings.allowed_lag)
-    silent = (lag >= 0) & (settled - since > span)
-    backlog = (lag >= 0) & (window.lag_counts >= _KNOWN_LEAST) & (window.least_lag > settings.allowed_lag)
-    rules = [
-        silent,
-        window.last_offset < window.largest_offset,
-        ~backlog,
-        window.flat,
-        window.lags_ascend,
-        window.lags_rise(),
-    ]
-    return np.select(rules, [Status.STOP, Status.REWIND, Status.OK, Status.STALL, Status.WARN, Status.WARN], Status.OK)
+    since = np.maximum(lines.unread_since(window.last_offset, window.last_time, settings.allowed_lag), watched)
+    silent: Bools = (window.counts > 0) & (lag > settings.allowed_lag) & (settled - since > span)
+    return silent
+
+
+def _status(window: "_Window", lag: Ints, allowed: int, warned: Bools) -> Ints:
+    """The rules of `status` behind STOP."""
+    backlog = (lag >= 0) & (window.lag_counts >= _KNOWN_LEAST) & (window.least_lag > allowed)
+    rules = [window.last_offset < window.largest_offset, ~backlog, window.flat, window.lags_ascend | window.lags_grew(warned)]
+    return np.select(rules, [Status.REWIND, Status.OK, Status.STALL, Status.WARN], Status.OK)
 
 
 class _Window:
-    """The commits of the current era, left-aligned: what both evaluations ask of them. Values of empty rows have no meaning."""
+    """The commits of the current era to the log as it is now, left-aligned. Values of empty rows have no meaning."""
 
-    def __init__(self, commits: Commits) -> None:
+    def __init__(self, commits: Commits, anew: Ints) -> None:
         era = commits.top_epochs >> ERA_BITS
         current = _filled(commits.counts, commits.times.shape[1])
         current &= (commits.offsets >= 0) & (commits.epochs >> ERA_BITS == era[:, None])
+        current &= commits.times > anew[:, None]
         self.counts, (self.times, self.offsets, lags) = _left_aligned(current, (commits.times, commits.offsets, commits.lags))
         self._there = _filled(self.counts, self.times.shape[1])
         known = self._there & (lags >= 0)
@@ -303,15 +332,21 @@ class _Window:
         back: Bools = descents.any(1) & (after < _at(self.offsets, at - 1))
         return back
 
-    def lags_rise(self) -> Bools:
-        """Whether the line rises by a tenth of the mean: 6 * sum((2i - (n - 1)) * lag) / (n + 1) >= sum(lag) / 10."""
-        n, columns = self.lag_counts, np.arange(self.lags.shape[1])
-        # The weights' sum is 0: what all lags have in common may be left out, so that large ones lose no digits.
+    def lags_grew(self, before: Bools) -> Bools:
+        """Whether the later half of the known lags is above the earlier half: clearly, or at all where it grew before."""
+        counts, columns = self.lag_counts[:, None], np.arange(self.lags.shape[1])
+        half = counts // 2
+        # What all lags have in common is left out, so that large ones lose no digits.
         above = np.where(self._known, self.lags - self.least_lag[:, None], 0).astype(np.float64)
-        rise = (above * (2 * columns - (n[:, None] - 1))).sum(1)
-        total = np.where(self._known, self.lags, 0).astype(np.float64).sum(1)
-        rises: Bools = rise * (6 * _RISE_OF_MEAN) >= total * (n + 1)
-        return rises
+        n, spread, sums = half[:, 0], np.zeros(len(half)), []
+        for mask in (columns < half, (columns >= counts - half) & (columns < counts)):
+            total = (above * mask).sum(1)
+            sums.append(total)
+            spread += n * (above * above * mask).sum(1) - total * total
+        rise = sums[1] - sums[0]
+        # With the means' difference rise / n, and its squared error spread / n**3.
+        grew: Bools = (n >= _KNOWN_LEAST) & (rise > 0) & (before | (rise * rise * n >= GREW * GREW * spread))
+        return grew
 
     def rate(self) -> Floats:
         """Messages per second from the first to the last commit, repeated ones included; NaN with a single time."""
@@ -336,22 +371,28 @@ class _Window:
 
 
 class _Lines:
-    """The heads of each row's shard: those that never fall, of equal ones in a row only the first and the last."""
+    """The heads of each row's newest log: those that never fall, of equal ones in a row only the first and the last.
+
+    `newest`: the largest of them; `newest_time`: when the last head was told, a late one too. `began`: when the log was seen
+    first, if it came after another one by its end; else -1. `anew`: as of the heads.
+    """
 
     def __init__(self, heads: Heads, shards: Ints, recent: int) -> None:
         if not len(heads.counts):
             heads = Heads.empty(1, LagSettings())
         used, which = np.unique(np.maximum(shards, 0), return_inverse=True)
         heads = heads.take(used)
-        there = _filled(heads.counts, heads.times.shape[1])
         some = (heads.counts[which] > 0) & (shards >= 0)
-        self.newest = np.where(some, _at(heads.highs, heads.counts - 1)[which], UNKNOWN)
+        first, there = _newest_log(heads)
+        self.began = np.where(some & (first > 0)[which], _at(heads.times, first)[which], UNKNOWN)
+        self.anew = np.where(shards >= 0, heads.anew[which], UNKNOWN)
         self.newest_time = np.where(some, _at(heads.times, heads.counts - 1)[which], UNKNOWN)
         self.lows = np.where(shards >= 0, heads.lows[which], UNKNOWN)
         late = there & (np.arange(heads.times.shape[1]) >= heads.counts[:, None] - recent)
         self.lowest_recent = np.where(some, np.where(late, heads.highs, LONG_MAX).min(1)[which], LONG_MAX)
         rising = there & (heads.highs >= np.maximum.accumulate(np.where(there, heads.highs, UNKNOWN), 1))
         counts, (highs, times) = _left_aligned(rising, (heads.highs, heads.times))
+        self.newest = np.where(some, _at(highs, counts - 1)[which], UNKNOWN)
         there = _filled(counts, highs.shape[1])
         inner = there[:, 2:] & (highs[:, 2:] == highs[:, 1:-1]) & (highs[:, 1:-1] == highs[:, :-2])
         there[:, 1:-1] &= ~inner
@@ -375,7 +416,8 @@ class _Lines:
         took = (until - _at(self._times, left)) / US_OF_SECOND
         with np.errstate(divide="ignore", invalid="ignore"):
             seconds = (now - until) / US_OF_SECOND + (ahead - place) * took / gap
-        most = np.where(below == 0, (now - self._times[:, 0]) / US_OF_SECOND + EXTRAPOLATED_S, np.inf)
+        first, span = self._times[:, 0], _at(self._times, self._counts - 1) - self._times[:, 0]
+        most = np.where(below == 0, (now - first + EXTRAPOLATED * span) / US_OF_SECOND, np.inf)
         return np.where((self._counts > 1) & (gap > 0), np.clip(seconds, 0.0, most), np.nan)
 
     def unread_since(self, offsets: Ints, committed: Ints, allowed: int) -> Ints:
@@ -383,6 +425,24 @@ class _Lines:
         read = ((self._highs - allowed <= offsets[:, None]) & self._there).sum(1)
         began = (read > 0) & (read < self._counts)
         return np.where(began, np.maximum(_at(self._times, read), committed), committed)
+
+
+def _newest_log(heads: Heads) -> tuple[Ints, Bools]:
+    """Where the newest log of each row begins, and which heads are of it."""
+    highs, columns = heads.highs, np.arange(heads.highs.shape[1])
+    there = _filled(heads.counts, len(columns))
+    first = np.zeros(len(highs), np.int64)
+    fallen = np.flatnonzero((_descents(highs, there)).any(1))
+    if not len(fallen):
+        return first, there
+    begins, peaks, rows = first[fallen], highs[fallen], np.arange(len(fallen))
+    for at in range(1, len(columns)):
+        before = peaks[rows, np.maximum(at - LATE_SLOTS, begins)]
+        new = there[fallen, at] & (peaks[:, at] < before)
+        begins[new] = at
+        peaks[:, at] = np.where(new, peaks[:, at], np.maximum(peaks[:, at], peaks[:, at - 1]))
+    first[fallen] = begins
+    return first, there & (columns >= first[:, None])
 
 
 def _filled(counts: Ints, width: int) -> Bools:

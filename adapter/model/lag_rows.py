@@ -136,7 +136,7 @@ class Heads:
     """The last heads of each shard: matrices of rows x slots, and the newest low of each row. The arrays may be changed.
 
     `times`, `highs`, `counts` of them in each row. `lows`: the first offset that can still be read, as seen at `low_times`; -1 if
-    nobody told it.
+    nobody told it. `anew`: when another log was told last, which this one has replaced, by their identities; -1: none.
     """
 
     times: Ints
@@ -144,12 +144,13 @@ class Heads:
     counts: Ints
     lows: Ints
     low_times: Ints
+    anew: Ints
 
     @classmethod
     def empty(cls, rows: int, settings: LagSettings) -> Self:
-        """Rows without a head. A row takes 16 * head_points + 24 bytes."""
+        """Rows without a head. A row takes 16 * head_points + 32 bytes."""
         shape = rows, settings.head_points
-        unknown = (np.full(rows, UNKNOWN, np.int64) for _ in range(2))
+        unknown = (np.full(rows, UNKNOWN, np.int64) for _ in range(3))
         return cls(np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(rows, np.int64), *unknown)
 
     def take(self, rows: Ints) -> Self:
@@ -158,6 +159,13 @@ class Heads:
 
     def clear(self, rows: Ints) -> None:
         """Forget all of these rows, before they are used for other shards."""
+        self.counts[rows] = 0
+        self.lows[rows] = self.low_times[rows] = self.anew[rows] = UNKNOWN
+
+    def begin_anew(self, rows: Ints) -> None:
+        """Forget the heads of these rows, whose logs were replaced by others since the last head was told."""
+        told = self.times[rows, np.maximum(self.counts[rows], 1) - 1]
+        self.anew[rows] = np.where(self.counts[rows] > 0, told, self.anew[rows])
         self.counts[rows] = 0
         self.lows[rows] = self.low_times[rows] = UNKNOWN
 

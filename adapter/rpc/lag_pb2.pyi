@@ -28,7 +28,7 @@ class _LagStatus:
 class _LagStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LagStatus.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     LAG_STATUS_UNSPECIFIED: _LagStatus.ValueType  # 0
-    """Nothing to judge by yet."""
+    """Unknown: nothing to judge by yet."""
     OK: _LagStatus.ValueType  # 1
     WARN: _LagStatus.ValueType  # 2
     """It commits, and falls behind."""
@@ -38,14 +38,18 @@ class _LagStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LagStatus.V
     """It commits the same offset again and again."""
     STOP: _LagStatus.ValueType  # 5
     """It commits no more, while there is something to read."""
+    BEYOND: _LagStatus.ValueType  # 6
+    """Its offset is beyond the end of the log, which was made anew or has lost its end:
+    all that it commits is below the offset, and changes nothing.
+    """
 
 class LagStatus(_LagStatus, metaclass=_LagStatusEnumTypeWrapper):
-    """The state of a shard or group, from good to bad. A group has that of its worst
-    shard. The rules are in adapter/model/lag.py.
+    """The state of a shard or group, from good to bad, but for 0, which is between OK and
+    WARN. A group has that of its worst shard. The rules are in adapter/model/lag.py.
     """
 
 LAG_STATUS_UNSPECIFIED: LagStatus.ValueType  # 0
-"""Nothing to judge by yet."""
+"""Unknown: nothing to judge by yet."""
 OK: LagStatus.ValueType  # 1
 WARN: LagStatus.ValueType  # 2
 """It commits, and falls behind."""
@@ -55,6 +59,10 @@ STALL: LagStatus.ValueType  # 4
 """It commits the same offset again and again."""
 STOP: LagStatus.ValueType  # 5
 """It commits no more, while there is something to read."""
+BEYOND: LagStatus.ValueType  # 6
+"""Its offset is beyond the end of the log, which was made anew or has lost its end:
+all that it commits is below the offset, and changes nothing.
+"""
 Global___LagStatus: _TypeAlias = LagStatus  # noqa: Y015
 
 class _LagOrder:
@@ -66,28 +74,33 @@ class _LagOrderEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LagOrder.Val
     WORST: _LagOrder.ValueType  # 0
     """Worst status first, then by the seconds and messages of lag."""
     LAG: _LagOrder.ValueType  # 1
+    """Then by its seconds."""
     LAG_SECONDS: _LagOrder.ValueType  # 2
+    """Then by its messages."""
     TREND: _LagOrder.ValueType  # 3
-    """The lag that grows fastest first."""
+    """The lag that grows fastest first, then by its messages."""
     COMMIT_RATE: _LagOrder.ValueType  # 4
     LAST_COMMIT: _LagOrder.ValueType  # 5
     """The oldest first."""
     NAME: _LagOrder.ValueType  # 6
-    """In key order."""
+    """By namespace and name, as their bytes compare."""
 
-class LagOrder(_LagOrder, metaclass=_LagOrderEnumTypeWrapper): ...
+class LagOrder(_LagOrder, metaclass=_LagOrderEnumTypeWrapper):
+    """What is unknown comes last, and what is equal by name."""
 
 WORST: LagOrder.ValueType  # 0
 """Worst status first, then by the seconds and messages of lag."""
 LAG: LagOrder.ValueType  # 1
+"""Then by its seconds."""
 LAG_SECONDS: LagOrder.ValueType  # 2
+"""Then by its messages."""
 TREND: LagOrder.ValueType  # 3
-"""The lag that grows fastest first."""
+"""The lag that grows fastest first, then by its messages."""
 COMMIT_RATE: LagOrder.ValueType  # 4
 LAST_COMMIT: LagOrder.ValueType  # 5
 """The oldest first."""
 NAME: LagOrder.ValueType  # 6
-"""In key order."""
+"""By namespace and name, as their bytes compare."""
 Global___LagOrder: _TypeAlias = LagOrder  # noqa: Y015
 
 @_typing.final
@@ -128,7 +141,7 @@ class ShardLag(_message.Message):
     bounds_at_ms: _builtins.int
     lag: _builtins.int
     """Messages that can still be read: high_watermark - max(offset, low_watermark),
-    at least 0.
+    at least 0. Absent without bounds, and when the status is BEYOND.
     """
     lost: _builtins.int
     """Messages between `offset` and low_watermark: gone before they were read."""
@@ -229,6 +242,7 @@ class GroupLag(_message.Message):
     STOP_FIELD_NUMBER: _builtins.int
     STATUS_SINCE_MS_FIELD_NUMBER: _builtins.int
     MOVING_LAG_FIELD_NUMBER: _builtins.int
+    BEYOND_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     group: _builtins.str
     shards: _builtins.int
@@ -250,7 +264,7 @@ class GroupLag(_message.Message):
     burrow: Global___LagStatus.ValueType
     worst_shard: _builtins.str
     warn: _builtins.int
-    """Shards by status: WARN, REWIND, STALL, STOP."""
+    """Shards by status: WARN, REWIND, STALL, STOP, and `beyond` BEYOND."""
     rewind: _builtins.int
     stall: _builtins.int
     stop: _builtins.int
@@ -260,6 +274,7 @@ class GroupLag(_message.Message):
     """Lag of the shards that are neither STALL nor STOP: what more consumers could
     work on.
     """
+    beyond: _builtins.int
     def __init__(
         self,
         *,
@@ -283,10 +298,11 @@ class GroupLag(_message.Message):
         stop: _builtins.int = ...,
         status_since_ms: _builtins.int = ...,
         moving_lag: _builtins.int | None = ...,
+        beyond: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_commit_rate", b"_commit_rate", "_lag", b"_lag", "_lag_seconds", b"_lag_seconds", "_moving_lag", b"_moving_lag", "_produce_rate", b"_produce_rate", "_trend", b"_trend", "commit_rate", b"commit_rate", "lag", b"lag", "lag_seconds", b"lag_seconds", "moving_lag", b"moving_lag", "produce_rate", b"produce_rate", "trend", b"trend"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_commit_rate", b"_commit_rate", "_lag", b"_lag", "_lag_seconds", b"_lag_seconds", "_moving_lag", b"_moving_lag", "_produce_rate", b"_produce_rate", "_trend", b"_trend", "burrow", b"burrow", "commit_rate", b"commit_rate", "group", b"group", "known", b"known", "lag", b"lag", "lag_seconds", b"lag_seconds", "last_commit_at_ms", b"last_commit_at_ms", "lost", b"lost", "moving_lag", b"moving_lag", "namespace", b"namespace", "produce_rate", b"produce_rate", "rewind", b"rewind", "shards", b"shards", "stall", b"stall", "status", b"status", "status_since_ms", b"status_since_ms", "stop", b"stop", "trend", b"trend", "warn", b"warn", "worst_shard", b"worst_shard"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_commit_rate", b"_commit_rate", "_lag", b"_lag", "_lag_seconds", b"_lag_seconds", "_moving_lag", b"_moving_lag", "_produce_rate", b"_produce_rate", "_trend", b"_trend", "beyond", b"beyond", "burrow", b"burrow", "commit_rate", b"commit_rate", "group", b"group", "known", b"known", "lag", b"lag", "lag_seconds", b"lag_seconds", "last_commit_at_ms", b"last_commit_at_ms", "lost", b"lost", "moving_lag", b"moving_lag", "namespace", b"namespace", "produce_rate", b"produce_rate", "rewind", b"rewind", "shards", b"shards", "stall", b"stall", "status", b"status", "status_since_ms", b"status_since_ms", "stop", b"stop", "trend", b"trend", "warn", b"warn", "worst_shard", b"worst_shard"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__commit_rate: _TypeAlias = _typing.Literal["commit_rate"]  # noqa: Y015
     _WhichOneofArgType__commit_rate: _TypeAlias = _typing.Literal["_commit_rate", b"_commit_rate"]  # noqa: Y015
@@ -328,7 +344,7 @@ class LagFilter(_message.Message):
     pattern: _builtins.str
     """A shell pattern (fnmatch, case-sensitive) for the group's name."""
     at_least: Global___LagStatus.ValueType
-    """Only groups of at least this status."""
+    """Only groups of at least this status, from good to bad."""
     def __init__(
         self,
         *,

@@ -82,6 +82,7 @@ class ShardCommit(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     LOW_WATERMARK_FIELD_NUMBER: _builtins.int
     HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    LOG_ID_FIELD_NUMBER: _builtins.int
     shard: _builtins.str
     """1 to 255 bytes of UTF-8 without control characters, as all names here."""
     offset: _builtins.int
@@ -104,6 +105,11 @@ class ShardCommit(_message.Message):
     offset, and the offset of the next message. Optional.
     """
     high_watermark: _builtins.int
+    log_id: _builtins.str
+    """With the bounds, which log they are of, if the broker tells it: any text that is
+    another one when the log was made anew, such as the id of its topic. Offsets of two
+    logs are then never compared. At most 255 bytes; empty: not told.
+    """
     def __init__(
         self,
         *,
@@ -116,10 +122,11 @@ class ShardCommit(_message.Message):
         epoch: _builtins.int = ...,
         low_watermark: _builtins.int | None = ...,
         high_watermark: _builtins.int | None = ...,
+        log_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark", "_low_watermark", b"_low_watermark", "_offset", b"_offset", "high_watermark", b"high_watermark", "low_watermark", b"low_watermark", "offset", b"offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark", "_low_watermark", b"_low_watermark", "_offset", b"_offset", "committed_at_ms", b"committed_at_ms", "epoch", b"epoch", "high_watermark", b"high_watermark", "low_watermark", b"low_watermark", "metadata", b"metadata", "offset", b"offset", "partition", b"partition", "shard", b"shard", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark", "_low_watermark", b"_low_watermark", "_offset", b"_offset", "committed_at_ms", b"committed_at_ms", "epoch", b"epoch", "high_watermark", b"high_watermark", "log_id", b"log_id", "low_watermark", b"low_watermark", "metadata", b"metadata", "offset", b"offset", "partition", b"partition", "shard", b"shard", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__high_watermark: _TypeAlias = _typing.Literal["high_watermark"]  # noqa: Y015
     _WhichOneofArgType__high_watermark: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark"]  # noqa: Y015
@@ -1708,12 +1715,14 @@ class ListChangesReply(_message.Message):
         at_ms: _builtins.int
         """Unix time in milliseconds."""
         kind: _builtins.str
-        """"reset", "delete", "clone", "import", "rewind" or "expire"."""
+        """"reset", "delete", "clone", "import", "rewind" or "expire"; "new-log": the log of
+        the shards was replaced by another one, by its identity, and their offsets stayed.
+        """
         namespace: _builtins.str
         group: _builtins.str
         who: _builtins.str
         """Who called, as far as it is verified, who the caller says it is, and from where;
-        as in the audit log. Empty for a rewind and an expiry.
+        as in the audit log. Empty for the last three.
         """
         claimed: _builtins.str
         peer: _builtins.str
@@ -1796,21 +1805,25 @@ class GetBoundsReply(_message.Message):
         SHARD_FIELD_NUMBER: _builtins.int
         LOW_FIELD_NUMBER: _builtins.int
         HIGH_FIELD_NUMBER: _builtins.int
+        LOG_ID_FIELD_NUMBER: _builtins.int
         shard: _builtins.str
         low: _builtins.int
         """The first readable offset."""
         high: _builtins.int
         """The offset of the next message."""
+        log_id: _builtins.str
+        """As ShardCommit.log_id."""
         def __init__(
             self,
             *,
             shard: _builtins.str = ...,
             low: _builtins.int = ...,
             high: _builtins.int = ...,
+            log_id: _builtins.str = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["high", b"high", "low", b"low", "shard", b"shard"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["high", b"high", "log_id", b"log_id", "low", b"low", "shard", b"shard"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

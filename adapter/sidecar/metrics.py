@@ -2,7 +2,8 @@
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import accumulate
 
@@ -11,7 +12,8 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from adapter.model.records import Status
+from adapter.model.records import GroupKey, Status
+from adapter.rpc import offsets_pb
 from adapter.runtime.metrics import LATENCY_BUCKETS
 
 _SIZE_BUCKETS = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
@@ -94,6 +96,9 @@ class AdapterMetrics:
         return Histogram(f"offset_adapter_{name}", text, buckets=buckets, registry=self.registry)
 
 
+SUPERSEDED_GROUPS = 100  # with a metric of their own
+
+
 class CommitsCollector(Collector):
     """The metrics of commits: plain numbers until a scrape, since they change with each message of a broker."""
 
@@ -103,13 +108,25 @@ class CommitsCollector(Collector):
         self._seconds = 0.0
         self.offsets = 0
         self._superseded = 0
+        self._groups: OrderedDict[GroupKey, int] = OrderedDict()  # of superseded offsets; the newest last
 
-    def add(self, offsets: int, superseded: int, seconds: float) -> None:
+    def add(self, offsets: int, superseded: Sequence[offsets_pb.Superseded], seconds: float) -> None:
         """Count an acknowledged commit request with this number of offsets, `seconds` after it arrived."""
         self.offsets += offsets
-        self._superseded += superseded
+        if superseded:
+            self._superseded += len(superseded)
+            self._count_groups(superseded)
         self._seconds += seconds
         self._buckets[bisect_left(LATENCY_BUCKETS, seconds)] += 1
+
+    def _count_groups(self, superseded: Sequence[offsets_pb.Superseded]) -> None:
+        groups = self._groups
+        for row in superseded:
+            key = GroupKey(row.namespace, row.group)
+            groups[key] = groups.get(key, 0) + 1
+            groups.move_to_end(key)
+        while len(groups) > SUPERSEDED_GROUPS:
+            groups.popitem(last=False)
 
     def add_together(self, requests: int, seconds: float) -> None:
         """Count acknowledged requests of one offset each, `seconds` after the first of them arrived."""
@@ -122,6 +139,11 @@ class CommitsCollector(Collector):
         yield CounterMetricFamily(f"{self._prefix}_commits", "Acknowledged offsets.", value=self.offsets)
         text = "Commits that a larger standing value superseded locally."
         yield CounterMetricFamily(f"{self._prefix}_superseded", text, value=self._superseded)
+        text = f"The same of one group; of the {SUPERSEDED_GROUPS} groups that it happened to last."
+        by_group = CounterMetricFamily(f"{self._prefix}_group_superseded", text, labels=["namespace", "group"])
+        for key, count in list(self._groups.items()):
+            by_group.add_metric(key, count)
+        yield by_group
         edges = [*map(floatToGoString, LATENCY_BUCKETS), "+Inf"]
         yield HistogramMetricFamily(
             f"{self._prefix}_commit_seconds",

@@ -140,7 +140,8 @@ class Sidecar:
         if self._lag_metrics is None:
             self._lag_metrics = metrics.LagMetrics(self._config.lag, self._metrics.registry)
         parts = (self._config.lag, core.store, core.bounds, core.broker_log, core.clocks, self._lag_metrics)
-        lag: LiveLag = live.LiveLag(*parts)
+        windows = self._config.store.path / "lag-windows.npz"
+        lag: LiveLag = live.LiveLag(*parts, windows=windows, note=self._history.logs_made_anew)
         self._lag = lag
         self._lag_entry.open(service.OffsetLag(self._serving_lag))
         await lag.run()

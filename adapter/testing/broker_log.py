@@ -20,6 +20,7 @@ class _Messages:
 
     low: int = 0
     timestamps: list[int] = field(default_factory=list)
+    log_id: str = ""
 
     @property
     def high(self) -> int:
@@ -36,9 +37,9 @@ class MemoryLog(offsets_grpc.BrokerLogServicer):
     def __init__(self) -> None:
         self._shards: dict[ShardKey, _Messages] = {}
 
-    def create(self, shard: ShardKey, low: int = 0) -> None:
+    def create(self, shard: ShardKey, low: int = 0, log_id: str = "") -> None:
         """Create an empty shard that begins at offset `low`; an existing one is replaced, as after a delete."""
-        self._shards[shard] = _Messages(low)
+        self._shards[shard] = _Messages(low, log_id=log_id)
 
     def append(self, shard: ShardKey, *timestamps_ms: int) -> int:
         """Write a message for each time; returns the end of the log, which is the offset of the next message."""
@@ -73,7 +74,7 @@ class MemoryLog(offsets_grpc.BrokerLogServicer):
         reply = offsets_pb.GetBoundsReply()
         for shard in self._known(request.namespace, request.shards):
             low, high = self.bounds(shard)
-            reply.bounds.add(shard=shard.shard, low=low, high=high)
+            reply.bounds.add(shard=shard.shard, low=low, high=high, log_id=self._shards[shard].log_id)
         return reply
 
     async def GetOffsetsForTime(  # noqa: D102

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.usefixtures("grpc_server")
 BAD = {
     "low_over_high": ({"low_watermark": 6, "high_watermark": 5}, ".low_watermark: 6 is over high_watermark, 5"),
     "over_an_empty_log": ({"low_watermark": 1, "high_watermark": 0}, ".low_watermark: 1 is over high_watermark, 0"),
+    "long_log_id": ({"high_watermark": 6, "log_id": "x" * 256}, ".log_id is 256 bytes long; at most 255 are allowed"),
     "low_alone": ({"low_watermark": 6}, ".high_watermark is missing; low_watermark alone says nothing"),
     "low_0_alone": ({"low_watermark": 0}, ".high_watermark is missing; low_watermark alone says nothing"),
 }

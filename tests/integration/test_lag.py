@@ -7,13 +7,15 @@ import anyio
 import grpc
 import grpc.aio
 import pytest
+from prometheus_client import generate_latest
+from structlog.testing import capture_logs
 
 from adapter.client.broker_log import BrokerLogSection, GrpcBrokerLog, NoBrokerLog
 from adapter.client.client import OffsetClient
 from adapter.errors import MetaUnavailableError
 from adapter.model.bounds import ShardKey
 from adapter.model.records import CommitMode
-from adapter.rpc import lag_pb, offsets_pb
+from adapter.rpc import lag_pb, offsets_pb, scaler_grpc, scaler_pb
 from adapter.runtime.clocks import wall_ms
 from adapter.testing.broker_log import MemoryLog
 from adapter.testing.broker_log import serving as serving_log
@@ -95,6 +97,43 @@ async def test_a_broker_log_tells_the_bounds_and_retention(directory: Path) -> N
         await until(client, has(lag=11))
         log.trim(shard, 9)
         await until(client, has(lag=6, lost=5))
+
+
+async def test_a_log_that_was_made_anew_is_known_by_its_identity(directory: Path) -> None:
+    """A broker log tells it, or commits do. The new log is longer than the offset, which would have a lag by its number."""
+    log, shard = MemoryLog(), ShardKey("default", "s")
+    log.create(shard, log_id="first")
+    log.append(shard, *range(10))
+    async with (
+        serving_log(log) as address,
+        GrpcBrokerLog.open(BrokerLogSection(address=address)) as broker_log,
+        serving(directory, broker_log=broker_log, lag=LAG) as (_, client),
+    ):
+        await client.commit("g", {"s": 4})
+        await until(client, has(lag=6))
+        log.create(shard, log_id="second")
+        log.append(shard, *range(30))
+        reply = await until(client, has(status=lag_pb.BEYOND))
+        assert (reply.shards[0].offset, reply.shards[0].high_watermark, reply.shards[0].HasField("lag")) == (4, 30, False)
+        changes = (await client.admin.ListChanges(offsets_pb.ListChangesRequest(namespace="default", group="g"))).changes
+        assert [(change.kind, [(row.shard, row.after.offset) for row in change.rows]) for change in changes] == [
+            ("new-log", [("s", 4)])
+        ]
+        await client.commit("g", {"s": 5})
+        await until(client, has(lag=25))
+
+
+async def test_the_identity_of_a_log_may_come_with_commits(directory: Path) -> None:
+    """The second one is below what stands, and tells that the log is another one."""
+    async with serving(directory, lag=LAG) as (_, client):
+        request = bounded(4, 10)
+        request.groups[0].shards[0].log_id = "first"
+        await client.store.CommitOffsets(request)
+        await until(client, has(high_watermark=10, lag=6))
+        request = bounded(3, 30)
+        request.groups[0].shards[0].log_id = "second"
+        await client.store.CommitOffsets(request)
+        await until(client, has(high_watermark=30, status=lag_pb.BEYOND))
 
 
 async def test_a_broker_log_that_fails_is_told_and_what_it_told_stays(directory: Path) -> None:
@@ -228,7 +267,7 @@ async def test_a_page_is_sorted_filtered_and_cut(directory: Path) -> None:
 async def test_a_bad_request_is_told_its_field(directory: Path, request_: object, field: str) -> None:
     """Of each method."""
     async with serving(directory, lag=LAG) as (_, client):
-        with pytest.raises(grpc.aio.AioRpcError) as caught:  # noqa: PT012 - one of three calls
+        with capture_logs() as logs, pytest.raises(grpc.aio.AioRpcError) as caught:  # noqa: PT012 - one of three calls
             if isinstance(request_, lag_pb.ListGroupLagRequest):
                 await client.lag.ListGroupLag(request_)
             elif isinstance(request_, lag_pb.GetGroupLagRequest):
@@ -238,6 +277,7 @@ async def test_a_bad_request_is_told_its_field(directory: Path, request_: object
                     pass
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert (caught.value.details() or "").startswith(field)
+        assert [one for one in logs if one["log_level"] in {"warning", "error"}] == []
 
 
 async def test_a_watch_tells_what_changes_and_ends_with_the_adapter(directory: Path) -> None:
@@ -260,12 +300,42 @@ async def test_a_watch_tells_what_changes_and_ends_with_the_adapter(directory: P
 
 
 async def test_of_an_unknown_group_nothing_is_found(directory: Path) -> None:
-    """With the reason."""
+    """With the reason; and nothing is logged: anybody may ask."""
     async with serving(directory, lag=LAG) as (_, client):
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
+        with capture_logs() as logs, pytest.raises(grpc.aio.AioRpcError) as caught:
             await client.group_lag("nobody")
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
         assert "nobody commits to it at this adapter" in (caught.value.details() or "")
+        assert [one for one in logs if one["log_level"] in {"warning", "error"}] == []
+
+
+async def test_an_offset_beyond_the_end_of_its_log_is_told_everywhere(directory: Path) -> None:
+    """The topic was made anew, and its offsets stayed: by the lag, the group as described, KEDA's scaler, and the metrics."""
+    async with serving(directory, lag=LAG) as (sidecar, client):
+        await client.store.CommitOffsets(bounded(1_005, 1_005))
+        await until(client, has(lag=0))
+        superseded = await client.store.CommitOffsets(bounded(9, 49))
+        assert [row.offset for row in superseded.superseded] == [1_005]  # what stands
+        reply = await until(client, lambda reply: reply.sums.status == lag_pb.BEYOND)
+        shard = reply.shards[0]
+        assert (shard.offset, shard.high_watermark, shard.HasField("lag"), reply.sums.beyond) == (1_005, 49, False, 1)
+        async with grpc.aio.insecure_channel(sidecar.addresses[0]) as channel:
+            scaler = scaler_grpc.ExternalScalerStub(channel)
+            ref = scaler_pb.ScaledObjectRef(scalerMetadata={"group": "g", "lagThreshold": "10"})
+            with pytest.raises(grpc.aio.AioRpcError, match="none of its log, which ends at 49"):
+                await scaler.GetMetrics(scaler_pb.GetMetricsRequest(scaledObjectRef=ref))
+            assert (await scaler.IsActive(ref)).result
+        described = offsets_pb.DescribeGroupReply.Shard()
+        with anyio.fail_after(PATIENCE_S):
+            while not described.warning:  # until the end was told long enough after the commit
+                await client.store.CommitOffsets(bounded(10, 50))
+                described = (await client.admin.DescribeGroup(offsets_pb.DescribeGroupRequest(group="g"))).shards[0]
+        assert described.warning.startswith("is beyond the end of its log, 50")
+        assert not described.HasField("lag")
+        text = generate_latest(sidecar._metrics.registry).decode()
+        assert 'offset_adapter_group_lag_status{group="g",namespace="default"} 6.0' in text
+        assert 'offset_adapter_group_superseded_total{group="g",namespace="default"}' in text
+        assert 'offset_adapter_lag_groups{status="beyond"} 1.0' in text
 
 
 async def test_without_lag_every_call_names_the_setting(directory: Path) -> None:

@@ -345,6 +345,18 @@ SCENARIOS = (
         value="5",
     ),
     Scenario(
+        alert="OffsetGroupBeyondEnd",
+        series=[Gauge("offset_adapter_group_lag_status", GROUP, 1, 6)],
+        labels={"namespace": "default", "group": "billing"},
+    ),
+    Scenario(
+        alert="OffsetGroupCommitsSuperseded",
+        series=[Counting("offset_adapter_group_superseded_total", GROUP, 0, 1)],
+        labels={"namespace": "default", "group": "billing"},
+        value="1",
+        window="5m",
+    ),
+    Scenario(
         alert="OffsetGroupLagOverObjective",
         series=[Gauge("offset_adapter_group_lag_seconds", GROUP, 2, 420)],
         labels={"namespace": "default", "group": "billing"},

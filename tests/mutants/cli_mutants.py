@@ -162,8 +162,8 @@ CLI_MUTANTS = (
     Mutant(
         "top-forgets-what-got-worse",
         "cli/top_rows.py",
-        "return (not worse, -row.status,",
-        "return (False, -row.status,",
+        "return (not worse, *worst_first(",
+        "return (False, *worst_first(",
         "a group that begins to fall behind is hidden below those that were stopped for days",
         ("unit/cli/test_top_rows.py::test_by_worst_a_group_that_got_worse_lately_stands_before_all_that_were_bad_before",),
     ),

@@ -5,6 +5,7 @@ from tests.mutants.mutant import Mutant
 _LIVE = "unit/sidecar/lag/test_live.py::"
 _TABLE = "unit/sidecar/lag/test_table.py::"
 _WATCHING = "unit/sidecar/lag/test_watching.py::"
+_WINDOWS = "unit/sidecar/lag/test_windows.py::"
 _METRICS = "unit/sidecar/lag/test_metrics.py::"
 
 LAG_LIVE_MUTANTS = (
@@ -59,7 +60,7 @@ LAG_LIVE_MUTANTS = (
     Mutant(
         "lag-window-of-the-row-before",
         "sidecar/lag/table.py",
-        "        self._commits.clear(np.fromiter(map(self._rows.__getitem__, keys), np.int64, len(keys)))\n",
+        "        self._commits.clear(rows)\n",
         "",
         "a new shard has the commits of the one that had its row before",
         (f"{_LIVE}test_a_shard_has_nothing_of_the_one_that_left_before_it",),
@@ -127,5 +128,69 @@ LAG_LIVE_MUTANTS = (
         '                    error = ""\n',
         "lag stands still while the broker does not answer, and nothing says why",
         ("unit/sidecar/lag/test_bounds.py::test_an_error_is_kept_until_the_broker_answers_again",),
+    ),
+    Mutant(
+        "lag-windows-are-not-restored",
+        "sidecar/lag/table.py",
+        "        self._restore(keys)\n",
+        "",
+        "a restart hides a group that hangs, for as long as its window takes",
+        (f"{_WINDOWS}test_a_group_that_stalled_is_stall_at_once_after_a_restart",),
+    ),
+    Mutant(
+        "lag-does-not-ask-which-log-it-is",
+        "sidecar/lag/table.py",
+        "            self._note_logs(some)\n",
+        "",
+        "the history of a dead log goes on in the new one",
+        (f"{_WINDOWS}test_a_log_of_another_identity_begins_anew_also_after_a_restart",),
+    ),
+    Mutant(
+        "lag-stop-outlives-a-commit",
+        "sidecar/lag/table.py",
+        "was_stopped = self._stopped_at[rows] == commits.top_times",
+        "was_stopped = self._stopped_at[rows] >= 0",
+        "a group that went on before a restart is STOP after it",
+        (f"{_WINDOWS}test_a_group_that_went_on_meanwhile_is_not_stop_after_a_restart",),
+    ),
+    Mutant(
+        "lag-windows-wait-for-deleted-groups",
+        "sidecar/lag/table.py",
+        "            self._restore_from(None)\n",
+        "            pass\n",
+        "a group that is made again gets the window of the one that was deleted",
+        (f"{_WINDOWS}test_a_deleted_group_does_not_get_its_window_back",),
+    ),
+    Mutant(
+        "lag-refusals-are-answered-twice",
+        "sidecar/lag/entry.py",
+        "            await context.abort(status_of(error), str(error), trailing_of(error))\n",
+        "            raise\n",
+        "an adapter without lag answers UNKNOWN instead of naming the setting",
+        ("integration/test_lag.py::test_without_lag_every_call_names_the_setting",),
+    ),
+    Mutant(
+        "top-orders-equal-groups-by-name-alone",
+        "cli/top_rows.py",
+        "    if then := _THEN.get(order):\n",
+        "    if (then := _THEN.get(order)) and False:\n",
+        "the same groups stand in another order in the console",
+        ("unit/fleet/test_one_order.py::test_groups_stand_in_the_same_order_everywhere",),
+    ),
+    Mutant(
+        "superseded-groups-are-kept-for-ever",
+        "sidecar/metrics.py",
+        "        while len(groups) > SUPERSEDED_GROUPS:\n",
+        "        while len(groups) > 2**60:\n",
+        "the metrics of an adapter grow with each group that was ever superseded",
+        ("unit/sidecar/test_superseded_groups.py::test_the_groups_that_were_superseded_last_have_a_metric",),
+    ),
+    Mutant(
+        "beyond-is-always-the-end",
+        "client/offset_store/start.py",
+        "return bounds.low if self._beyond is ConsumeFromWhere.FIRST else bounds.high",
+        "return bounds.high",
+        "a consumer that chose the new log's start misses what is in it already",
+        ("unit/client/offset_store/test_start.py::test_a_consumer_may_choose_where_it_begins_in_a_log_that_was_made_anew",),
     ),
 )

@@ -1,6 +1,7 @@
 """Where a consumer begins to read a queue: at its stored offset, or by RocketMQ's ConsumeFromWhere and the bounds of the log.
 
-A stored offset outside the log is corrected to the nearest end of the log, in the store too, with a warning and a metric. If the
+A stored offset outside the log is corrected to the nearest end of the log, in the store too, with a warning and a metric; one
+beyond the end, of a log that was made anew, to where `beyond` says. If the
 stored offset, the bounds or a time cannot be read, that queue fails without a start offset; the other queues are not affected.
 """
 
@@ -32,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 # In the default registry of Prometheus, because this runs in the consumer's process, beside its own metrics.
 CORRECTIONS = Counter(
-    "offset_store_corrections", "Stored offsets outside their log, moved to its nearest end.", ["group", "topic", "reason"]
+    "offset_store_corrections", "Stored offsets outside their log, moved into it.", ["group", "topic", "reason"]
 )
 
 
@@ -124,7 +125,12 @@ class Starts(NamedTuple):
 
 
 class StartPositions:
-    """Determines where a consumer begins. Without `timestamp_ms`, TIMESTAMP means half an hour before this object was created."""
+    """Determines where a consumer begins.
+
+    Without `timestamp_ms`, TIMESTAMP means half an hour before this object was created. `beyond`: where it begins when the
+    stored offset is beyond the end of the log, because that was made anew or has lost its end. LAST, as RocketMQ does, leaves
+    out what is in the new log already; with FIRST nothing of it is missed, and a log that has lost its end is read again.
+    """
 
     def __init__(
         self,
@@ -132,10 +138,13 @@ class StartPositions:
         logs: LogBounds,
         where: ConsumeFromWhere = ConsumeFromWhere.LAST,
         timestamp_ms: int | None = None,
+        *,
+        beyond: ConsumeFromWhere = ConsumeFromWhere.LAST,
     ) -> None:
         self._store = store
         self._logs = logs
         self._where = where
+        self._beyond = beyond
         self._timestamp_ms = wall_ms() - DEFAULT_BACK_MS if timestamp_ms is None else timestamp_ms
 
     async def of(self, queues: Iterable[MessageQueue]) -> Starts:
@@ -170,7 +179,7 @@ class StartPositions:
 
     async def _start(self, queue: MessageQueue, stored: int | None, bounds: QueueBounds) -> Start:
         if stored is not None:
-            offset = within(stored, bounds)
+            offset = await self._beyond_end(queue, bounds) if stored > bounds.high else within(stored, bounds)
             if offset != stored:
                 await self._correct(queue, stored, offset, bounds)
             return Start(offset, stored)
@@ -180,6 +189,11 @@ class StartPositions:
         # a consumer that gets the queue before its first message must not begin at a later end of the log.
         self._store.update_offset(queue, offset, increase_only=True)
         return Start(offset, None)
+
+    async def _beyond_end(self, queue: MessageQueue, bounds: QueueBounds) -> int:
+        if self._beyond is ConsumeFromWhere.TIMESTAMP:
+            return await self._by_time(queue, bounds)
+        return bounds.low if self._beyond is ConsumeFromWhere.FIRST else bounds.high
 
     async def _by_time(self, queue: MessageQueue, bounds: QueueBounds) -> int:
         found = await self._logs.offset_for_time(queue, self._timestamp_ms)

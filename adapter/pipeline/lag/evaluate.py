@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from adapter.model.lag import BURROW_GROUP, Judgement, Status, judge
+from adapter.model.lag import BURROW_GROUP, SEVERITIES, Judgement, judge
 from adapter.model.lag_rows import UNKNOWN, Commits, Floats, Heads, Ints, LagSettings
+from adapter.model.lag_status import BY_SEVERITY, Status
 from adapter.model.records import LONG_MAX
 from adapter.model.schemas import TIME
 from adapter.pipeline.lag.clock import Clock
@@ -26,10 +27,11 @@ KEPT_DAYS = 7
 _BLOCK = 32_768
 _HALF_BITS = 32
 _STATUS_NAMES = pa.array([status.name for status in Status])
+_BY_SEVERITY = pa.array([status.name for status in BY_SEVERITY])
 _GROUP_NAMES = ("namespace", "group")
 _SUMMED = ("shards", "unknown", "undrained", "lag_upper", "lag_lower")
 _LARGEST = ("lag_seconds", "drain_seconds", "burrow")
-_WORST = ("worst_status", "worst_lag", "worst_shard")
+_WORST = ("worst_severity", "worst_lag", "worst_shard")
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def kept_since(now: int) -> int:
 def merged_groups(partials: Sequence[pa.Table]) -> pa.Table:
     """Partial sums of groups (GROUP_SUMS) of several tasks as one table, a row for each group, in the order of the names."""
     rows = pa.concat_tables([GROUP_SUMS.empty_table(), *partials]).combine_chunks()
-    order = [("namespace", "ascending"), ("group", "ascending"), ("worst_status", "descending")]
+    order = [("namespace", "ascending"), ("group", "ascending"), ("worst_severity", "descending")]
     rows = rows.sort_by([*order, ("worst_lag", "descending"), ("worst_shard", "ascending")])
     return _summed(rows)
 
@@ -78,7 +80,7 @@ def groups(partials: Sequence[pa.Table], now: int) -> pa.Table:
     columns = {
         "evaluated_at": _times(np.full(sums.num_rows, now)),
         **{name: sums[name] for name in _GROUP_NAMES},
-        "status": _STATUS_NAMES.take(sums["worst_status"]),
+        "status": _BY_SEVERITY.take(sums["worst_severity"]),
         "burrow": of_group.take(sums["burrow"]),
         "shards": pa.array(shards),
         "unknown_lag_shards": pa.array(unknown),
@@ -128,8 +130,7 @@ def _judged(state: Part, clock: Clock, settings: LagSettings) -> tuple[pa.Table,
     shards = _shards_of(keys, state.shards)
     blocks = [judge(*block, clock.now, clock.settled, settings) for block in _blocks(state, live, shards, settings)]
     found = Judgement(*(np.concatenate([getattr(block, field.name) for block in blocks]) for field in fields(Judgement)))
-    highs, times = _newest_heads(state)
-    return _shard_rows(keys, highs[shards], times[shards], found, clock), _group_sums(keys, found)
+    return _shard_rows(keys, _head_times(state)[shards], found, clock), _group_sums(keys, found)
 
 
 def _shards_of(keys: pa.Table, shards: pa.Table) -> Ints:
@@ -172,7 +173,8 @@ def _heads(state: Part, shards: Ints, settings: LagSettings) -> Heads:
     known = np.flatnonzero(shards >= 0)
     for array, name in ((empty.lows, "low"), (empty.low_times, "low_t")):
         array[known] = np.maximum(ints(state.shards, name)[shards[known]], UNKNOWN)
-    return Heads(empty.times, empty.highs, np.bincount(rows, minlength=len(shards)), empty.lows, empty.low_times)
+    counts = np.bincount(rows, minlength=len(shards))
+    return Heads(empty.times, empty.highs, counts, empty.lows, empty.low_times, empty.anew)
 
 
 def _rows_of(table: pa.Table, parent: str, parents: Ints) -> tuple[Ints, pa.Table]:
@@ -184,20 +186,19 @@ def _rows_of(table: pa.Table, parent: str, parents: Ints) -> tuple[Ints, pa.Tabl
     return places[found], table.slice(begin, end - begin).filter(pa.array(found))
 
 
-def _newest_heads(state: Part) -> tuple[Ints, Ints]:
-    """The newest head of each shard, and its time; the last one, for keys without a shard, is unknown."""
-    times, highs = (np.full(state.shards.num_rows + 1, NULL) for _ in range(2))
-    of = ints(state.heads, "shard")
-    times[of], highs[of] = ints(state.heads, "t"), ints(state.heads, "high")  # in order of time: the last one stays
-    return highs, times
+def _head_times(state: Part) -> Ints:
+    """When the newest head of each shard was told; the last one, for keys without a shard, is unknown."""
+    times = np.full(state.shards.num_rows + 1, NULL)
+    times[ints(state.heads, "shard")] = ints(state.heads, "t")  # in order of time: the last one stays
+    return times
 
 
-def _shard_rows(keys: pa.Table, head: Ints, head_at: Ints, found: Judgement, clock: Clock) -> pa.Table:
+def _shard_rows(keys: pa.Table, head_at: Ints, found: Judgement, clock: Clock) -> pa.Table:
     columns = {name: keys[name] for name in (*KEY, "topic", "partition", "broker", "epoch", "offset")}
     columns |= {
         "evaluated_at": _times(np.full(keys.num_rows, clock.now)),
         "committed_at": _times(ints(keys, "t")),
-        "head": _longs(head),
+        "head": pa.array(found.end, mask=found.end < 0),
         "head_at": _times(head_at),
         "lag": pa.array(found.lag, mask=found.lag < 0),
         "lost": pa.array(found.lost),
@@ -206,7 +207,7 @@ def _shard_rows(keys: pa.Table, head: Ints, head_at: Ints, found: Judgement, clo
         "produce_rate": _doubles(found.produce_rate),
         "drain_seconds": _doubles(found.drain_seconds),
         "trend": _doubles(found.trend),
-        "status": pa.DictionaryArray.from_arrays(pa.array(found.status.astype(np.int32)), _STATUS_NAMES),
+        "status": pa.DictionaryArray.from_arrays(pa.array(found.shown.astype(np.int32)), _STATUS_NAMES),
         "burrow": pa.DictionaryArray.from_arrays(pa.array(found.burrow.astype(np.int32)), _STATUS_NAMES),
         "points": pa.array(found.points.astype(np.int32)),
     }
@@ -214,11 +215,11 @@ def _shard_rows(keys: pa.Table, head: Ints, head_at: Ints, found: Judgement, clo
 
 
 def _group_sums(keys: pa.Table, found: Judgement) -> pa.Table:
-    unknown, undrained = found.lag < 0, np.isnan(found.drain_seconds)
+    unknown, undrained, severities = found.lag < 0, np.isnan(found.drain_seconds), SEVERITIES[found.shown]
     lag = np.where(unknown, 0, found.lag)
     # The texts of keys are ordered in their dictionaries: the order of codes is that of texts.
     order = np.lexsort(
-        (coded(keys["shard"])[0], -found.lag, -found.status, *(coded(keys[name])[0] for name in ("group", "namespace")))
+        (coded(keys["shard"])[0], -found.lag, -severities, *(coded(keys[name])[0] for name in ("group", "namespace")))
     )
     columns = {
         **{name: keys[name].cast(pa.string()) for name in _GROUP_NAMES},
@@ -230,7 +231,7 @@ def _group_sums(keys: pa.Table, found: Judgement) -> pa.Table:
         "lag_seconds": _doubles(found.lag_seconds),
         "drain_seconds": _doubles(found.drain_seconds),
         "burrow": pa.array(found.burrow.astype(np.int64)),
-        "worst_status": pa.array(found.status.astype(np.int64)),
+        "worst_severity": pa.array(severities.astype(np.int64)),
         "worst_lag": pa.array(found.lag),
         "worst_shard": keys["shard"].cast(pa.string()),
     }

@@ -42,7 +42,7 @@ SHARDS = pa.schema(
         _field("produce_rate", _DOUBLE, "messages a second, over the heads"),
         _field("drain_seconds", _DOUBLE, "seconds until the lag is 0 at these rates; null if it never will be"),
         _field("trend", _DOUBLE, "messages a second by which the lag grows"),
-        _field("status", _WORD, "OK, WARN, REWIND, STALL or STOP"),
+        _field("status", _WORD, "UNKNOWN, OK, WARN, REWIND, STALL, STOP or BEYOND"),
         _field("burrow", _WORD, "the same by Burrow's rules"),
         _field("points", _INT, "commits of the window"),
     ]
@@ -54,7 +54,7 @@ GROUPS = pa.schema(
         _EVALUATED,
         _field("namespace", _TEXT, "of the group"),
         _field("group", _TEXT, "the consumer group"),
-        _field("status", _TEXT, "the worst of its shards: OK < WARN < REWIND < STALL < STOP"),
+        _field("status", _TEXT, "the worst of its shards: OK < UNKNOWN < WARN < REWIND < STALL < STOP < BEYOND"),
         _field("burrow", _TEXT, "by Burrow's rules: OK, WARN or ERR"),
         _field("shards", _INT, "number of its shards"),
         _field("unknown_lag_shards", _INT, "shards whose lag is unknown"),
@@ -78,7 +78,7 @@ GROUP_SUMS = pa.schema(
         pa.field("lag_seconds", _DOUBLE),
         pa.field("drain_seconds", _DOUBLE),
         pa.field("burrow", _LONG),
-        pa.field("worst_status", _LONG),
+        pa.field("worst_severity", _LONG),
         pa.field("worst_lag", _LONG),
         pa.field("worst_shard", _TEXT),
     ]

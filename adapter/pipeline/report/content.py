@@ -19,7 +19,7 @@ from adapter.pipeline.lag.status import SEVERITY
 STEPS = 240  # points of a line: about three pixels each
 REWIND_STEPS = 48  # bars
 TRIES = 3
-BAD = ("STALL", "STOP")
+BAD = ("STALL", "STOP", "BEYOND")
 _US_OF_MS, _MS_OF_HOUR = 1_000, 3_600_000
 
 GROUP_COLUMNS = (

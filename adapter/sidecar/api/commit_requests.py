@@ -209,7 +209,9 @@ class _Parsing:
                 raise InvalidInputError(
                     f"{where}.low_watermark: {item.low_watermark} is over high_watermark, {item.high_watermark}"
                 )
-            self._bounds[ShardKey(name.namespace, item.shard)] = Bounds(item.low_watermark, item.high_watermark, self._now_ms)
+            log_id = item.log_id and check_topic(item.log_id, f"{where}.log_id")
+            shard = ShardKey(name.namespace, item.shard)
+            self._bounds[shard] = Bounds(item.low_watermark, item.high_watermark, self._now_ms, log_id)
         elif item.HasField("low_watermark"):
             raise InvalidInputError(f"{where}.high_watermark is missing; low_watermark alone says nothing")
 

@@ -183,7 +183,7 @@ class Commits:
         core = self._core()
         if not core.fast_path.commit([(request,)], core.clocks.now_ms())[0]:
             return False
-        self._metrics.committed(1, 0, time.perf_counter() - started)
+        self._metrics.committed(1, (), time.perf_counter() - started)
         return True
 
     async def _check(self, request: offsets_pb.CommitOffsetsRequest) -> CheckedCommit:
@@ -222,7 +222,7 @@ class Commits:
         rows = Rows(superseded_rows(commit, standing, core.holds), raised_rows(standing)) if standing else ALL_PLAIN
         if bounds:
             core.bounds.note(bounds)
-        self._metrics.committed(commit.size, len(rows.superseded), time.perf_counter() - started)
+        self._metrics.committed(commit.size, rows.superseded, time.perf_counter() - started)
         return rows
 
 

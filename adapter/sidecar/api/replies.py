@@ -96,7 +96,12 @@ def describe_row(
     )
     if bounds:
         row.low_watermark, row.high_watermark = bounds.low, bounds.high
-        if newest.live:
+        if newest.live and bounds.end_before(newest.offset, newest.committed_at_ms):
+            row.warning = row.warning or (
+                f"is beyond the end of its log, {bounds.high}: the log was made anew, or has lost its end. Commits below "
+                f"{newest.offset} change nothing; a reset moves it back"
+            )
+        elif newest.live:
             row.lag = bounds.lag(newest.offset)
     return row
 

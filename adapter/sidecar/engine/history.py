@@ -119,6 +119,11 @@ class History:
             self._note(kind, moved, _caller.get())
             self._journal.moved(kind, moved)
 
+    def logs_made_anew(self, kept: Sequence[Moved]) -> None:
+        """Note that the logs of these shards were replaced by others, where their offsets stayed."""
+        if kept:
+            self._note("new-log", kept, None)
+
     def flushed(self, entries: Sequence[SaveEntry], outcomes: Sequence[SaveOutcome]) -> None:
         """Pass it on."""
         self._journal.flushed(entries, outcomes)

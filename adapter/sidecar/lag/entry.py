@@ -11,7 +11,7 @@ import anyio
 
 from adapter.errors import AdapterError, SwitchedOffError
 from adapter.rpc import lag_grpc, lag_pb
-from adapter.runtime.statuses import Context, answering, status_of, trailing_of
+from adapter.runtime.statuses import Context, status_of, trailing_of
 
 OFF = "this adapter keeps no lag: lag.shards = 0 in its configuration; set it to the number of shards to keep, and start it again"
 
@@ -45,32 +45,30 @@ class LagEntry(lag_grpc.OffsetLagServicer):
         self._service = service
         self._loaded.set()
 
-    async def _opened(self) -> Service:
-        """The service. Raises SwitchedOffError, NotReadyError."""
-        if not self._kept:
-            raise SwitchedOffError(OFF)
-        self._ready()
+    async def _opened(self, context: Context) -> Service:
+        """The service, which answers for itself: its refusals are no failures here. Ends the call if there is none."""
+        try:
+            if not self._kept:
+                raise SwitchedOffError(OFF)
+            self._ready()
+        except AdapterError as error:
+            await context.abort(status_of(error), str(error), trailing_of(error))
         while self._service is None:
             await self._loaded.wait()
         return self._service
 
-    @answering
     async def ListGroupLag(  # noqa: D102 - documented in the proto, as all RPCs
         self, request: lag_pb.ListGroupLagRequest, context: Context
     ) -> lag_pb.ListGroupLagReply:
-        return await (await self._opened()).ListGroupLag(request, context)
+        return await (await self._opened(context)).ListGroupLag(request, context)
 
-    @answering
     async def GetGroupLag(self, request: lag_pb.GetGroupLagRequest, context: Context) -> lag_pb.GetGroupLagReply:  # noqa: D102
-        return await (await self._opened()).GetGroupLag(request, context)
+        return await (await self._opened(context)).GetGroupLag(request, context)
 
     async def WatchGroupLag(  # noqa: D102
         self, request: lag_pb.WatchGroupLagRequest, context: Context
     ) -> AsyncGenerator[lag_pb.WatchGroupLagReply, None]:
-        try:
-            service = await self._opened()
-        except AdapterError as error:
-            await context.abort(status_of(error), str(error), trailing_of(error))
+        service = await self._opened(context)
         async with aclosing(service.WatchGroupLag(request, context)) as replies:
             async for reply in replies:
                 yield reply

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from adapter.model.lag import SEVERITIES
 from adapter.model.lag_rows import Bools, Ints
+from adapter.model.lag_status import severity
 from adapter.runtime.slices import others
 from adapter.sidecar.lag.view import View
 
@@ -31,7 +33,9 @@ class Filters:
 
     async def matching(self, view: View, wanted: Filter) -> Bools:
         """Which groups of a view match, by their numbers."""
-        matches = view.kept & (view.sums.status >= wanted.at_least)
+        matches = view.kept
+        if wanted.at_least:
+            matches &= SEVERITIES[view.sums.status] >= severity(wanted.at_least)
         names = wanted[:2]
         if not any(names):
             return matches

@@ -5,8 +5,9 @@ at most 1/REST_LOOP of the time, and a processor is used for at most 1/REST_WORK
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import anyio
@@ -15,8 +16,11 @@ import structlog
 
 from adapter.client.broker_log import BrokerLog
 from adapter.errors import StorageFailedError
+from adapter.model.codec import unpack_names
+from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.runtime.clocks import Clocks
 from adapter.sidecar.config import LagSection
+from adapter.sidecar.journal.notes import Moved
 from adapter.sidecar.lag.bounds import Asking
 from adapter.sidecar.lag.feed import Feed
 from adapter.sidecar.lag.filters import Filters
@@ -24,6 +28,7 @@ from adapter.sidecar.lag.metrics import LagMetrics
 from adapter.sidecar.lag.table import Evaluated, LagTable
 from adapter.sidecar.lag.view import View
 from adapter.sidecar.lag.watching import LagWatches
+from adapter.sidecar.lag.windows import WindowsFile
 from adapter.sidecar.shard_bounds import ReportedBounds
 from adapter.sidecar.storage.store import LocalStore
 
@@ -36,7 +41,10 @@ FAILED_S = 10.0  # the pause behind an evaluation that failed
 
 
 class LiveLag:
-    """Evaluates what is committed to a store. `view` is the last evaluation."""
+    """Evaluates what is committed to a store. `view` is the last evaluation. `windows`: the file for what survives a restart.
+
+    `note` is told of shards whose log was replaced by another one.
+    """
 
     def __init__(
         self,
@@ -47,15 +55,18 @@ class LiveLag:
         clocks: Clocks,
         metrics: LagMetrics,
         *,
+        windows: Path | None = None,
+        note: Callable[[Sequence[Moved]], None] = lambda _: None,
         in_thread: Callable[[Callable[[], Evaluated]], Awaitable[Evaluated]] = anyio.to_thread.run_sync,
     ) -> None:
         self._section = section
         self._clocks = clocks
         self._metrics = metrics
         self._in_thread = in_thread
+        self._note = note
         self._feed = Feed(store, bounds, section.shards)
         self._asking = Asking(broker_log)
-        self.table = LagTable(section, bounds.get)
+        self.table = LagTable(section, bounds.get, WindowsFile(windows) if windows else None)
         self.view = View.nothing()
         self.filters = Filters()
         self.watches = LagWatches(self.filters)
@@ -100,13 +111,15 @@ class LiveLag:
         began = time.perf_counter()
         news = await self._feed.take()
         now_ms = self._clocks.now_ms()
-        work = partial(self.table.evaluate, news, self._asking.take(), now_ms, ask=self._asking.idle)
-        view, ask, cpu_s = await self._in_thread(work)
+        told, ask = self._asking.take(), self._asking.idle
+        work = partial(self.table.evaluate, news, told, now_ms, ask=ask, complete=self.complete and not news.anew)
+        view, asked, anew, cpu_s = await self._in_thread(work)
         self.view = view
         if news.anew:
             self._begin_anew()
-        if ask:
-            self._asking.ask(ask)
+        self._note([_kept(view, row) for row in anew])
+        if asked:
+            self._asking.ask(asked)
         took_s = time.perf_counter() - began
         self._metrics.evaluated(view, took_s, cpu_s + news.held_s, news.longest_s)
         self.watches.note(view)
@@ -138,3 +151,9 @@ class LiveLag:
                 offsets=self.left_out,
                 help="their lag is kept as soon as they move; raise lag.shards to keep more",
             )
+
+
+def _kept(view: View, row: int) -> Moved:
+    """A shard that stays where it is."""
+    record = OffsetRecord(int(view.rows.epochs[row]), int(view.rows.offsets[row]))
+    return Moved(OffsetKey(*unpack_names(view.keys[row])), record, record)

@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from adapter.model.lag import Status
 from adapter.model.lag_rows import Ints
+from adapter.model.lag_status import Status
 from adapter.rpc import lag_pb
 from adapter.runtime.metrics import LATENCY_BUCKETS
 from adapter.sidecar.config import LagSection
@@ -104,7 +104,9 @@ def _of_groups(view: View, chosen: Ints) -> Iterator[Metric]:
         labels=_LABELS,
     )
     status = GaugeMetricFamily(
-        f"{_PREFIX}_group_lag_status", "0 unknown, 1 ok, 2 warn, 3 rewind, 4 stall, 5 stop; of its worst shard.", labels=_LABELS
+        f"{_PREFIX}_group_lag_status",
+        "0 unknown, 1 ok, 2 warn, 3 rewind, 4 stall, 5 stop, 6 beyond the end of its log; of its worst shard.",
+        labels=_LABELS,
     )
     commit = GaugeMetricFamily(
         f"{_PREFIX}_group_last_commit_timestamp_seconds", "When the group committed last (Unix time).", labels=_LABELS

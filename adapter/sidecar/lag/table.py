@@ -6,7 +6,6 @@ the event loop by the interpreter's lock; numpy's own work mostly does not.
 """
 
 import time
-from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import repeat
@@ -14,15 +13,18 @@ from operator import itemgetter
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
+import structlog
 
 from adapter.model.bounds import Bounds, ShardKey
 from adapter.model.codec import unpack_names
-from adapter.model.lag import Judgement, Sums, judge, lag_now, summed
+from adapter.model.lag import SEVERITIES, Judgement, Past, Sums, judge, lag_now, summed
 from adapter.model.lag_rows import UNKNOWN, US_OF_MS, Bools, Commits, Floats, Heads, Ints, LagSettings
+from adapter.model.lag_status import Status, severity
 from adapter.model.records import LONG_MAX, GroupKey, Held
 from adapter.sidecar.config import LagSection
 from adapter.sidecar.lag.feed import News
 from adapter.sidecar.lag.view import Removed, Rows, View
+from adapter.sidecar.lag.windows import MAX_SHARDS, Windows, WindowsFile
 
 BLOCK = 1_000  # records that are looked at between two rests: half a millisecond
 BLOCK_NEW = 200  # keys that are taken in between two rests
@@ -32,7 +34,9 @@ REST_S = 0.0002
 FIRST_ROWS = 1_024
 MAX_REMOVED = 10_000  # groups that are remembered for watchers
 MAX_ASKED = 20_000  # shards whose bounds are asked for after one evaluation
-FEW_GROUPS = 1_000
+KEEP_MS = 10_000  # between two writes of the windows
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T", Commits, Heads)
 N = TypeVar("N")
@@ -41,10 +45,14 @@ _fields_of, _seq_of, _key_of = itemgetter(0), itemgetter(1), itemgetter(2)
 
 
 class Evaluated(NamedTuple):
-    """The result of an evaluation: what is to be shown, whose bounds are to be asked for, and CPU seconds."""
+    """The result of an evaluation: what is to be shown, whose bounds are to be asked for, and CPU seconds.
+
+    `anew`: the rows of the shards whose log was replaced by another one, some of them if there are many.
+    """
 
     view: View
     ask: list[ShardKey]
+    anew: list[int]
     cpu_s: float
 
 
@@ -58,9 +66,11 @@ class _Moved:
 
 
 class LagTable:
-    """Rows of keys and of shards' logs. `reported` gives the bounds that commits told of a shard."""
+    """Rows of keys and of shards' logs. `reported` gives the bounds that commits told of a shard; `file` keeps windows."""
 
-    def __init__(self, section: LagSection, reported: Callable[[ShardKey], Bounds | None]) -> None:
+    def __init__(
+        self, section: LagSection, reported: Callable[[ShardKey], Bounds | None], file: WindowsFile | None = None
+    ) -> None:
         self._settings = LagSettings(
             section.window_points,
             section.minimum_points,
@@ -72,6 +82,9 @@ class LagTable:
         self._most = section.shards
         self._asked_us = section.bounds_interval_ms * US_OF_MS
         self._reported = reported
+        self._file = file
+        self._began_ms = 0  # when the first evaluation was: no commit that came since is unknown
+        self._kept_at_ms = 0
         self._version = 0
         self._forgotten = 0
         self._removed: list[Removed] = []
@@ -79,6 +92,9 @@ class LagTable:
         self._names_version = 0
         self._failed = False
         self._begin()
+        self._kept: Windows | None = None  # as they were written last
+        self._restored: Windows | None = None
+        self._to_restore: dict[bytes, int] = {}  # key -> its place in `_restored`
 
     def _begin(self) -> None:
         """Forget all."""
@@ -88,25 +104,37 @@ class LagTable:
         self._keys: list[bytes] = []
         self._free: list[int] = []
         self._seqs = np.full(size, UNKNOWN)  # of each row the write counter; -1: the row is free
+        self._stopped_at = np.full(size, UNKNOWN)  # of each row the commit after which it was STOP when its window was kept
+        self._warned = np.zeros(size, np.bool_)  # of each row whether it was WARN
         self._group_of = np.zeros(size, np.int64)
         self._head_of = np.zeros(size, np.int64)
         self._group_ids = _Ids[bytes]()
         self._groups: list[GroupKey] = []
-        self._sorted: list[bytes] = []
         self._ranks = np.zeros(0, np.int64)
         self._head_ids = _Ids[ShardKey]()
+        self._logs: dict[int, str] = {}  # of the shards whose log has an identity
+        self._anew: list[int] = []  # shards whose log was replaced in this evaluation
         self._asked_at = np.zeros(size, np.int64)
         self._shown = Rows.empty(0)
         self._sums: Sums | None = None
         self._since = self._changed = np.zeros(0, np.int64)
         self._cursor = 0
 
-    def evaluate(self, news: News, told: Sequence[tuple[ShardKey, Bounds]], now_ms: int, *, ask: bool) -> Evaluated:
-        """Take in what is new, judge what changed and a part of the rest. `told`: bounds from the broker; `ask` for more."""
+    def evaluate(
+        self, news: News, told: Sequence[tuple[ShardKey, Bounds]], now_ms: int, *, ask: bool, complete: bool = True
+    ) -> Evaluated:
+        """Take in what is new, judge what changed and a part of the rest.
+
+        `told`: bounds from the broker; `ask` for more. `complete`: all that the store holds was in this news or earlier.
+        """
         began = time.thread_time()
         self._version += 1
+        if not self._began_ms:
+            self._began_ms = now_ms
+            self._restore_from(self._file.load() if self._file else None)
         if news.anew or self._failed:
             self._failed = False
+            self._restore_from(self._kept)
             self._forget_all()
         gone = dict(news.removed)
         self._drop([row for key, seq in gone.items() if (row := self._rows.get(key)) is not None and self._seqs[row] <= seq])
@@ -120,8 +148,11 @@ class LagTable:
             changed[found.rows] = True
         self._judge(self._due(changed, heard), now_ms * US_OF_MS)
         view = self._view(now_ms)
+        if complete:
+            self._restore_from(None)
+            self._keep(now_ms)
         asking = self._to_ask(now_ms * US_OF_MS) if ask else []
-        return Evaluated(view, asking, time.thread_time() - began)
+        return Evaluated(view, asking, self._of_new_logs(), time.thread_time() - began)
 
     def fail(self) -> None:
         """Begin anew with the next evaluation: the last one failed half way."""
@@ -208,7 +239,6 @@ class LagTable:
         """Give a row to each new key, in blocks."""
         keys = list(new)
         self._grow(len(self._rows) + len(keys))
-        added: list[bytes] = []
         heads: list[int] = []
         for at in range(0, len(keys), BLOCK_NEW):
             for key in keys[at : at + BLOCK_NEW]:
@@ -224,7 +254,6 @@ class LagTable:
                 group, is_new = self._group_ids.use(prefix)
                 if is_new:
                     self._groups[group : group + 1] = [GroupKey(*unpack_names(prefix))]
-                    added.append(prefix)
                 self._group_of[row] = group
                 shard = ShardKey(self._groups[group].namespace, key[end + 1 :].decode())
                 head, is_new = self._head_ids.use(shard)
@@ -232,14 +261,68 @@ class LagTable:
                 if is_new:
                     heads.append(head)
             _rest()
-        self._commits.clear(np.fromiter(map(self._rows.__getitem__, keys), np.int64, len(keys)))
+        rows = np.fromiter(map(self._rows.__getitem__, keys), np.int64, len(keys))
+        self._commits.clear(rows)
+        self._stopped_at[rows] = UNKNOWN
+        self._warned[rows] = False
         self._heads.clear(np.array(heads, np.int64))
+        for head in heads:
+            self._logs.pop(head, None)
         self._asked_at[heads] = 0
-        self._sort_in(added)
+        self._restore(keys)
+
+    def _windows(self) -> Windows:
+        """The windows of the shards that are not well, the worst first."""
+        count = len(self._shown.epochs)
+        severities = SEVERITIES[self._shown.judged.shown] * (self._seqs[:count] >= 0)
+        rows = np.flatnonzero(severities > severity(Status.UNKNOWN))
+        if len(rows) > MAX_SHARDS:
+            rows = rows[np.argsort(-severities[rows], kind="stable")[:MAX_SHARDS]]
+        heads = self._head_of[rows]
+        return Windows(
+            [self._keys[row] for row in rows.tolist()],
+            self._commits.take(rows),
+            self._shown.judged.status[rows] == Status.STOP,
+            _newest(self._heads.highs, self._heads.counts, heads),
+            self._heads.lows[heads],
+            _newest(self._heads.times, self._heads.counts, heads),
+            self._heads.anew[heads],
+            [self._logs.get(head, "") for head in heads.tolist()],
+        )
+
+    def _keep(self, now_ms: int) -> None:
+        if now_ms - self._kept_at_ms >= KEEP_MS:
+            self._kept_at_ms, self._kept = now_ms, self._windows()
+            if self._file:
+                self._file.save(self._kept)
+
+    def _restore_from(self, windows: Windows | None) -> None:
+        """Give these windows to their keys when those come."""
+        self._restored = windows
+        self._to_restore = {key: place for place, key in enumerate(windows.keys)} if windows else {}
+
+    def _restore(self, keys: Sequence[bytes]) -> None:
+        """Give new rows the windows that were kept of them."""
+        found = [(self._rows[key], place) for key in keys if (place := self._to_restore.pop(key, None)) is not None]
+        if not found or self._restored is None:
+            return
+        rows, places = np.array(found, np.int64).T
+        kept, commits = self._restored, self._restored.commits.take(places)
+        there = np.arange(commits.times.shape[1]) < commits.counts[:, None]
+        times, epochs, offsets, lags = (array[there] for array in (commits.times, commits.epochs, commits.offsets, commits.lags))
+        self._commits.add(np.repeat(rows, commits.counts), times, epochs, offsets, lags, self._settings)
+        self._stopped_at[rows] = np.where(kept.stopped[places], commits.top_times, UNKNOWN)
+        known = kept.told[places] >= 0
+        heads, places = self._head_of[rows[known]], places[known]
+        self._heads.anew[heads] = kept.anew[places]
+        self._logs |= {
+            head: kept.logs[place] for head, place in zip(heads.tolist(), places.tolist(), strict=True) if kept.logs[place]
+        }
+        self._heads.add(heads, kept.told[places], kept.highs[places], kept.lows[places], self._settings)
+        _rest()
 
     def _drop(self, rows: Sequence[int]) -> None:
         """Free rows."""
-        ended: list[bytes] = []
         for done, row in enumerate(rows, start=1):
             key = self._keys[row]
             del self._rows[key]
@@ -248,32 +331,18 @@ class LagTable:
             self._free.append(row)
             group, head = int(self._group_of[row]), int(self._head_of[row])
             if self._group_ids.leave(group):
-                ended.append(self._group_ids.names[group])
                 self._removals += 1
                 self._removed.append(Removed(self._version, self._groups[group], group))
             self._head_ids.leave(head)
             if done % BLOCK == 0:
                 _rest()
         del self._removed[:-MAX_REMOVED]
-        if ended:
-            left = set(ended)
-            self._sorted = [prefix for prefix in self._sorted if prefix not in left]
 
     def _forget_all(self) -> None:
         self._forgotten += len(self._rows)
         self._removals += 1  # of which nobody is told: all watchers begin anew
         self._removed.clear()
         self._begin()
-
-    def _sort_in(self, added: list[bytes]) -> None:
-        if len(added) <= FEW_GROUPS:
-            for done, prefix in enumerate(added, start=1):
-                insort(self._sorted, prefix)
-                if done % BLOCK_NEW == 0:
-                    _rest()
-            return
-        self._sorted += added
-        self._sorted.sort()  # of what is read from the store, which is sorted, this is one comparison for each
 
     def _grow(self, rows: int) -> None:
         """Have room for so many rows, twice as much as before at least."""
@@ -283,7 +352,14 @@ class LagTable:
         size = min(max(rows, 2 * have), self._most)
         self._commits = _grown(self._commits, Commits.empty(size, self._settings))
         self._heads = _grown(self._heads, Heads.empty(size, self._settings))
-        for name, fill in (("_seqs", UNKNOWN), ("_group_of", 0), ("_head_of", 0), ("_asked_at", 0)):
+        for name, fill in (
+            ("_seqs", UNKNOWN),
+            ("_stopped_at", UNKNOWN),
+            ("_warned", False),
+            ("_group_of", 0),
+            ("_head_of", 0),
+            ("_asked_at", 0),
+        ):
             larger = np.full(size, fill)
             larger[:have] = getattr(self, name)
             setattr(self, name, larger)
@@ -295,12 +371,34 @@ class LagTable:
         found = [(head, one) for shard, one in (*told, *bounds) if (head := self._head_ids.of.get(shard)) is not None]
         for at in range(0, len(found), BLOCK):
             some = found[at : at + BLOCK]
+            self._note_logs(some)
             heads = np.fromiter((head for head, _ in some), np.int64, len(some))
             lows, highs = _clamped([one[0] for _, one in some]), _clamped([one[1] for _, one in some])
             times = np.minimum(_clamped([one[2] for _, one in some]), now_ms) * US_OF_MS
             self._heads.add(heads, times, highs, lows, self._settings)
             _rest()
         return np.fromiter((head for head, _ in found), np.int64, len(found))
+
+    def _note_logs(self, bounds: Sequence[tuple[int, Bounds]]) -> None:
+        """Let the heads of those shards begin anew whose log is another one than before."""
+        anew = []
+        for head, one in bounds:
+            if one.log_id and self._logs.setdefault(head, one.log_id) != one.log_id:
+                anew.append(head)
+                shard = "/".join(self._head_ids.names[head])
+                log.warning("lag.log_made_anew", shard=shard, before=self._logs[head], now=one.log_id, end=one.high)
+                self._logs[head] = one.log_id
+        self._heads.begin_anew(np.array(anew, np.int64))
+        self._anew += anew
+
+    def _of_new_logs(self) -> list[int]:
+        """The rows of the shards whose log began anew since the last call."""
+        heads, self._anew = np.array(self._anew, np.int64), []
+        if not len(heads):
+            return []
+        count = len(self._keys)
+        rows: Ints = np.flatnonzero((self._seqs[:count] >= 0) & np.isin(self._head_of[:count], heads))
+        return list(map(int, rows[:BLOCK]))
 
     def _add(self, found: _Moved, now_ms: int, *, at_commit: bool) -> None:
         """Merge records into their rows. `at_commit`: the bounds that are known are those of the time of the commits."""
@@ -341,7 +439,12 @@ class LagTable:
         for at in range(0, len(due), JUDGED_AT_ONCE):
             rows = due[at : at + JUDGED_AT_ONCE]
             commits, heads = self._commits.take(rows), self._head_of[rows]
-            judged = judge(commits, self._heads, heads, now, now, self._settings)
+            # A shard that was STOP before a restart is so still, while nothing was committed since.
+            was_stopped = self._stopped_at[rows] == commits.top_times
+            watched = np.where(was_stopped, 0, self._began_ms * US_OF_MS)
+            past = Past(watched, self._warned[rows])
+            judged = judge(commits, self._heads, heads, now, now, self._settings, past)
+            self._warned[rows] = judged.status == Status.WARN
             for field in fields(Judgement):
                 getattr(shown.judged, field.name)[rows] = getattr(judged, field.name)
             shown.epochs[rows], shown.offsets[rows], shown.times[rows] = (
@@ -349,7 +452,6 @@ class LagTable:
                 commits.top_offsets,
                 commits.top_times,
             )
-            shown.highs[rows] = _newest(self._heads.highs, self._heads.counts, heads)
             shown.head_times[rows] = _newest(self._heads.times, self._heads.counts, heads)
             shown.lows[rows] = self._heads.lows[heads]
             _rest()
@@ -390,12 +492,14 @@ class LagTable:
         )
 
     def _rank(self, groups: int) -> None:
-        self._ranks = ranks = np.full(groups, groups)
-        of = self._group_ids.of
-        for at in range(0, len(self._sorted), BLOCK):
-            some = self._sorted[at : at + BLOCK]
-            ranks[np.fromiter(map(of.__getitem__, some), np.int64, len(some))] = np.arange(at, at + len(some))
+        """Sort the groups by name. As numbers in arrays of bytes, since sorting those does not hold up the event loop."""
+        used = np.fromiter(self._group_ids.of.values(), np.int64, len(self._group_ids.of))
+        parts = [np.zeros(0, "S1")]
+        for at in range(0, len(used), BLOCK):
+            parts.append(np.array([_name(self._groups[group]) for group in used[at : at + BLOCK].tolist()]))
             _rest()
+        self._ranks = np.full(groups, groups)
+        self._ranks[used[np.argsort(np.concatenate(parts), kind="stable")]] = np.arange(len(used))
 
     def _note_changes(self, sums: Sums, now_ms: int) -> None:
         """Note which groups differ from the last view, and since when each has its status."""
@@ -474,6 +578,11 @@ class _Ids(Generic[N]):
         """The numbers that were given to names since the last call, and are still theirs."""
         new, self._new = self._new, []
         return [number for number in new if self._uses[number]]
+
+
+def _name(group: GroupKey) -> bytes:
+    """Sorts as (namespace, name) do: no name has a control character."""
+    return group.namespace.encode() + b"\x01" + group.group.encode()
 
 
 def _rest() -> None:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from adapter.model.codec import unpack_names
-from adapter.model.lag import Judgement, Sums
+from adapter.model.lag import SEVERITIES, Judgement, Sums
 from adapter.model.lag_rows import UNKNOWN, US_OF_MS, Bools, Floats, Ints
-from adapter.model.records import GroupKey
+from adapter.model.records import LONG_MAX, GroupKey
 from adapter.rpc import lag_pb
 
 _FLOATS = {"lag_seconds", "commit_rate", "produce_rate", "drain_seconds", "trend"}
@@ -35,7 +35,6 @@ class Rows:
     epochs: Ints
     offsets: Ints
     times: Ints
-    highs: Ints
     head_times: Ints
     lows: Ints
 
@@ -43,7 +42,7 @@ class Rows:
     def empty(cls, size: int) -> Self:
         """Rows that were not judged yet."""
         judged = {one.name: _unknown(one.name, size) for one in fields(Judgement)}
-        return cls(Judgement(**judged), *(np.full(size, UNKNOWN) for _ in range(6)))
+        return cls(Judgement(**judged), *(np.full(size, UNKNOWN) for _ in range(5)))
 
     def copied(self, size: int) -> Self:
         """A copy with room for this number of rows, which is not smaller."""
@@ -56,7 +55,7 @@ class Rows:
 def _unknown(name: str, size: int) -> Any:  # noqa: ANN401 - an array
     if name in _FLOATS:
         return np.full(size, np.nan)
-    return np.zeros(size, np.bool_) if name == "judged" else np.full(size, UNKNOWN * (name == "lag"))
+    return np.zeros(size, np.bool_) if name == "judged" else np.full(size, UNKNOWN * (name in {"end", "lag"}))
 
 
 @dataclass(frozen=True)
@@ -112,12 +111,12 @@ class View:
         """What decides in an order, the largest first."""
         sums = self.sums
         columns: dict[int, list[Ints | Floats]] = {
-            lag_pb.WORST: [sums.status, sums.lag_seconds, sums.lag],
+            lag_pb.WORST: [SEVERITIES[sums.status], sums.lag_seconds, sums.lag],
             lag_pb.LAG: [sums.lag, sums.lag_seconds],
             lag_pb.LAG_SECONDS: [sums.lag_seconds, sums.lag],
             lag_pb.TREND: [sums.trend, sums.lag],
             lag_pb.COMMIT_RATE: [sums.commit_rate],
-            lag_pb.LAST_COMMIT: [-sums.last_commit],
+            lag_pb.LAST_COMMIT: [np.where(sums.last_commit > 0, -sums.last_commit, -LONG_MAX)],
             lag_pb.NAME: [],
         }
         return columns[kind]
@@ -132,7 +131,7 @@ class View:
             _optional(sums.moving_lag[groups], sums.moving_lag[groups] >= 0),
         ]
         plain = [column[groups].tolist() for column in (sums.shards, sums.known, sums.lost, sums.status, sums.burrow, sums.worst)]
-        counts = [column[groups].tolist() for column in (sums.warn, sums.rewind, sums.stall, sums.stop)]
+        counts = [column[groups].tolist() for column in (sums.warn, sums.rewind, sums.stall, sums.stop, sums.beyond)]
         times = (np.maximum(sums.last_commit[groups], 0) // US_OF_MS).tolist(), self.since_ms[groups].tolist()
         rows = zip(
             groups.tolist(), zip(*optional, strict=True), zip(*plain, strict=True), zip(*counts, strict=True), *times, strict=True
@@ -146,7 +145,7 @@ class View:
             worst,
         ), at, last, since in rows:
             key = self.groups[group]
-            warn, rewind, stall, stop = at
+            warn, rewind, stall, stop, beyond = at
             yield lag_pb.GroupLag(
                 namespace=key.namespace,
                 group=key.group,
@@ -166,6 +165,7 @@ class View:
                 rewind=rewind,
                 stall=stall,
                 stop=stop,
+                beyond=beyond,
                 status_since_ms=since,
                 moving_lag=moving,
             )
@@ -179,14 +179,14 @@ class View:
         return unpack_names(self.keys[row])[2]
 
     def rows_of(self, group: int) -> Ints:
-        """The rows of a group, by shard in key order."""
+        """The rows of a group, by the names of their shards."""
         rows = np.flatnonzero(self.group_of == group).tolist()
-        return np.array(sorted(rows, key=self.keys.__getitem__), np.int64)
+        return np.array(sorted(rows, key=self.shard), np.int64)
 
     def shards(self, rows: Ints) -> Iterator[lag_pb.ShardLag]:
         """The messages of some rows, without labels."""
         shown, judged = self.rows, self.rows.judged
-        optional = [_optional(column[rows], column[rows] >= 0) for column in (shown.lows, shown.highs, judged.lag)] + [
+        optional = [_optional(column[rows], column[rows] >= 0) for column in (shown.lows, judged.end, judged.lag)] + [
             _optional(column[rows], ~np.isnan(column[rows]))
             for column in (judged.lag_seconds, judged.commit_rate, judged.produce_rate, judged.trend)
         ]

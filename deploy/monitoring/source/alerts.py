@@ -363,12 +363,34 @@ GROUPS = (
     Alert(
         name="OffsetGroupStalled",
         severity="warning",
-        expr="max by (namespace, group) (offset_adapter_group_lag_status >= 4)",
+        expr="(max by (namespace, group) (offset_adapter_group_lag_status) >= 4) < 6",
         after="10m",
         summary="The group {{ $labels.group }} is stalled",
         description="{{ $labels.namespace }}/{{ $labels.group }} has messages to read and commits nothing new (4 STALL: the same"
         " offset again and again, 5 STOP: nothing at all); now {{ $value }}.",
         reason="A deployment of consumers stops a group for a few minutes; ten are not a deployment.",
+    ),
+    Alert(
+        name="OffsetGroupBeyondEnd",
+        severity="critical",
+        expr="max by (namespace, group) (offset_adapter_group_lag_status) == 6",
+        after="1m",
+        summary="An offset of the group {{ $labels.group }} is beyond the end of its log",
+        description="All that {{ $labels.namespace }}/{{ $labels.group }} commits to such a shard is below its offset and changes"
+        " nothing: after a restart of its consumers it is lost. The log was made anew, or has lost its end.",
+        reason="It does not pass by itself until the new log is as long as the old one was. A minute, so that an end that was"
+        " told late is none.",
+    ),
+    Alert(
+        name="OffsetGroupCommitsSuperseded",
+        severity="warning",
+        expr="sum by (namespace, group) (rate(offset_adapter_group_superseded_total[<5m>])) > 0.1",
+        after="10m",
+        summary="Commits of the group {{ $labels.group }} change nothing",
+        description="{{ $value | humanize }} offsets a second that {{ $labels.namespace }}/{{ $labels.group }} commits are below"
+        " what stands, or are held after a reset.",
+        reason="Two consumers of one shard during a rebalance, or a reset, supersede some commits for seconds; not one in ten"
+        " seconds for ten minutes.",
     ),
     Alert(
         name="OffsetGroupLagOverObjective",

@@ -17,13 +17,14 @@ VERDICTS = (
     (3, "REWIND", "orange"),
     (4, "STALL", "red"),
     (5, "STOP", "dark-red"),
+    (6, "BEYOND", "purple"),
 )
 RATE = "$__rate_interval"
 BYTES, SECONDS, RATIO, PER_SECOND = "bytes", "s", "percentunit", "ops"
 
 LAST_COMMIT = "offset_adapter_group_last_commit_timestamp_seconds"
 ADAPTERS = 'instance=~"$instance"'
-STALLED = ', status=~"stall|stop"'
+STALLED = ', status=~"stall|stop|beyond"'
 
 
 def _of(metric: str, more: str = "") -> str:
@@ -685,7 +686,8 @@ GROUPS = Dashboard(
                     kind="table",
                     width=24,
                     height=9,
-                    about="The worst ones. STALL commits the same offset again and again; STOP commits nothing at all.",
+                    about="The worst ones. STALL commits the same offset again and again, STOP nothing at all; BEYOND is no more"
+                    " in its log.",
                     queries=[
                         Query(f"max by (namespace, group) (offset_adapter_group_lag_status{{{_GROUP}}})", "status"),
                         Query(f"offset_adapter:group_lag_seconds:max{{{_GROUP}}}", "lag"),
@@ -723,7 +725,7 @@ GROUPS = Dashboard(
                     kind="states",
                     width=24,
                     states=VERDICTS,
-                    about="OK, WARN, REWIND, STALL, STOP, as Burrow calls them.",
+                    about="OK, WARN, REWIND, STALL, STOP, as Burrow calls them, and BEYOND.",
                     queries=[Query(f"max by (namespace, group) (offset_adapter_group_lag_status{{{_GROUP}}})", "{{group}}")],
                 ),
             ],

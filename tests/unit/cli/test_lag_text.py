@@ -17,6 +17,7 @@ from adapter.cli.lag_text import (
     status_word,
     trend_text,
 )
+from adapter.model.lag_status import severity
 from adapter.rpc import lag_pb
 
 
@@ -96,8 +97,8 @@ def test_shards_by_status_the_worst_first() -> None:
 def test_every_status_of_the_proto_has_a_word_from_good_to_bad() -> None:
     """The same for the option and for the labels of metrics; one of a later version is unknown."""
     assert {*WORDS} == {*lag_pb.LagStatus.values()}
-    assert [*STATUSES] == ["ok", "warn", "rewind", "stall", "stop"]
-    assert [*STATUSES.values()] == sorted(STATUSES.values())
+    assert [*STATUSES] == ["ok", "warn", "rewind", "stall", "stop", "beyond"]
+    assert [*STATUSES.values()] == sorted(STATUSES.values(), key=severity)
     assert status_word(99) == UNKNOWN
 
 

@@ -200,7 +200,7 @@ async def test_only_groups_that_are_bad_enough(lag: FakeLag, tmp_path: Path) -> 
         await screen.press("a")
         assert screen.names == ["dead"]
         assert "at least rewind" in screen.text
-        await screen.press("a", "a", "a")
+        await screen.press("a", "a", "a", "a")
         assert screen.names == ["dead", "fast", "slow"]
 
 

@@ -69,6 +69,7 @@ async def test_json_and_csv_have_the_fields_of_the_proto_with_words_of_statuses(
         "rewind": 0,
         "stall": 0,
         "stop": 2,
+        "beyond": 0,
         "status_since_ms": NOW_MS - 3_600_000,
     }
     assert "lag" not in second
@@ -144,7 +145,7 @@ async def test_what_is_missing_is_said(tmp_path: Path, capsys: pytest.CaptureFix
     ("given", "said"),
     [
         (["--sort", "size"], "'size' is not one of"),
-        (["--at-least", "bad"], "'bad' is not one of 'ok', 'warn', 'rewind', 'stall', 'stop'"),
+        (["--at-least", "bad"], "'bad' is not one of 'ok', 'warn', 'rewind', 'stall', 'stop', 'beyond'"),
         (["--limit", "0"], "--limit"),
     ],
 )

@@ -39,11 +39,11 @@ def test_by_worst_a_group_that_got_worse_lately_stands_before_all_that_were_bad_
             group("recovers", lag_pb.WARN, status_since_ms=NOW_MS - 1),
         ]
     )
-    expected = ["falls", "stopped", "warned-more", "warned", "recovers", "well", "unknown"]
+    expected = ["falls", "stopped", "warned-more", "warned", "recovers", "unknown", "well"]
     assert names(rows, "worst") == expected
     assert names(rows, "worst", backwards=True) == expected[::-1]
     later = [row.told.group for row in rows.shown("worst", NOW_MS + LATELY_MS)]
-    assert later == ["stopped", "warned-more", "warned", "falls", "recovers", "well", "unknown"]
+    assert later == ["stopped", "warned-more", "warned", "falls", "recovers", "unknown", "well"]
 
 
 def test_a_change_is_marked_by_its_way_for_a_while() -> None:

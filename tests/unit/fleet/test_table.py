@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from adapter.fleet.table import GroupTable, plain_sum
 from adapter.fleet.views import Key
+from adapter.model.lag_status import BY_SEVERITY, Status
 from adapter.rpc import lag_pb
 
 ORDERS = [lag_pb.WORST, lag_pb.LAG, lag_pb.LAG_SECONDS, lag_pb.TREND, lag_pb.COMMIT_RATE, lag_pb.LAST_COMMIT, lag_pb.NAME]
@@ -42,10 +43,10 @@ def rank(group: lag_pb.GroupLag, order: lag_pb.LagOrder.ValueType) -> tuple[floa
     """What an order sorts by, as the proto says."""
     lag, seconds = down(group, "lag"), down(group, "lag_seconds")
     return {
-        lag_pb.WORST: (-group.status, seconds, lag),
-        lag_pb.LAG: (lag,),
+        lag_pb.WORST: (-BY_SEVERITY.index(Status(group.status)), seconds, lag),
+        lag_pb.LAG: (lag, seconds),
         lag_pb.LAG_SECONDS: (seconds, lag),
-        lag_pb.TREND: (down(group, "trend"),),
+        lag_pb.TREND: (down(group, "trend"), lag),
         lag_pb.COMMIT_RATE: (down(group, "commit_rate"),),
         lag_pb.LAST_COMMIT: (group.last_commit_at_ms or inf,),
         lag_pb.NAME: (),
@@ -99,7 +100,7 @@ def test_a_page_has_what_matches(
             for key, group in groups.items()
             if (not namespace or key[0] == namespace)
             and (not pattern or fnmatchcase(key[1], pattern))
-            and group.status >= at_least
+            and (not at_least or BY_SEVERITY.index(Status(group.status)) >= BY_SEVERITY.index(Status(at_least)))
             and text.casefold() in "/".join(key).casefold()
         ),
         key=lambda key: (key[0].encode(), key[1].encode()),

@@ -5,14 +5,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from fractions import Fraction
+from itertools import pairwise
 from random import Random
 
 import numpy as np
 import pytest
 
 from adapter.errors import InvalidInputError
-from adapter.model.lag import EXTRAPOLATED_S, Judgement, Status, Sums, judge, lag_now, summed
+from adapter.model.lag import EXTRAPOLATED, Judgement, Past, Sums, judge, lag_now, summed
 from adapter.model.lag_rows import UNKNOWN, Bools, Commits, Floats, Heads, Ints, LagSettings
+from adapter.model.lag_status import Status
 from adapter.model.records import LONG_MAX
 from tests import lag_reference as reference
 from tests.lag_histories import NOW, SETTLED, history, tables
@@ -26,7 +28,12 @@ RULES = Rules(minimum=3, allowed=2, least=8 * SECOND, recent_heads=8)
 def judged(histories: Sequence[History], settings: LagSettings = SETTINGS) -> Judgement:
     """The judgement of histories with one clock."""
     commits, heads = tables(histories, settings)
-    return judge(commits, heads, np.arange(len(histories)), histories[0].now, histories[0].settled, settings)
+    return judge(commits, heads, np.arange(len(histories)), histories[0].now, histories[0].settled, settings, past_of(histories))
+
+
+def past_of(histories: Sequence[History]) -> Past:
+    """What is known of histories beside their commits."""
+    return Past(np.array([one.watched for one in histories]), np.array([one.warned for one in histories]))
 
 
 def one(commits: Sequence[Commit], heads: Sequence[Head], low: int | None = None, now: int = NOW, **others: object) -> History:
@@ -69,8 +76,8 @@ def test_everything_agrees_with_plain_python() -> None:
             (found.trend[row], reference.trend(past, RULES)),
         ):
             assert math.isnan(value) if exact is None else math.isclose(value, exact, rel_tol=1e-9, abs_tol=1e-6), past
-    for statuses in (found.status, found.burrow):
-        assert min(Counter(statuses.tolist())[name] for name in list(Status)[1:]) > HISTORIES / 100
+    for statuses, all_of in ((found.status, list(Status)[1:]), (found.burrow, list(Status)[1:-1])):
+        assert min(Counter(statuses.tolist())[name] for name in all_of) > HISTORIES / 150
     assert (found.status != found.burrow).sum() > HISTORIES / 100
     assert 0 < found.judged.sum() < HISTORIES
 
@@ -177,12 +184,12 @@ def test_the_seconds_of_what_is_gone_do_not_count() -> None:
     assert found.lag_seconds.tolist() == pytest.approx([78.0, 40.0, 5.0])
 
 
-def test_seconds_are_extrapolated_by_a_day_at_most() -> None:
+def test_seconds_are_extrapolated_by_a_multiple_of_what_was_seen_at_most() -> None:
     """Half an hour with few messages says nothing of months; at the limit it means at least."""
     heads = [Head(NOW - 1_800 * SECOND, 10**6), Head(NOW, 10**6 + 1)]
     fast = [Head(NOW - 1_800 * SECOND, 10**6), Head(NOW, 2 * 10**6)]
     found = judged([one(steady(), heads), one(steady(), fast)])
-    assert of(found.lag_seconds) == 1_800 + EXTRAPOLATED_S
+    assert of(found.lag_seconds) == 1_800 + EXTRAPOLATED * 1_800
     assert of(found.lag_seconds, 1) == pytest.approx(1_800 * (2 * 10**6 - 120) / 10**6)
 
 
@@ -285,7 +292,8 @@ def test_many_rows_are_judged_as_few_are() -> None:
     few = judged(some)
     commits, heads = tables(some, SETTINGS)
     rows = np.resize(np.arange(50), 9_001)
-    many = judge(commits.take(rows), heads, rows, NOW, SETTLED, SETTINGS)
+    past = past_of([some[row] for row in rows])
+    many = judge(commits.take(rows), heads, rows, NOW, SETTLED, SETTINGS, past)
     for field in fields(few):
         assert np.array_equal(getattr(many, field.name), getattr(few, field.name)[rows], equal_nan=True)
 
@@ -351,3 +359,87 @@ def test_settings_without_sense_are_refused_by_their_name(field: str, value: int
     """Before anything is judged by them."""
     with pytest.raises(InvalidInputError, match=f"{field} = {value} is not between"):
         LagSettings(**{field: value})
+
+
+def turns(lags: Sequence[int], window: int = 8) -> list[int]:
+    """The status after each commit, each judged with the one before it at hand."""
+    found: list[int] = []
+    for end in range(window, len(lags) + 1):
+        commits = [Commit(NOW - (end - at) * SECOND, 100 + at, lags[at]) for at in range(end - window, end)]
+        past = one(commits, [Head(NOW, 200_000)], warned=bool(found) and found[-1] == Status.WARN)
+        found.append(int(judged([past]).status[0]))
+    return found
+
+
+@pytest.mark.parametrize("base", [2_000, 60_000])
+def test_a_lag_that_grows_unevenly_becomes_warn_once(base: int) -> None:
+    """Its end is told every five commits, so that the lag falls in between; and however large it is already."""
+    lags = [base + 60 * at + 100 * (-at % 5) for at in range(100)]
+    found = turns(lags)
+    assert sum(before != after for before, after in pairwise(found)) <= 1
+    assert set(found[8:]) == {Status.WARN}
+
+
+def test_a_lag_that_stays_or_falls_is_ok() -> None:
+    """In the same steps; and one that grew and falls now is OK again, once."""
+    assert set(turns([2_000 + 100 * (-at % 4) for at in range(60)])) == {Status.OK}
+    grew = [2_000 + 60 * at for at in range(20)]
+    found = turns([*grew, *(grew[-1] - 60 * at for at in range(1, 20))])
+    assert (found[0], found[-1]) == (Status.WARN, Status.OK)
+    assert sum(before != after for before, after in pairwise(found)) == 1
+
+
+def test_an_offset_beyond_the_end_of_its_log_is_beyond_and_its_lag_unknown() -> None:
+    """The end was told after the commit, or is that of a log that began after it; else it is only an old end."""
+    heads = [Head(NOW - 9 * SECOND, 120), Head(NOW, 60)]
+    anew = judged([one(steady(end=NOW - 5 * SECOND), heads)])
+    assert (of(anew.status), of(anew.lag), of(anew.judged), of(anew.end)) == (Status.BEYOND, UNKNOWN, True, 60)
+    told_later = judged([one(steady(end=NOW - 5 * SECOND), [Head(NOW, 60)])])
+    assert of(told_later.status) == Status.BEYOND
+    for told in (NOW - SECOND, NOW):
+        old_end = judged([one(steady(end=NOW - SECOND), [Head(told, 118)])])
+        assert (of(old_end.status), of(old_end.lag)) == (Status.OK, 0)
+
+
+def test_one_offset_is_enough_for_beyond() -> None:
+    """After a restart there are no others."""
+    found = judged([one(steady(1, lag=None, end=NOW - 60 * SECOND), [Head(NOW, 40)])])
+    assert (of(found.status), of(found.points)) == (Status.BEYOND, 1)
+
+
+def test_a_log_that_was_made_anew_has_nothing_of_the_dead_one() -> None:
+    """Neither seconds nor rates are known until two heads of it are; then they are its own."""
+    dead = [Head(NOW - (60 - 10 * at) * SECOND, 10**6 + at) for at in range(5)]
+    commits = [Commit(NOW - 2 * SECOND, 0, 5, 2**32)]
+    first = judged([one(commits, [*dead, Head(NOW - 10 * SECOND, 5)])])
+    assert (of(first.lag), math.isnan(of(first.lag_seconds)), math.isnan(of(first.produce_rate))) == (5, True, True)
+    second = judged([one(commits, [*dead, Head(NOW - 10 * SECOND, 5), Head(NOW, 105)])])
+    assert (of(second.lag), of(second.lag_seconds), of(second.produce_rate)) == (105, 10.5, 10.0)
+
+
+def test_an_end_that_was_seen_late_counts_for_nothing() -> None:
+    """A consumer tells what it saw before it worked for half a minute; the lag of others does not jump."""
+    heads = [Head(NOW - (50 - 10 * at) * SECOND, 1_000 + 100 * at) for at in range(5)]
+    found = judged([one(steady(), [*heads, Head(NOW, 1_250)])])
+    assert (of(found.end), of(found.lag), of(found.produce_rate)) == (1_400, 1_280, 10.0)
+
+
+def test_offsets_of_another_log_are_not_compared() -> None:
+    """By their identities: the offset is below the end, and would have lag; commits to the log before are in no window."""
+    heads = [Head(NOW - 2 * SECOND, 500), Head(NOW, 520)]
+    before = judged([one(steady(end=NOW - 5 * SECOND), heads, anew=NOW - 4 * SECOND)])
+    assert (of(before.status), of(before.lag), of(before.points), of(before.judged)) == (Status.BEYOND, UNKNOWN, 0, True)
+    commits = [*steady(end=NOW - 5 * SECOND), *(Commit(NOW - at * SECOND, 10 - at, 510) for at in (2, 1, 0))]
+    after = judged([one(commits, heads, anew=NOW - 4 * SECOND)])
+    assert (of(after.status), of(after.lag), of(after.points), of(after.commit_rate)) == (Status.WARN, 510, 3, 1.0)
+
+
+def test_heads_of_a_log_that_was_replaced_are_forgotten() -> None:
+    """What is known is when that was told last; also of its start."""
+    table = Heads.empty(2, SETTINGS)
+    rows = ints([0, 0, 1])
+    table.add(rows, ints([SECOND, 20 * SECOND, SECOND]), ints([5, 9, 5]), ints([1, 2, 1]), SETTINGS)
+    table.begin_anew(ints([0]))
+    assert (table.counts.tolist(), table.lows.tolist()) == ([0, 1], [UNKNOWN, 1])
+    table.begin_anew(ints([0]))
+    assert table.anew.tolist() == [20 * SECOND, UNKNOWN]

@@ -199,7 +199,7 @@ def test_without_a_head_the_lag_is_unknown_and_not_0(told: Told) -> None:
     """Values derived from it are unknown too."""
     row = by_group(told[0]["shards"])["unknown"]
     assert [row[name] for name in ("head", "lag", "lag_seconds", "produce_rate", "drain_seconds")] == [None] * 5
-    assert (row["status"], row["burrow"], row["consume_rate"]) == ("OK", "OK", 2.5)
+    assert (row["status"], row["burrow"], row["consume_rate"]) == ("UNKNOWN", "OK", 2.5)
     group = by_group(told[0]["groups"])["unknown"]
     assert (group["total_lag"], group["unknown_lag_shards"], group["drain_seconds"]) == (None, 1, None)
 

@@ -146,6 +146,19 @@ async def test_a_correction_is_warned_of_and_counted_once(stored: int, corrected
     assert corrections(reason) == before + 1
 
 
+@pytest.mark.parametrize(("beyond", "expected"), [(LAST, 900), (FIRST, 100), (TIMESTAMP, AT_TIME)])
+async def test_a_consumer_may_choose_where_it_begins_in_a_log_that_was_made_anew(beyond: ConsumeFromWhere, expected: int) -> None:
+    """Also one of a retry topic. A stored offset that is only too small is not one of a new log."""
+    for topic in ("orders", RETRY):
+        queue = Q._replace(topic=topic)
+        store, logs = FakeStore({queue: 5_000}), Logs({queue: AGED}, {queue: AT_TIME})
+        positions = StartPositions(store, logs, timestamp_ms=1, beyond=beyond)
+        assert await positions.of([queue]) == Starts({queue: Start(expected, 5_000)}, {})
+        assert store.stored == {queue: expected}
+        small = StartPositions(FakeStore({queue: 5}), logs, timestamp_ms=1, beyond=beyond)
+        assert await small.of([queue]) == Starts({queue: Start(100, 5)}, {})
+
+
 async def test_a_correction_that_could_not_be_stored_is_no_beginning() -> None:
     """The larger stored offset would supersede every later commit. Such a correction is not counted."""
     store, logs = FakeStore({Q: 5_000}), Logs({Q: AGED})

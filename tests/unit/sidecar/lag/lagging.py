@@ -12,6 +12,7 @@ from adapter.model.bounds import Bounds, ShardKey
 from adapter.rpc import lag_pb
 from adapter.runtime.clocks import Clocks
 from adapter.sidecar.engine.core import Core
+from adapter.sidecar.journal.notes import Moved
 from adapter.sidecar.lag.live import LiveLag
 from adapter.sidecar.lag.metrics import LagMetrics
 from adapter.testing.fake_meta import FakeMeta
@@ -37,6 +38,8 @@ class Lagging:
         self.registry = CollectorRegistry()
         self.metrics = LagMetrics(self.config.lag, self.registry)
         self.broker_log = broker_log or NoBrokerLog()
+        self.windows = directory / "lag-windows.npz"
+        self.noted: list[Moved] = []
         self.core: Core
         self.live: LiveLag
 
@@ -44,7 +47,13 @@ class Lagging:
         """Keep the lag of a core from now on."""
         self.core = core
         run: Callable[..., Awaitable[Any]] = at_once
-        self.live = LiveLag(self.config.lag, core.store, core.bounds, self.broker_log, self.clocks, self.metrics, in_thread=run)
+        parts = self.config.lag, core.store, core.bounds, self.broker_log, self.clocks, self.metrics
+        self.live = LiveLag(*parts, windows=self.windows, note=self.noted.extend, in_thread=run)
+
+    async def fill(self) -> None:
+        """Read the store, as after a start."""
+        await self.live._fill()
+        await self.evaluate()
 
     def pass_s(self, seconds: float = 1.0) -> None:
         """Let time pass."""
@@ -55,9 +64,9 @@ class Lagging:
         entries = {key(shard, group): offset for shard, offset in offsets.items()}
         await send(self.core, commit_of(entries, overwrite=overwrite, committed_at_ms=self.now_ms))
 
-    def tell(self, shard: str, high: int, low: int = 0) -> None:
+    def tell(self, shard: str, high: int, low: int = 0, log_id: str = "") -> None:
         """Report bounds as a commit does."""
-        self.core.bounds.note({ShardKey("default", shard): Bounds(low, high, self.now_ms)})
+        self.core.bounds.note({ShardKey("default", shard): Bounds(low, high, self.now_ms, log_id)})
 
     async def evaluate(self) -> None:
         """Evaluate now."""
