@@ -4,6 +4,8 @@ from tests.mutants.mutant import Mutant
 
 _SIZES = "unit/runtime/test_request_sizes.py::"
 _SOURCE = "unit/sidecar/lag/test_scaler_source.py::"
+_READING = "unit/runtime/test_reading.py::"
+_RELOADING = "unit/runtime/test_reloading.py::"
 _SCALING = "unit/fleet/test_scaling.py::"
 
 BOUNDS_MUTANTS = (
@@ -62,5 +64,53 @@ BOUNDS_MUTANTS = (
         "            await anyio.sleep(self._pause_s)\n            seen = self._seen(key)\n",
         "what changes within a second of a look is told 30 seconds later",
         (f"{_SOURCE}test_a_change_after_the_look_wakes_although_it_came_in_the_pause",),
+    ),
+    Mutant(
+        "a-file-that-is-cut-off-is-taken",
+        "runtime/reloading.py",
+        "            if not allow_defaults:\n",
+        "            if False:\n",
+        "an empty file at SIGHUP turns the admin token off, and sends offsets to the default endpoint",
+        (f"{_RELOADING}test_a_file_that_seems_to_be_cut_off_is_refused",),
+    ),
+    Mutant(
+        "fewer-tables-of-a-list-are-taken",
+        "runtime/config.py",
+        '            found[f"{prefix}{name}"] = len(value) if tables else 1\n',
+        '            found[f"{prefix}{name}"] = 1\n',
+        "a file that is cut off among its policies acknowledges commits that were to be written through",
+        (f"{_RELOADING}test_a_file_that_seems_to_be_cut_off_is_refused",),
+    ),
+    Mutant(
+        "a-last-line-without-its-end-is-taken",
+        "runtime/config.py",
+        "            if self.ends_in_newline and not later.ends_in_newline:",
+        "            if False:",
+        "a number that has lost its last digits is in force",
+        (f"{_RELOADING}test_a_file_that_seems_to_be_cut_off_is_refused",),
+    ),
+    Mutant(
+        "any-kind-of-file-is-read",
+        "runtime/reading.py",
+        "        if not stat.S_ISREG(found.st_mode):\n",
+        "        if False:\n",
+        "a device without an end fills the memory",
+        (f"{_READING}test_only_regular_files_are_read",),
+    ),
+    Mutant(
+        "reads-that-hang-pile-up",
+        "runtime/reading.py",
+        "        if self._last and not self._last.done():\n",
+        "        if False:\n",
+        "a mount that hangs costs a thread every 5 seconds",
+        (f"{_READING}test_who_waits_for_a_read_that_hangs_is_told",),
+    ),
+    Mutant(
+        "a-read-that-hangs-keeps-the-process",
+        "runtime/reading.py",
+        "daemon=True",
+        "daemon=False",
+        "SIGTERM does not end a process whose mount hangs",
+        (f"{_READING}test_a_read_that_hangs_does_not_keep_a_process_from_its_end",),
     ),
 )
