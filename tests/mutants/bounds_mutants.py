@@ -4,6 +4,7 @@ from tests.mutants.mutant import Mutant
 
 _SIZES = "unit/runtime/test_request_sizes.py::"
 _SOURCE = "unit/sidecar/lag/test_scaler_source.py::"
+_CONNECTIONS = "unit/console/test_connections.py::"
 _READING = "unit/runtime/test_reading.py::"
 _RELOADING = "unit/runtime/test_reloading.py::"
 _SCALING = "unit/fleet/test_scaling.py::"
@@ -112,5 +113,53 @@ BOUNDS_MUTANTS = (
         "daemon=False",
         "SIGTERM does not end a process whose mount hangs",
         (f"{_READING}test_a_read_that_hangs_does_not_keep_a_process_from_its_end",),
+    ),
+    Mutant(
+        "slow-heads-stay-at-the-console",
+        "console/connections.py",
+        "        self._seconds = {h11.IDLE: head_s, h11.SEND_BODY: body_s}\n",
+        "        self._seconds = {h11.SEND_BODY: body_s}\n",
+        "anybody who connects and sends nothing holds a connection for ever",
+        (f"{_CONNECTIONS}test_a_connection_that_does_not_finish_its_request_is_closed",),
+    ),
+    Mutant(
+        "each-byte-gives-more-time",
+        "console/connections.py",
+        "        if state is self._state:\n            return\n",
+        "",
+        "a byte every few seconds holds a connection for ever",
+        (f"{_CONNECTIONS}test_a_client_that_sends_a_little_at_a_time_gets_no_more_time",),
+    ),
+    Mutant(
+        "a-full-console-refuses-who-comes",
+        "console/connections.py",
+        "            self._make_room()\n",
+        "            pass\n",
+        "200 connections that ask for nothing keep everybody else out",
+        (f"{_CONNECTIONS}test_a_new_connection_finds_a_place_among_those_that_wait",),
+    ),
+    Mutant(
+        "the-oldest-connection-goes-whosever-it-is",
+        "console/connections.py",
+        "key=lambda one: (self.hosts[one.host], -one.since)",
+        "key=lambda one: -one.since",
+        "who opens connections all the time takes those of all others",
+        (f"{_CONNECTIONS}test_the_address_with_the_most_connections_loses_them",),
+    ),
+    Mutant(
+        "answers-wait-without-bound",
+        "console/connections.py",
+        "        self._all.limit_unread()\n",
+        "",
+        "pages that nobody reads fill the memory",
+        (f"{_CONNECTIONS}test_an_answer_that_nobody_reads_is_dropped",),
+    ),
+    Mutant(
+        "pages-wait-without-bound",
+        "console/guard.py",
+        "        if self._waiting[host] >= self._waiting_max // 2 or self._waiting.total() >= self._waiting_max:\n",
+        "        if False:\n",
+        "a page waits behind all that anybody asked for",
+        (f"{_CONNECTIONS}test_pages_have_turns_and_too_many_are_refused",),
     ),
 )
