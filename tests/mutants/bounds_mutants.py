@@ -162,4 +162,12 @@ BOUNDS_MUTANTS = (
         "a page waits behind all that anybody asked for",
         (f"{_CONNECTIONS}test_pages_have_turns_and_too_many_are_refused",),
     ),
+    Mutant(
+        "grpc-repeats-calls-to-the-meta-service",
+        "meta/channel.py",
+        '    ("grpc.enable_retries", 0),\n',
+        "",
+        "a peer that says goodbye and stays connected takes gigabytes of an adapter",
+        ("integration/test_goodbye.py::test_a_peer_that_says_goodbye_and_stays_costs_no_memory_and_no_time",),
+    ),
 )
