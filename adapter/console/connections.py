@@ -158,7 +158,15 @@ class PageConnection(H11Protocol):
         if self._until:
             self._until.cancel()
         seconds = self._all.seconds(state)
-        self._until = None if seconds is None else self.loop.call_later(seconds, self.transport.abort)
+        self._until = None if seconds is None else self.loop.call_later(seconds, self._expire)
+
+    def _expire(self) -> None:
+        """Close the connection, unless its client still reads the answer: `pause_writing` limits that."""
+        if self.unread:
+            self._state = None
+            self._look()
+        else:
+            self.transport.abort()
 
 
 class _Health:

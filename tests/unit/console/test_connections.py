@@ -102,7 +102,7 @@ async def closed(reader: asyncio.StreamReader) -> bytes:
         (HEAD, {"head_s": 0.05}),
     ],
 )
-async def test_a_connection_that_does_not_finish_its_request_is_closed(data: bytes, limits: dict[str, float]) -> None:
+async def test_a_connection_that_does_not_finish_its_request_is_closed(data: bytes, limits: dict[str, Any]) -> None:
     """At its head, in its body, and behind an answer. It stayed as long as it liked, and kept its place."""
     async with serving(**limits) as server:
         await closed(await server.connect(data))
@@ -166,12 +166,21 @@ async def test_an_answer_that_nobody_reads_is_dropped() -> None:
     async with serving(taken_s=0.05) as server:
         await server.connect(large)
         await eventually(lambda: server.pages.asked == 1 and not server.all.hosts)
-    async with serving(unread_max=2 * LARGE) as server:
+    async with serving(unread_max=2 * LARGE, taken_s=1_000, head_s=1_000) as server:
         for _ in range(5):
             await server.connect(large)
         await eventually(lambda: server.pages.asked == 5 and server.all.unread <= 2 * LARGE)
         await eventually(lambda: server.all.hosts.total() < 5)
         assert server.all.hosts.total() >= 2, "as many as have room stay"
+
+
+async def test_an_answer_is_read_to_its_end_however_long_that_takes() -> None:
+    """The time of the next request does not end it."""
+    async with serving(head_s=0.05) as server:
+        reader = await server.connect(HEAD.replace(b"/ ", b"/large ", 1))
+        await eventually(lambda: server.all.unread > 0)
+        await asyncio.sleep(0.2)  # several times the limit; a slow machine makes it longer
+        assert len(await closed(reader)) > LARGE
 
 
 async def test_pages_have_turns_and_too_many_are_refused() -> None:
