@@ -86,7 +86,7 @@ def _p99(times: Sequence[float]) -> float:
 async def _measured(count: int, paths: Sequence[str], requests: int, *, sparks: bool) -> dict[str, Measured]:
     """What each path costs."""
     adapter = FakeLagAdapter("broker-1")
-    adapter.tell_all(list(_groups(count, 0)))
+    adapter.tell_all(list(groups_of(count, 0)))
     found = {path: Measured() for path in paths}
     async with AsyncExitStack() as stack:
         address = await stack.enter_async_context(serving(adapter))
@@ -116,12 +116,12 @@ async def _measured(count: int, paths: Sequence[str], requests: int, *, sparks: 
         number = 0
         while time.monotonic() < until_s:  # every group moves, so that each has a sparkline
             number += 1
-            adapter.tell_all(list(_groups(count, number)))
+            adapter.tell_all(list(groups_of(count, number)))
             await anyio.sleep(1.0)
         for turn in range(requests):
             for path, measured in found.items():
                 number += 1
-                adapter.tell_all(list(_groups(CHANGED, number)))
+                adapter.tell_all(list(groups_of(CHANGED, number)))
                 await anyio.sleep(0.05)
                 ms, cpu_ms, measured.size = await anyio.to_thread.run_sync(_asked, host, port, path)
                 if turn:  # the first one compiles templates
@@ -159,7 +159,8 @@ def _body(host: str, port: int, path: str) -> bytes:
     return body
 
 
-def _groups(count: int, number: int) -> Iterator[lag_pb.GroupLag]:
+def groups_of(count: int, number: int) -> Iterator[lag_pb.GroupLag]:
+    """So many groups, of which each lag depends on the number."""
     now = wall_ms()
     for at in range(count):
         lag = (at * 7919 + number * 31) % 10_000

@@ -14,12 +14,13 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from adapter.rpc import lag_pb, meta_pb, offsets_pb
+from adapter.rpc import lag_pb, meta_pb, offsets_pb, scaler_pb
 from adapter.runtime.clocks import wall_ms
 
 BIG = "big"  # a group with most of the shards
 LEAVES = "leaves"  # a group that is removed
 STORE, ADMIN, LAG = "offsets.v1.OffsetStore", "offsets.v1.OffsetAdmin", "offsets.v1.OffsetLag"
+SCALER = "externalscaler.ExternalScaler"
 META = "meta.service.common.MetaServiceService"
 HEALTH, REFLECTION = "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"
 MIB = 2**20
@@ -94,6 +95,23 @@ def _broadcast() -> offsets_pb.CommitBroadcastRequest:
     return offsets_pb.CommitBroadcastRequest(group="broadcast", client_id="c", shards=rows)
 
 
+def _trigger(**metadata: str) -> scaler_pb.ScaledObjectRef:
+    return scaler_pb.ScaledObjectRef(scalerMetadata={"group": BIG, "lagThreshold": "10", **metadata})
+
+
+def _metric(threshold: str) -> scaler_pb.GetMetricsRequest:
+    return scaler_pb.GetMetricsRequest(scaledObjectRef=_trigger(lagSecondsThreshold=threshold))
+
+
+def _empties(kind: type[Message]) -> Callable[[], Message]:
+    """A request of two million empty groups, which are two bytes each."""
+    return lambda: kind.FromString(b"\x0a\0" * (FULL // 2))
+
+
+def _empty_commit() -> offsets_pb.CommitOffsetsRequest:
+    return offsets_pb.CommitOffsetsRequest.FromString(b"\x0a\0" * (FULL // 2 - 8))
+
+
 def _names(count: int) -> list[str]:
     return [f"{at:x}" for at in range(count)]
 
@@ -148,6 +166,19 @@ ADAPTER: dict[str, Worst] = {
     "import 5,000": Worst(ADMIN, "ImportOffsets", _import),
     "export": Worst(ADMIN, "ExportOffsets", lambda: P.ExportOffsetsRequest(groups=[P.GroupShards(group=BIG)])),
     "snapshot": Worst(ADMIN, "SnapshotOffsets", P.SnapshotOffsetsRequest),
+    "scaler, topics of 4 MiB": Worst(SCALER, "IsActive", lambda: _trigger(topics="," * FULL)),
+    "scaler, names of topics": Worst(SCALER, "StreamIsActive", lambda: _trigger(topics=",".join(_names(600_000)))),
+    "scaler, 300,000 keys": Worst(
+        SCALER, "GetMetricSpec", lambda: scaler_pb.ScaledObjectRef(scalerMetadata=dict.fromkeys(_names(300_000), ""))
+    ),
+    "scaler, a number of 4 MiB": Worst(SCALER, "GetMetrics", lambda: _metric("9" * FULL)),
+    "scaler, the big group": Worst(SCALER, "IsActive", _trigger),
+    "lag, a pattern of 4 MiB": Worst(
+        LAG, "ListGroupLag", lambda: lag_pb.ListGroupLagRequest(filter=lag_pb.LagFilter(pattern="*" * FULL))
+    ),
+    "commit, 2,000,000 empty groups": Worst(STORE, "CommitOffsets", _empties(P.CommitOffsetsRequest)),
+    "read, 2,000,000 empty groups": Worst(STORE, "ReadOffsets", _empties(P.ReadOffsetsRequest)),
+    "stream, 2,000,000 empty groups": Worst(STORE, "StreamCommits", lambda: P.StreamCommitsRequest(commit=_empty_commit()), 4),
     "health, a name of 4 MiB": Worst(HEALTH, "Watch", lambda: health_pb2.HealthCheckRequest(service="n" * FULL)),
     "reflection, a name of 4 MiB": Worst(
         REFLECTION,
@@ -165,6 +196,10 @@ def _saved(count: int) -> meta_pb.SaveOffsetDataRequest:
     return meta_pb.SaveOffsetDataRequest(offsets=[meta_pb.SaveOffsetData(group="saves", offsets=rows)])
 
 
+def _empty_saves() -> meta_pb.SaveOffsetDataRequest:
+    return meta_pb.SaveOffsetDataRequest.FromString(b"\x12\0" * (FULL // 2))
+
+
 M = meta_pb
 META_SERVICE: dict[str, Worst] = {
     "save, 20,000": Worst(META, "SaveOffsetData", lambda: _saved(20_000)),
@@ -172,6 +207,7 @@ META_SERVICE: dict[str, Worst] = {
     "merge, 1,000,000": Worst(
         META, "MergeOffsetData", lambda: M.MergeOffsetDataRequest(keys=[b"\1n\1g\1s"] * 1_000_000, records=[b""] * 1_000_000)
     ),
+    "save, 2,000,000 empty groups": Worst(META, "SaveOffsetData", _empty_saves),
     "list offsets": Worst(META, "ListOffsetData", lambda: M.ListOffsetDataRequest(page_size=10_000)),
     "scan": Worst(META, "ScanOffsetData", lambda: M.ScanOffsetDataRequest(page_size=20_000)),
     "scan as columns": Worst(META, "ScanOffsetData", lambda: M.ScanOffsetDataRequest(page_size=20_000, as_packed=True)),

@@ -19,9 +19,11 @@ from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.rpc import meta_grpc, meta_pb, offsets_grpc, offsets_pb
 from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.processes import ServiceProcess
+from benchmarks import worst_console
 from benchmarks.machine import ROOT
 from benchmarks.processes import running_stack
 from benchmarks.report import Bar, Cell, Result, Table
+from benchmarks.resident import memory, reset_peak
 from benchmarks.scale import Scale
 from benchmarks.worst_load import ADAPTER, BIG, LEAVES, META_SERVICE, Worst, shard_of
 
@@ -155,6 +157,8 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
             rows, slowest = await _all(process, method, requests, address, lambda: progress.advance(task))
             result.tables.append(Table(f"{process.command}: {keys:,} offsets, {AT_ONCE} of each request at once", COLUMNS, rows))
             result.bars.append(Bar(f"slowest honest {method} beside the worst requests, ms", slowest, LIMIT_MS))
+    if not scale.short:
+        result.tables.append(await worst_console.table(directory))
     return result
 
 
@@ -174,9 +178,8 @@ async def _all(
 
 
 async def _one(process: ServiceProcess, honest: Honest, name: str, address: str) -> list[Cell]:
-    status = Path(f"/proc/{process.pid}/status")
-    status.with_name("clear_refs").write_text("5", encoding="ascii")
-    before = _memory(status, "VmRSS")
+    reset_peak(process.pid)
+    before = memory(process.pid, "VmRSS")
     honest.slowest_s()
     command = (sys.executable, "-m", "benchmarks.worst_load", address, name, str(AT_ONCE), str(PATIENCE_S))
     load = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, cwd=ROOT)
@@ -185,9 +188,4 @@ async def _one(process: ServiceProcess, honest: Honest, name: str, address: str)
     took = time.perf_counter() - began
     await asyncio.sleep(0.2)
     answers = ", ".join(f"{count} {code}" for code, count in json.loads(output).items())
-    return [honest.slowest_s() * 1e3, took, (_memory(status, "VmHWM") - before) / MIB, answers]
-
-
-def _memory(status: Path, field: str) -> int:
-    lines = status.read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+    return [honest.slowest_s() * 1e3, took, (memory(process.pid, "VmHWM") - before) / MIB, answers]

@@ -11,19 +11,20 @@ from adapter.runtime.wording import counted
 
 @click.command("reload")
 @options.target
+@click.option("--allow-defaults", is_flag=True, help="Settings that were taken out of the file get their defaults.")
 @options.as_json
-def reload(target: Target, *, as_json: bool) -> None:
+def reload(target: Target, *, allow_defaults: bool, as_json: bool) -> None:
     """Have the adapter read its configuration file, certificates and token again, as SIGHUP does.
 
     Shows what changed. Settings that need a restart are named, and stay as they were. A file with an error changes nothing:
-    exit code 2.
+    exit code 2. So does a file that lacks a setting which it had: it may be cut off.
     """
-    run(_reload, target, as_json)
+    run(_reload, target, allow_defaults, as_json)
 
 
-async def _reload(target: Target, as_json: bool) -> None:
+async def _reload(target: Target, allow_defaults: bool, as_json: bool) -> None:
     async with connected(target) as client:
-        reply = await client.reload()
+        reply = await client.reload(allow_defaults=allow_defaults)
     if as_json:
         print_json(as_dict(reply))
     else:

@@ -211,9 +211,9 @@ class OffsetClient:
         """The adapter's status."""
         return await self.admin.Status(offsets_pb.StatusRequest(), timeout=self._timeout_s)
 
-    async def reload(self) -> offsets_pb.ReloadReply:
+    async def reload(self, *, allow_defaults: bool = False) -> offsets_pb.ReloadReply:
         """Have the adapter read its configuration file again."""
-        return await self.admin.Reload(offsets_pb.ReloadRequest(), timeout=self._timeout_s)
+        return await self.admin.Reload(offsets_pb.ReloadRequest(allow_defaults=allow_defaults), timeout=self._timeout_s)
 
     async def list(self, namespace: str = "", group: str = "", *, deleted: bool = False) -> AsyncIterator[offsets_pb.ShardOffset]:
         """Yield all local offsets, or those of a namespace or group, in key order; with `deleted` also tombstones."""

@@ -21,6 +21,7 @@ from adapter.fleet.section import FleetSection
 from adapter.fleet.views import AdapterView
 from adapter.rpc import offsets_pb
 from adapter.runtime.channels import RetiredChannels, close_channels, open_channel
+from adapter.runtime.reading import soon
 from adapter.runtime.secret_files import read_token
 
 CHANGES_MAX = 200  # of one adapter, for one group
@@ -67,7 +68,8 @@ class AdminCalls:
         """The client of an adapter, with the token if there is one. Raises ConfigError."""
         opened = self._opened.get(address)
         if opened is None:
-            token = read_token(self._section.token_file, "fleet.token_file") if self._section.token_file else ""
+            path = self._section.token_file
+            token = soon(lambda: read_token(path, "fleet.token_file")) if path else ""
             names = {view.address: server_name(view.configured) for view in self._adapters()}
             self._keep({address, *names})
             channel = open_channel(

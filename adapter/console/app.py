@@ -64,6 +64,7 @@ def make_app(
         middleware=[
             Middleware(guard.SecurityHeaders),
             Middleware(guard.Limits, hosts=hosts_of(settings)),
+            Middleware(guard.Turns),
             *(middleware for part in parts for middleware in part.middleware),
         ],
         exception_handlers={HTTPException: _refused, Exception: _failed},

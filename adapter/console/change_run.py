@@ -27,6 +27,7 @@ from adapter.fleet.views import AdapterView, Health
 from adapter.model.records import U64_MAX
 from adapter.rpc import offsets_pb
 from adapter.runtime.clocks import wall_ms
+from adapter.runtime.reading import soon
 from adapter.runtime.secret_files import read_token
 
 log = structlog.get_logger(__name__)
@@ -270,7 +271,7 @@ def token_reader(section: FleetSection, own: "Callable[[], str] | None" = None) 
     if own:
         return own
     path = section.token_file
-    return (lambda: read_token(path, "fleet.token_file")) if path else (lambda: "")
+    return (lambda: soon(lambda: read_token(path, "fleet.token_file"))) if path else (lambda: "")
 
 
 def user_of(person: str) -> str:

@@ -34,6 +34,7 @@ from adapter.model.names import check_name
 from adapter.model.records import DEFAULT_NAMESPACE
 from adapter.runtime import logs
 from adapter.runtime.logs import harmless
+from adapter.runtime.reading import soon
 from adapter.runtime.secret_files import read_token
 
 log = structlog.get_logger(__name__)
@@ -241,7 +242,7 @@ def part(changes: Changes) -> Part:
 
 
 def _reader(path: Path) -> Callable[[], str]:
-    return lambda: read_token(path, "access.adapter_token_file")
+    return lambda: soon(lambda: read_token(path, "access.adapter_token_file"))
 
 
 def _about(wish: Wish) -> dict[str, Any]:

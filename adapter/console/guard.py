@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -12,6 +13,8 @@ BODY_MAX = 8 * 2**20  # bytes of a request's body: an offset file that is sent f
 HEADERS_MAX = 16_384  # bytes of all headers
 TARGET_MAX = 4_096  # bytes of a path with its query
 REQUEST_S = 30.0  # for a whole request that is not a stream of events
+AT_ONCE = 4  # pages that are made; a page of 1,000 rows takes a tenth of a second of CPU
+WAITING_MAX = 16  # pages that wait for that, and half as many of one address: the last one waits for some seconds
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -27,7 +30,7 @@ HEADERS: Sequence[tuple[str, str]] = (
     ("Permissions-Policy", "camera=(), geolocation=(), microphone=()"),
 )
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
-STATIC, LIVE = "/static/", "/live"
+STATIC, LIVE, HEALTH = "/static/", "/live", "/healthz"
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 
@@ -107,6 +110,37 @@ class Limits:
         if match is None or (self._hosts and match[1] not in self._hosts):
             return PlainTextResponse("the console is not called by this name: add it to server.hosts\n", 421)
         return None
+
+
+class Turns:
+    """Lets a few pages be made at a time, and refuses those that would wait behind too many. Forms do not wait."""
+
+    def __init__(self, app: ASGIApp, *, at_once: int = AT_ONCE, waiting_max: int = WAITING_MAX) -> None:
+        self._app = app
+        self._room = asyncio.Semaphore(at_once)
+        self._waiting_max = waiting_max
+        self._waiting: Counter[str] = Counter()  # by address
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request in its turn."""
+        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
+        if scope["type"] != "http" or scope["method"] not in {"GET", "HEAD"} or path.startswith((STATIC, LIVE)) or path == HEALTH:
+            await self._app(scope, receive, send)
+            return
+        host = (scope.get("client") or ("",))[0]
+        if self._waiting[host] >= self._waiting_max // 2 or self._waiting.total() >= self._waiting_max:
+            await PlainTextResponse("too many pages are asked for: try again\n", 503, {"Retry-After": "1"})(scope, receive, send)
+            return
+        self._waiting[host] += 1
+        try:
+            await self._room.acquire()
+        finally:
+            self._waiting[host] -= 1
+            self._waiting += Counter()  # without those that have none
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._room.release()
 
 
 class _TooLargeError(Exception):

@@ -4,12 +4,14 @@ uvicorn answers; signals, the service manager and reloads are as in the other pr
 what is under way, and takes no more connections.
 """
 
+import asyncio
 import contextlib
 import logging
 import math
 import socket
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import cast
 
 import anyio
 import structlog
@@ -20,6 +22,7 @@ from adapter.console.additions import parts_of
 from adapter.console.admin_calls import AdminCalls
 from adapter.console.app import make_app
 from adapter.console.config import LIVE, ConsoleConfig, ConsoleServerSection
+from adapter.console.connections import Connections
 from adapter.console.meta_instances import MetaInstances, RaftOpening
 from adapter.console.metrics import PREFIX, ConsoleMetrics
 from adapter.console.parts import Part
@@ -162,7 +165,7 @@ def _uvicorn(section: ConsoleServerSection, stop: StopSection, app: ASGIApp, cer
     server_log.handlers, server_log.propagate = [_Told(logging.ERROR)], False
     return uvicorn.Config(
         app,
-        http="h11",
+        http=cast("type[asyncio.Protocol]", Connections(section.connections).protocol),
         ws="none",
         lifespan="off",
         loop="none",
@@ -171,7 +174,6 @@ def _uvicorn(section: ConsoleServerSection, stop: StopSection, app: ASGIApp, cer
         proxy_headers=False,
         server_header=False,
         root_path=section.root_path,
-        limit_concurrency=section.connections,
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=max(1, math.ceil(stop.grace_ms / 1000)),

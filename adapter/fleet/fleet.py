@@ -33,6 +33,7 @@ from adapter.fleet.views import AdapterView, Change, GroupPage, GroupShards, Gro
 from adapter.rpc import lag_pb
 from adapter.runtime.certificates import PemFiles, read_client_files
 from adapter.runtime.clocks import wall_ms
+from adapter.runtime.reading import soon
 from adapter.runtime.renewed_files import renewed_client_files
 from adapter.runtime.secret_files import read_token
 from adapter.runtime.slices import in_slices
@@ -271,7 +272,15 @@ class Fleet:
     async def _run_link(self, address: str, entry: str, slot: int, made: "asyncio.Future[AdapterLink]") -> None:
         section, table = self._section, self._table
         async with AdapterLink.open(
-            address, entry, slot, section, table, self._newest_files, self._token, self._told, partial(_token_of, section)
+            address,
+            entry,
+            slot,
+            section,
+            table,
+            self._newest_files,
+            self._token,
+            self._told,
+            lambda: soon(partial(_token_of, section)),
         ) as link:
             made.set_result(link)
             await link.run()

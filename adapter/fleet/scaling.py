@@ -15,7 +15,8 @@ from math import ceil, isfinite
 from typing import NamedTuple, TypeVar
 
 from adapter.errors import InvalidInputError, NotReadyError
-from adapter.model.names import check_name, check_topic
+from adapter.model.names import NAME_MAX_BYTES, check_name, check_topic
+from adapter.model.queues import topics_of
 from adapter.model.records import DEFAULT_NAMESPACE
 from adapter.rpc import lag_pb
 
@@ -23,9 +24,11 @@ LAG_METRIC = "offset-adapter-lag"
 SECONDS_METRIC = "offset-adapter-lag-seconds"
 METRIC_MAX = 9_000_000_000_000_000  # KEDA multiplies by 1,000 in 64 bits
 DIGITS_MAX = 20
+NUMBER_MAX = 40  # characters of a number with a fraction
 STANDING = frozenset({lag_pb.STALL, lag_pb.STOP})
 LIMITS = ("all", "lagging", "none")
 TOPICS_MAX = 100
+VALUE_MAX = TOPICS_MAX * (NAME_MAX_BYTES + 2)  # characters of a value: of the longest, which is `topics`
 FROM_ENV = "FromEnv"  # KEDA sends a value that it took from the environment under the name with this suffix
 
 # What KEDA itself reads of a trigger of type `external`; it sends all keys.
@@ -81,8 +84,12 @@ def parse_trigger(metadata: Mapping[str, str]) -> Trigger:
         name = key.removesuffix(FROM_ENV)
         if name in KEDAS_OWN or key in KEDAS_OWN:
             continue
+        if len(value) > VALUE_MAX:
+            raise InvalidInputError(
+                f"scalerMetadata: {name:.100} has {len(value):,} characters; at most {VALUE_MAX:,} are allowed"
+            )
         if name not in _KEYS:
-            raise InvalidInputError(f"scalerMetadata: {key!r:.100} is not known; there are {', '.join(_KEYS)}")
+            raise InvalidInputError(f"scalerMetadata: {key[:100]!r} is not known; there are {', '.join(_KEYS)}")
         if name in values:
             raise InvalidInputError(f"scalerMetadata: {name} and {name}{FROM_ENV}: give one of them")
         values[name] = value
@@ -134,7 +141,7 @@ def _unknown(trigger: Trigger, state: GroupState) -> str:
     """Why the lag of the group as a whole is not known; empty if it is."""
     if state.unknown:
         return state.unknown
-    missing = sorted(trigger.topics - {shard.lag.topic for shard in state.shards})
+    missing = sorted(trigger.topics.difference(*map(_topics_of, state.shards)))
     if missing:
         return f"group {trigger.group!r}: no shard of topic {missing[0]!r} was ever committed here"
     return "" if state.shards else f"group {trigger.group!r}: no shard of it was ever committed here"
@@ -165,7 +172,11 @@ def _seconds(trigger: Trigger, shard: ShardState) -> float:
 
 
 def _of_topics(trigger: Trigger, shards: Sequence[ShardState]) -> Sequence[ShardState]:
-    return [shard for shard in shards if shard.lag.topic in trigger.topics] if trigger.topics else shards
+    return [shard for shard in shards if trigger.topics & _topics_of(shard)] if trigger.topics else shards
+
+
+def _topics_of(shard: ShardState) -> set[str]:
+    return topics_of(shard.lag.shard, shard.lag.topic)
 
 
 def _limited(trigger: Trigger, shards: Sequence[ShardState], value: float, threshold: float) -> float:
@@ -186,7 +197,9 @@ def _whole(least: int) -> Callable[[str, str], int]:
         # Python refuses to convert thousands of digits.
         digits = value.isascii() and value.isdecimal() and len(value) <= DIGITS_MAX
         if not (digits and least <= int(value) <= METRIC_MAX):
-            raise InvalidInputError(f"scalerMetadata: {key} is {value!r:.100}: it is a whole number from {least} to {METRIC_MAX}")
+            raise InvalidInputError(
+                f"scalerMetadata: {key} is {value[:100]!r}: it is a whole number from {least} to {METRIC_MAX}"
+            )
         return int(value)
 
     return read
@@ -194,11 +207,11 @@ def _whole(least: int) -> Callable[[str, str], int]:
 
 def _number(key: str, value: str) -> float:
     try:
-        number = float(value)
+        number = float(value) if len(value) <= NUMBER_MAX else -1.0
     except ValueError:
         number = -1.0
     if not (isfinite(number) and 0 < number <= METRIC_MAX):
-        raise InvalidInputError(f"scalerMetadata: {key} is {value!r:.100}: it is a number of seconds above 0")
+        raise InvalidInputError(f"scalerMetadata: {key} is {value[:100]!r}: it is a number of seconds above 0")
     return number
 
 
@@ -212,15 +225,16 @@ def _limit(key: str, value: str) -> str:
 
 def _one_of(key: str, value: str, allowed: Mapping[str, T]) -> T:
     if value not in allowed:
-        raise InvalidInputError(f"scalerMetadata: {key} is {value!r:.100}: it is one of {', '.join(allowed)}")
+        raise InvalidInputError(f"scalerMetadata: {key} is {value[:100]!r}: it is one of {', '.join(allowed)}")
     return allowed[value]
 
 
 def _topics(key: str, value: str) -> frozenset[str]:
-    topics = [check_topic(topic.strip(), f"scalerMetadata: {key}") for topic in value.split(",")]
-    if not all(topics) or len(topics) > TOPICS_MAX:
+    few = value.count(",") < TOPICS_MAX  # before anything is made of them
+    topics = [check_topic(topic.strip(), f"scalerMetadata: {key}") for topic in value.split(",")] if few else []
+    if not topics or not all(topics):
         raise InvalidInputError(
-            f"scalerMetadata: {key} is {value!r:.100}: it is 1 to {TOPICS_MAX} names of topics, with commas between"
+            f"scalerMetadata: {key} is {value[:100]!r}: it is 1 to {TOPICS_MAX} names of topics, with commas between"
         )
     return frozenset(topics)
 

@@ -29,6 +29,7 @@ from adapter.runtime.metrics import GaugesCollector
 from adapter.runtime.notify import manager
 from adapter.runtime.process import Until
 from adapter.runtime.reloading import Reloading, ReloadingCollector
+from adapter.runtime.request_sizes import NAMES, Sizes
 
 if TYPE_CHECKING:
     from adapter.fleet.scaler import ExternalScaler
@@ -40,6 +41,14 @@ SCALER_SERVICE = "externalscaler.ExternalScaler"
 HOUR_MS = 3_600_000
 STORES_KEPT_MS = 90 * 24 * HOUR_MS  # since the last report of a local store
 MAX_REQUEST_BYTES = 64 * 2**20  # above any `flush.max_batch_bytes` of an adapter
+LARGE = {  # the methods whose requests take lists, or a value, and how many fields
+    f"{SERVICE}/SaveOffsetData": 110_000,  # 25,000 entries, each in a group with its name and its tenant
+    f"{SERVICE}/DeleteOffsetData": 55_000,
+    f"{SERVICE}/BatchGetOffsetData": NAMES,
+    f"{SERVICE}/MergeOffsetData": 45_000,  # 20,000 keys and records
+    f"{METADATA_SERVICE}/Put": 100,
+}
+SIZES = Sizes({f"/{method}": fields for method, fields in LARGE.items()}, MAX_REQUEST_BYTES)
 OPTIONS = (("grpc.max_receive_message_length", MAX_REQUEST_BYTES), ("grpc.max_send_message_length", MAX_REQUEST_BYTES))
 
 
@@ -82,7 +91,9 @@ async def run(
             tasks.start_soon(until, stopped.set, name="signals")
             tasks.start_soon(reloading.run, name="reloading")
             with metrics_http.serving(config.metrics, metrics.registry, lambda: (state.ready, state.text)):
-                async with listening(config.server, services, add, options=OPTIONS, certificate=certificate) as server:
+                async with listening(
+                    config.server, services, add, options=OPTIONS, sizes=SIZES, certificate=certificate
+                ) as server:
                     tasks.start_soon(_begin, server, stores, tombstones, metrics, ready, state, name="begin")
                     await stopped.wait()
                     state.ready, state.text = False, "stopping"

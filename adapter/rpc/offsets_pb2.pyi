@@ -853,12 +853,19 @@ Global___FlushReply: _TypeAlias = FlushReply  # noqa: Y015
 class ReloadRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    ALLOW_DEFAULTS_FIELD_NUMBER: _builtins.int
+    allow_defaults: _builtins.bool
+    """Take a file that lacks a setting which it had: its default is meant. Without
+    it such a file is refused, as it may be cut off.
+    """
     def __init__(
         self,
+        *,
+        allow_defaults: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_defaults", b"allow_defaults"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import grpc
 
 from adapter.errors import ConfigError
+from adapter.runtime.reading import read_file
 
 if TYPE_CHECKING:  # pydantic takes time to import, and a command without TLS does not need it
     from adapter.runtime.config import ClientTls, ServerTls
@@ -113,7 +114,7 @@ def _configuration(files: PemFiles) -> grpc.ServerCertificateConfiguration:
 
 def _read(paths: PemFilePaths, name: str, protocol: int) -> PemFiles:
     try:
-        files = PemFiles(*(path.read_bytes() if path else None for path in paths))
+        files = PemFiles(*(read_file(path)[0] if path else None for path in paths))
     except OSError as error:
         raise ConfigError(f"{name}: {error.filename}: {error.strerror}") from error
     try:

@@ -8,7 +8,9 @@ import hashlib
 import re
 import stat
 import tomllib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Generic, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
@@ -16,6 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, Valid
 from adapter.errors import ConfigError
 from adapter.runtime.addresses import is_loopback, split_address
 from adapter.runtime.clocks import wall_ms
+from adapter.runtime.reading import read_file
 
 OWNER_MODE = stat.S_IRUSR | stat.S_IWUSR  # what a server's owner needs to use its own socket
 
@@ -171,12 +174,30 @@ C = TypeVar("C", bound=Section)
 
 
 class Loaded(NamedTuple, Generic[C]):
-    """The settings in a file, and what was read: the SHA-256 of all of it, and the Unix time in milliseconds."""
+    """The settings in a file, and what was read: the SHA-256 of all of it, and the Unix time in milliseconds.
+
+    `given` has the settings that stand in it, and how often: more than once only in a list of tables.
+    """
 
     settings: C
     path: Path
     sha256: str
     read_at_ms: int
+    given: Mapping[str, int] = MappingProxyType({})
+    ends_in_newline: bool = True
+
+    def lost(self, later: "Loaded[C]", changed: Iterable[str]) -> str:
+        """What a later reading of the file lacks, of what `changed` between them; empty for nothing.
+
+        A file that was cut off, or that is written right now, is still valid TOML, without what it said last.
+        """
+        for name in changed:
+            for given, times in self.given.items():
+                if later.given.get(given, 0) < times and (given == name or given.startswith(f"{name}.")):
+                    return f"{given} was given" + (f" {times} times" if times > 1 else "")
+            if self.ends_in_newline and not later.ends_in_newline:  # a number may have lost its last digits
+                return "its last line was complete"
+        return ""
 
 
 def load(path: Path, kind: type[C]) -> C:
@@ -188,7 +209,7 @@ def load_file(path: Path, kind: type[C]) -> Loaded[C]:
     """Read a configuration file, and what identifies its content. Raises as `load`."""
     read_at_ms = wall_ms()
     try:
-        content = path.read_bytes()
+        content, _ = read_file(path)
         values = tomllib.loads(content.decode("utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
@@ -196,7 +217,21 @@ def load_file(path: Path, kind: type[C]) -> Loaded[C]:
         raise ConfigError(f"{path}: is not valid TOML: {error}") from error
     settings = parse(values, kind, source=str(path))
     # Absolute: a reload reads the same file wherever the process is then.
-    return Loaded(settings, path.absolute(), hashlib.sha256(content).hexdigest(), read_at_ms)
+    return Loaded(
+        settings, path.absolute(), hashlib.sha256(content).hexdigest(), read_at_ms, _given(values), content.endswith(b"\n")
+    )
+
+
+def _given(values: Mapping[str, Any], prefix: str = "") -> dict[str, int]:
+    """The settings that stand in a file, by their names."""
+    found: dict[str, int] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found |= _given(value, f"{prefix}{name}.")
+        else:
+            tables = isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+            found[f"{prefix}{name}"] = len(value) if tables else 1
+    return found
 
 
 def parse(values: dict[str, Any], kind: type[C], *, source: str) -> C:

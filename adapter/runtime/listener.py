@@ -33,6 +33,7 @@ from adapter.runtime.config import GrpcServerKind, ServerSection, gid_of
 from adapter.runtime.http2.call import Take
 from adapter.runtime.http2.connection import STREAMS_MAX
 from adapter.runtime.http2.server import BACKLOG, Http2Server
+from adapter.runtime.request_sizes import NO_LISTS, Sizes
 from adapter.runtime.statuses import Context
 
 log = structlog.get_logger(__name__)
@@ -160,6 +161,7 @@ async def listening(
     parts: Sequence[str] = (),
     options: Sequence[tuple[str, int]] = (),
     refused: Callable[[], None] = lambda: None,
+    sizes: Sizes = NO_LISTS,
     certificate: ServerCertificate | None = None,
 ) -> AsyncIterator[GrpcServer]:
     """Serve on the section's addresses, with health NOT_SERVING at first. Raises ListenError or ConfigError.
@@ -168,21 +170,22 @@ async def listening(
     in any case. `parts` are further names with a health of their own, which are no gRPC services. `together` and `refused`
     concern the built-in server alone. `together` names the methods whose requests are handled in groups, see `Take`. `refused` is
     called for each connection that is closed because file descriptors are short;
-    grpcio's server closes such connections without a hook. `certificate` is the one of `section.tls`, where it may be
-    exchanged while the server runs.
+    grpcio's server closes such connections without a hook. `sizes` bounds the requests of each
+    method. `certificate` is the one of `section.tls`, where it may be exchanged while the server runs.
     """
     unix_path = Path(section.unix_socket) if section.unix_socket else None
     tcp_kind: GrpcServerKind = "grpcio" if section.tls else grpc_server
     kinds = {tcp_kind, grpc_server} if unix_path else {tcp_kind}
     handed = inherited(section)
     _check_kinds(handed, section, tcp_kind, grpc_server)
-    builtin = Http2Server(refused) if "builtin" in kinds else None
+    builtin = Http2Server(refused, sizes=sizes) if "builtin" in kinds else None
     grpcio = _grpcio_server(section, options) if "grpcio" in kinds else None
     servers: list[Server] = [server for server in (grpcio, builtin) if server]
     health = _Health()
     names = (*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, SERVICE_NAME)
     for server in servers:
-        target = cast("grpc.aio.Server", server)  # the built-in server has the methods that generated code calls
+        # The built-in server has the methods that generated code calls.
+        target = cast("grpc.aio.Server", server) if isinstance(server, Http2Server) else sizes.checking(server)
         add_HealthServicer_to_server(health, target)
         add_ServerReflectionServicer_to_server(ReflectionServicer(names), target)
         add(target)

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import anyio
-import anyio.to_thread
 import structlog
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -26,6 +25,7 @@ from prometheus_client.registry import Collector
 from adapter.errors import AdapterError, ConfigError, InvalidInputError
 from adapter.runtime.config import Loaded, Section, load_file
 from adapter.runtime.live import LiveSettings, Prepared
+from adapter.runtime.reading import Reader, read_file
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +65,7 @@ class Reloading(Generic[C]):
         *,
         around: Callable[[], AbstractContextManager[object]] = nullcontext,
         poll_s: float = POLL_S,
+        reader: Reader | None = None,
     ) -> None:
         self.settings = settings
         self.path = loaded.path if loaded else None
@@ -74,6 +75,8 @@ class Reloading(Generic[C]):
         self.needs_restart: Sequence[str] = ()
         self.last_error = ""
         self.files_error = ""
+        self._file = loaded
+        self._reader = reader or Reader()
         self._live = live
         self._around = around
         self._poll_s = poll_s
@@ -113,22 +116,23 @@ class Reloading(Generic[C]):
         finally:
             signal.signal(signal.SIGHUP, before)
 
-    async def reload(self) -> Report:
+    async def reload(self, *, allow_defaults: bool = False) -> Report:
         """Read the file and put in force what may change. Raises ConfigError that names what is wrong; nothing is changed then.
 
-        InvalidInputError without a file.
+        A setting that stood in the file and is gone is wrong as well, unless `allow_defaults`. InvalidInputError without a file.
         """
         async with self._lock:
             with self._around():
-                return await self._reload()
+                return await self._reload(allow_defaults=allow_defaults)
 
     async def look(self) -> None:
         """Compare the file with what was read, and take certificates and tokens that were replaced."""
         async with self._lock:
-            if self.path:
-                found = await anyio.to_thread.run_sync(_sha256_of, self.path)
-                self.differs = found != self.sha256
             try:
+                if self.path:
+                    path, self.differs = self.path, True  # until it is read
+                    found = await self._reader.read(lambda: _sha256_of(path))
+                    self.differs = found != self.sha256
                 prepared = await self._prepare(self.settings)
             except ConfigError as error:
                 self._refuse_files(str(error))
@@ -147,11 +151,14 @@ class Reloading(Generic[C]):
         except AdapterError as error:
             log.warning("config.not_reloaded", error=str(error))
 
-    async def _reload(self) -> Report:
-        if self.path is None:
+    async def _reload(self, *, allow_defaults: bool) -> Report:
+        path = self.path
+        if path is None or self._file is None:
             raise InvalidInputError("config: this process was started without --config, so there is no file to read again")
         try:
-            loaded = await anyio.to_thread.run_sync(load_file, self.path, type(self.settings))
+            loaded = await self._reader.read(lambda: load_file(path, type(self.settings)))
+            if not allow_defaults:
+                _check_lost(self._file, loaded)
             settings = _taken(self.settings, loaded.settings, self._live)
             prepared = await self._prepare(settings)
         except ConfigError as error:
@@ -162,6 +169,7 @@ class Reloading(Generic[C]):
         named = {change.field for change in changed}
         changed += [Change(name, "file", "new content") for name in _replaced(prepared) if name not in named]
         _apply(prepared)
+        self._file = loaded
         self.settings, self.sha256, self.read_at_ms = settings, loaded.sha256, loaded.read_at_ms
         self.needs_restart = [change.field for change in differences(settings, loaded.settings)]
         self.differs, self.last_error, self.files_error = False, "", ""
@@ -172,7 +180,7 @@ class Reloading(Generic[C]):
 
     async def _prepare(self, settings: C) -> list[Prepared]:
         """Raise ConfigError."""
-        return await anyio.to_thread.run_sync(lambda: [prepare(settings) for prepare in self._parts])
+        return await self._reader.read(lambda: [prepare(settings) for prepare in self._parts])
 
     def _refuse_files(self, why: str) -> None:
         """Note that replaced files cannot be used; the log has it once."""
@@ -232,6 +240,16 @@ def _taken(before: T, after: T, live: LiveSettings, prefix: str = "") -> T:
     return before.model_copy(update=update)
 
 
+def _check_lost(before: Loaded[T], after: Loaded[T]) -> None:
+    """Raise ConfigError for a file that seems to be cut off."""
+    lost = before.lost(after, [change.field for change in differences(before.settings, after.settings)])
+    if lost:
+        raise ConfigError(
+            f"{after.path}: {lost}, and is not any more, as if the file were cut off: write the value that you want, also if it "
+            "is the default; or reload with --allow-defaults, or restart"
+        )
+
+
 def _apply(prepared: Sequence[Prepared]) -> None:
     for one in prepared:
         one.apply()
@@ -249,6 +267,6 @@ def _shown(section: Section, name: str) -> str:
 def _sha256_of(path: Path) -> str:
     """The SHA-256 of a file; empty if it cannot be read."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(read_file(path)[0]).hexdigest()
     except OSError:
         return ""

@@ -6,11 +6,11 @@ are the containers of that pod; systemd makes them as well. PostgreSQL has the s
 followed, and what counts is the file at their end.
 """
 
-import os
 import stat
 from pathlib import Path
 
 from adapter.errors import ConfigError
+from adapter.runtime.reading import read_file
 
 TOKEN_MIN = 16  # characters: 64 bits even when it is written in hex
 
@@ -42,9 +42,8 @@ def read_secret_lines(path: Path, name: str) -> list[str]:
 def _read(path: Path, name: str) -> str:
     """The text of a file that nobody else can have read. Raises ConfigError."""
     try:
-        with path.open(encoding="ascii") as file:
-            found = os.fstat(file.fileno())
-            secret = file.read()
+        content, found = read_file(path)
+        secret = content.decode("ascii")
     except OSError as error:
         raise ConfigError(f"{name}: {path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:

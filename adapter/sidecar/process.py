@@ -40,6 +40,7 @@ from adapter.runtime.metrics import CountersCollector, GaugesCollector
 from adapter.runtime.notify import manager
 from adapter.runtime.process import Until
 from adapter.runtime.reloading import Reloading, ReloadingCollector
+from adapter.runtime.request_sizes import NAMES, Sizes
 from adapter.runtime.retry import Attempts, retrying
 from adapter.runtime.telemetry_opening import telemetry_of
 from adapter.sidecar.api.access import Access
@@ -72,6 +73,23 @@ SERVICES = ("offsets.v1.OffsetStore", "offsets.v1.OffsetAdmin", "offsets.v1.Offs
 COMMITS = "commits"  # in the health service: SERVING as soon as commits are taken, which is before the recovery
 LINGER_S = 0.1  # between the refusal of new calls and the end of the server
 MAX_REQUEST_BYTES = 4 * 2**20
+_OFFSETS = 25_000  # fields of a request that commits: 5,000 offsets, in 2,500 groups that have up to seven fields each
+LARGE = {  # the methods whose requests take lists
+    "OffsetStore/CommitOffsets": _OFFSETS,
+    "OffsetStore/StreamCommits": _OFFSETS,
+    "OffsetStore/CommitBroadcast": _OFFSETS,
+    "OffsetStore/ReadOffsets": NAMES,
+    "OffsetStore/PersistOffsets": NAMES,
+    "OffsetStore/RemoveOffsets": NAMES,
+    "OffsetStore/ReadBroadcast": _OFFSETS,
+    "OffsetAdmin/ImportOffsets": _OFFSETS,
+    "OffsetAdmin/DescribeGroup": _OFFSETS,
+    "OffsetAdmin/ResetOffsets": _OFFSETS,
+    "OffsetAdmin/DeleteOffsets": _OFFSETS,
+    "OffsetAdmin/CloneGroup": _OFFSETS,
+    "OffsetAdmin/ExportOffsets": NAMES,
+}
+SIZES = Sizes({f"/offsets.v1.{method}": fields for method, fields in LARGE.items()}, MAX_REQUEST_BYTES)
 REOPEN_FIRST_S, REOPEN_MAX_S = 0.1, 1.0  # pauses between attempts to open a failed store
 RECOVER_FIRST_S, RECOVER_MAX_S = 0.1, 2.0  # pauses between attempts to reach the Meta Service for the recovery
 
@@ -424,6 +442,7 @@ class Sidecar:
                 parts=(COMMITS,),
                 options=options,
                 refused=self._metrics.refused_connections.inc,
+                sizes=SIZES,
                 certificate=self._certificate,
             )
             async with listener as server:

@@ -233,17 +233,15 @@ async def test_below_a_root_path_a_proxy_finds_every_link() -> None:
 
 
 async def test_connections_are_bounded() -> None:
-    """Those beyond the limit are told so; health says the process lives while there is room."""
+    """Those that never finish a request go for those that come; 15 of them made /healthz answer 503."""
     async with running(settings_of(server={"connections": 10, "streams": 5})) as console:
         host, port = split_address(console.address.removeprefix("http://").rstrip("/"))
         idle = [await asyncio.open_connection(host, port) for _ in range(15)]
         async with httpx.AsyncClient(base_url=console.address) as browser:
-            assert (await browser.get("/healthz")).status_code == 503
-            for _, writer in idle:
-                writer.close()
-            with anyio.fail_after(PATIENCE_S):
-                while (await browser.get("/healthz")).status_code != 200:  # noqa: ASYNC110 - closing takes its time
-                    await anyio.sleep(0.05)
+            assert (await browser.get("/healthz")).status_code == 200
+            assert (await browser.get("/")).status_code == 200
+        for _, writer in idle:
+            writer.close()
 
 
 async def test_a_port_that_is_taken_is_named() -> None:

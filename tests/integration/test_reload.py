@@ -1,6 +1,7 @@
 """Certificates, CAs and endpoints that are exchanged while connections are open and calls are under way."""
 
 import asyncio
+import os
 import shutil
 import signal
 from collections.abc import AsyncIterator
@@ -84,6 +85,21 @@ async def asked(service: ServiceProcess, times: int) -> None:
     """Send SIGHUP, and wait until it was handled as often as this."""
     service.signal(signal.SIGHUP)
     await eventually(lambda: service.log.count("config.reloaded") >= times, PATIENCE_S)
+
+
+async def test_a_file_that_became_a_pipe_is_refused_and_sigterm_ends_the_process(directory: Path, meta: ServiceProcess) -> None:
+    """The read waited for ever: the reload was never answered, and the process did not end."""
+    adapter = adapter_process(directory, meta.address)
+    with ended(adapter):
+        await anyio.to_thread.run_sync(adapter.start)
+        path = directory / "serve.toml"
+        path.unlink()
+        os.mkfifo(path)
+        async with OffsetClient.connect(adapter.address) as client:
+            with pytest.raises(grpc.aio.AioRpcError, match="is not a regular file"):
+                await client.reload()
+            assert "is not a regular file" in (await client.status()).config.last_error
+        assert await anyio.to_thread.run_sync(adapter.stop, PATIENCE_S) == 0
 
 
 async def test_certificates_are_exchanged_on_both_sides_while_commits_go_on(directory: Path) -> None:

@@ -3,6 +3,7 @@
 `why` is what a user would meet. The model test runs first; the named tests only when it saw nothing.
 """
 
+from tests.mutants.bounds_mutants import BOUNDS_MUTANTS
 from tests.mutants.cli_mutants import CLI_MUTANTS
 from tests.mutants.console_access_mutants import CONSOLE_ACCESS_MUTANTS
 from tests.mutants.console_mutants import CONSOLE_MUTANTS
@@ -446,6 +447,7 @@ MUTANTS = (
         "after a reset elsewhere a consumer that has read it cannot commit here until something else brings the epoch",
         ("unit/sidecar/engine/test_read_epochs.py::test_a_newer_epoch_than_is_known_here_is_loaded_first",),
     ),
+    *BOUNDS_MUTANTS,
     *CLI_MUTANTS,
     *CONSOLE_ACCESS_MUTANTS,
     *CONSOLE_MUTANTS,

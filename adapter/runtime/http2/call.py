@@ -15,6 +15,7 @@ from adapter.runtime.http2.connection import Connection
 from adapter.runtime.http2.frames import Code
 from adapter.runtime.http2.headers import Metadata
 from adapter.runtime.http2.streams import Stream
+from adapter.runtime.request_sizes import Sizes
 from adapter.runtime.statuses import status_of, trailing_of
 
 log = structlog.get_logger(__name__)
@@ -80,11 +81,12 @@ class Method(NamedTuple):
     take: Take | None = None
 
     @classmethod
-    def of(cls, handler: "grpc.RpcMethodHandler[Any, Any]") -> "Method":
+    def of(cls, handler: "grpc.RpcMethodHandler[Any, Any]", path: str, sizes: Sizes) -> "Method":
         """Convert what generated code registers."""
         kinds = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
         behavior = next(behavior for behavior in kinds if behavior)
-        parse, serialize = handler.request_deserializer or bytes, handler.response_serializer or bytes
+        parse = sizes.parse(path, handler.request_deserializer or bytes)
+        serialize = handler.response_serializer or bytes
         return cls(behavior, parse, serialize, handler.request_streaming, handler.response_streaming, Call)
 
     def taken_together(self, take: Take) -> "Method":
@@ -179,14 +181,14 @@ class Call:
             self._peer.start_soon(self)
 
     def start(self) -> bool:
-        """Call the method; False if the call has ended already, or its request cannot be parsed."""
+        """Call the method, or refuse the request; False if the call has ended already, which takes no time."""
         if not self.is_open:
             return False
         behavior, request = self.method.behavior, self._requests or self._offered
         if self._offered is not None and self.method.take:
             behavior = self.method.take.call_left
         elif request is None and (request := self._parse(self._message or b"")) is None:
-            return False
+            return True  # parsing takes time, also where it fails: others have their turn
         self._task = asyncio.get_running_loop().create_task(self._run(behavior, request), name=self._stream.head.path)
         self._peer.begun(self._task)
         return True
@@ -280,6 +282,9 @@ class Call:
         """The request; None when it cannot be parsed: then the call ends as grpcio's does, whatever the parser raises."""
         try:
             return self.method.parse(message)
+        except AdapterError as error:
+            self.finish(status_of(error), str(error))
+            return None
         except Exception as error:  # noqa: BLE001
             self.finish(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
             return None
@@ -310,6 +315,8 @@ class Call:
                 self._peer.connection.finish(self._stream, 0)
         except grpc.aio.AbortError:
             pass
+        except AdapterError as error:  # of a message of a stream; servicers turn theirs into statuses
+            self._peer.connection.finish(self._stream, status_of(error).value[0], str(error))
         except Exception as error:  # noqa: BLE001 - servicers log theirs
             self._peer.connection.finish(self._stream, self._code.value[0], f"Unexpected {type(error)}: {error}")
         finally:

@@ -1,8 +1,9 @@
-"""One HTTP/2 connection of a gRPC server, without I/O: bytes in, events and bytes out. It knows no method and no clock.
+"""One HTTP/2 connection of a gRPC server, without I/O: bytes in, events and bytes out. It knows no clock.
 
 What a peer sends takes a bounded amount of memory, and work in proportion to its bytes; beyond its limits it gets a GOAWAY.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from adapter.runtime.http2 import frames, headers
@@ -31,10 +32,11 @@ class Connection:
 
     `Control` handles all other frames. `Sender` sends answers and removes streams, `Receiver` accounts for the receive windows,
     `FloodGuard` limits frames that carry no message. They share the table of open streams, the output and the events, and do not
-    refer to the connection: there are no reference cycles.
+    refer to the connection: there are no reference cycles. `message_max` tells how many bytes a message to a path may have.
     """
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, message_max: Callable[[str], int] = lambda _: MESSAGE_MAX) -> None:
+        self._message_max = message_max
         self.streams: dict[int, Stream] = {}
         self.greeted = False  # True when the preface and SETTINGS have come
         asked = {frames.MAX_CONCURRENT_STREAMS: STREAMS_MAX, frames.MAX_HEADER_LIST_SIZE: headers.LIST_MAX}
@@ -206,7 +208,8 @@ class Connection:
 
     def _acceptable(self, stream: Stream, compressed: int, size: int) -> bool:
         """Refuse a compressed or too large message: end the call, and return False."""
-        if not compressed and size <= MESSAGE_MAX:
+        most = self._message_max(stream.head.path)
+        if not compressed and size <= most:
             return True
         self._guard.count(2)  # one of it comes back with the answer
         self._sender.drop_output(stream)
@@ -216,7 +219,7 @@ class Connection:
         elif compressed:
             self.finish(stream, INTERNAL, "a message is marked as compressed; the headers name no compression")
         else:
-            self.finish(stream, RESOURCE_EXHAUSTED, f"Received message larger than max ({size} vs. {MESSAGE_MAX})")
+            self.finish(stream, RESOURCE_EXHAUSTED, f"Received message larger than max ({size} vs. {most})")
         return False
 
     def _on_end(self, stream: Stream) -> None:

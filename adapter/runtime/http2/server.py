@@ -20,6 +20,7 @@ from adapter.runtime.http2.call import Call, Method, Take
 from adapter.runtime.http2.connection import STREAMS_MAX, Connection
 from adapter.runtime.http2.frames import Code
 from adapter.runtime.http2.streams import CALL, ENDED, MESSAGE, RESET, Event, Stream
+from adapter.runtime.request_sizes import NO_LISTS, Sizes
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +52,7 @@ class Http2Peer(asyncio.BufferedProtocol):
         self.name = kind
         self._server = server
         self._loop = asyncio.get_running_loop()
-        self.connection = Connection(self._loop.time())
+        self.connection = Connection(self._loop.time(), server.sizes.of)
         self.can_write = asyncio.Event()
         self.can_write.set()
         self._transport: asyncio.Transport | None = None
@@ -328,10 +329,16 @@ class Http2Server:
     """A gRPC server for plaintext TCP and Unix sockets. Servicers are added to it as to grpc.aio's server.
 
     `refused` is called for each connection that is closed because file descriptors are short; `clock`, in seconds, ends the share
-    that unproven connections have of each iteration of the event loop.
+    that unproven connections have of each iteration of the event loop; `sizes` bounds the requests.
     """
 
-    def __init__(self, refused: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        refused: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+        sizes: Sizes = NO_LISTS,
+    ) -> None:
+        self.sizes = sizes
         self._refused = refused
         self._last_warning = -TELL_S
         self.admission = AdmissionQueue(clock)
@@ -360,7 +367,8 @@ class Http2Server:
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, "grpc.RpcMethodHandler[Any, Any]"]) -> None:
         """Add the methods of a service; generated code calls this."""
-        self.methods.update((f"/{service}/{name}", Method.of(handler)) for name, handler in handlers.items())
+        paths = {f"/{service}/{name}": handler for name, handler in handlers.items()}
+        self.methods.update((path, Method.of(handler, path, self.sizes)) for path, handler in paths.items())
 
     def take_together(self, takes: Mapping[str, Take]) -> None:
         """Have the requests of these methods handled in groups, see `Take`."""

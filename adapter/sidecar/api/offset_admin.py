@@ -189,7 +189,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
 
     @audited
     async def Reload(self, request: offsets_pb.ReloadRequest, context: Context) -> offsets_pb.ReloadReply:  # noqa: D102
-        report = await self._reloading.reload()
+        report = await self._reloading.reload(allow_defaults=request.allow_defaults)
         changed = [offsets_pb.ReloadReply.Change(**change._asdict()) for change in report.changed]
         return offsets_pb.ReloadReply(changed=changed, needs_restart=report.needs_restart)
 

@@ -71,7 +71,10 @@ class OffsetService(offsets_grpc.OffsetStoreServicer):
             reader.cancel()
         if reader.cancelled():
             await context.abort(grpc.StatusCode.UNAVAILABLE, ENDED)
-        reader.result()
+        try:
+            reader.result()
+        except AdapterError as error:  # of a request that has too many fields to be parsed
+            await context.abort(status_of(error), str(error))
 
     @answering
     async def ReadOffsets(self, request: offsets_pb.ReadOffsetsRequest, context: Context) -> offsets_pb.ReadOffsetsReply:  # noqa: D102

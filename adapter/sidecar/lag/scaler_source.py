@@ -56,19 +56,23 @@ class LiveLagSource:
         """Wake when the sums of the group change, and when the adapter begins or ends to serve."""
         key = GroupKey(namespace, group)
         while True:
+            seen = self._seen(key)  # before the caller looks: it may look at once, and what changes then wakes it again
             yield
             await anyio.sleep(self._pause_s)
             try:
-                await self._changed(key)
+                while self._seen(key) == seen:
+                    lag = self._serving().lag
+                    await lag.watches.after(lag.view.version)
             except NotReadyError:
                 continue
 
-    async def _changed(self, key: GroupKey) -> None:
-        """Wait until the sums of a group change. Raises NotReadyError when the adapter does not serve."""
-        lag = self._serving().lag
-        seen = _changed_in(lag, lag.view, key)
-        while _changed_in(lag, lag.view, key) == seen and lag.complete:
-            await lag.watches.after(lag.view.version)
+    def _seen(self, key: GroupKey) -> object:
+        """What the state of a group is made of; None while the adapter does not serve."""
+        try:
+            lag = self._serving().lag
+        except AdapterError:
+            return None
+        return lag, lag.complete, _changed_in(lag, lag.view, key), _left_out(lag, lag.view)
 
 
 def _number(lag: "LiveLag", view: "View", key: GroupKey) -> int | None:

@@ -81,6 +81,9 @@ def test_a_value_from_the_environment_comes_under_a_name_with_a_suffix() -> None
         ({"limitToShards": "true"}, "limitToShards is 'true': it is one of all, lagging, none"),
         ({"topics": ""}, "topics is '': it is 1 to 100 names of topics"),
         ({"topics": "a,,b"}, "topics"),
+        ({"topics": ",".join(["a"] * 101)}, "it is 1 to 100 names of topics"),
+        ({"topics": "t" * 30_000}, "topics has 30,000 characters; at most 25,700 are allowed"),
+        ({"lagSecondsThreshold": "0." + "1" * 40}, "lagSecondsThreshold"),
         ({"boundsMaxAgeSeconds": "0"}, "boundsMaxAgeSeconds"),
         ({"lagTreshold": "5"}, "'lagTreshold' is not known; there are group, namespace, lagThreshold"),
     ],
@@ -211,6 +214,14 @@ def test_only_the_named_topics_count() -> None:
     group = state(lagging(7, "a"), lagging(90, "b", topic="other"))
     assert values(trigger(topics="orders"), group) == {LAG_METRIC: 7.0}
     assert not is_active(trigger(topics="orders"), state(lagging(0, "a"), lagging(90, "b", topic="other")))
+
+
+def test_a_topic_counts_by_the_name_of_its_shard() -> None:
+    """Clients that send no label name their shards like queues; `offsets reset --topic` finds the same ones."""
+    group = state(lagging(7, "orders/0", topic=""), lagging(5, "broker-a/orders/1", topic=""), lagging(90, "other/0", topic=""))
+    assert values(trigger(topics="orders"), group) == {LAG_METRIC: 12.0}
+    caught_up = state(lagging(0, "orders/0", topic=""), lagging(90, "other/0", topic=""))
+    assert not is_active(trigger(topics="orders"), caught_up)
 
 
 def test_a_named_topic_without_a_shard_is_unknown() -> None:

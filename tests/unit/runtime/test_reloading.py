@@ -97,7 +97,56 @@ async def test_what_may_change_is_taken_and_the_rest_is_named(tmp_path: Path) ->
     again = await reloading.reload()
     assert (again.changed, again.needs_restart) == ([], report.needs_restart)
     path.write_text("mode = 'write_through'\n[flush]\ninterval_ms = 50\n")
-    assert (await reloading.reload()).needs_restart == []
+    assert (await reloading.reload(allow_defaults=True)).needs_restart == []
+
+
+GIVEN = "meta.endpoints = ['a:1']\nadmin.token_file = 'token'\n"
+POLICIES = "".join(f"[[policy]]\ngroups = '{name}'\nmode = 'write_through'\n" for name in "ab")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lost"),
+    [
+        (GIVEN, "", "meta.endpoints was given"),
+        (GIVEN, GIVEN[:25], "admin.token_file was given"),
+        ("[server.tls]\ncert = 'a'\nkey = 'b'\n", "[server]\n", "server.tls.cert was given"),
+        (GIVEN + POLICIES, GIVEN + POLICIES[: len(POLICIES) // 2], "policy was given 2 times"),
+        ("[flush]\ninterval_ms = 5000\n", "[flush]\ninterval_ms = 50", "its last line was complete"),
+    ],
+)
+async def test_a_file_that_seems_to_be_cut_off_is_refused(tmp_path: Path, before: str, after: str, lost: str) -> None:
+    """An empty file was taken: the endpoints were those of the default, and OffsetAdmin needed no token."""
+    path, part = tmp_path / "a.toml", Part()
+    reloading = reloading_of(path, before, part)
+    path.write_text(after)
+    with pytest.raises(ConfigError, match=f"{lost}.*--allow-defaults"):
+        await reloading.reload()
+    assert part.taken == []
+    assert lost in reloading.last_error
+    if after:
+        await reloading.reload(allow_defaults=True)
+        assert len(part.taken) == 1
+        assert not reloading.last_error
+
+
+async def test_what_changes_nothing_may_be_taken_out_of_a_file(tmp_path: Path) -> None:
+    """A setting that said what is the default; and any setting whose default is written."""
+    path = tmp_path / "a.toml"
+    reloading = reloading_of(path, "[flush]\ninterval_ms = 100\n[expiry]\nretention_hours = 3\n")
+    path.write_text("[expiry]\nretention_hours = 5\n")
+    assert [change.field for change in (await reloading.reload()).changed] == ["expiry.retention_hours"]
+
+
+async def test_a_signal_does_not_take_a_file_that_seems_to_be_cut_off(tmp_path: Path) -> None:
+    """SIGHUP has no option; the log and the status say what to do."""
+    path = tmp_path / "a.toml"
+    reloading = reloading_of(path, GIVEN)
+    async with running(reloading):
+        await eventually(lambda: signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL)
+        path.write_text("")
+        os.kill(os.getpid(), signal.SIGHUP)
+        await eventually(lambda: "meta.endpoints was given" in reloading.last_error)
+    assert reloading.settings.meta.endpoints == ("a:1",)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +313,7 @@ async def test_tls_is_exchanged_but_neither_begun_nor_ended(tmp_path: Path, befo
     path = tmp_path / "a.toml"
     reloading = reloading_of(path, before)
     path.write_text(after)
-    assert list((await reloading.reload()).needs_restart) == waits
+    assert list((await reloading.reload(allow_defaults=True)).needs_restart) == waits
     assert [change.field for change in differences(reloading.settings, load_file(path, AdapterConfig).settings)] == waits
 
 

@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -25,7 +24,7 @@ class Found(NamedTuple):
 def file_of(path: Path, mode: int, owner: int, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A token file with these permissions and this owner, whoever runs the test."""
     path.write_text(TOKEN)
-    monkeypatch.setattr(secret_files, "os", SimpleNamespace(fstat=lambda _: Found(mode, owner)))
+    monkeypatch.setattr(secret_files, "read_file", lambda path: (path.read_bytes(), Found(mode, owner)))
     return path
 
 

@@ -1,0 +1,173 @@
+"""Mutants of what is bounded: the sizes of requests, the files of a configuration, the connections of the console."""
+
+from tests.mutants.mutant import Mutant
+
+_SIZES = "unit/runtime/test_request_sizes.py::"
+_SOURCE = "unit/sidecar/lag/test_scaler_source.py::"
+_CONNECTIONS = "unit/console/test_connections.py::"
+_READING = "unit/runtime/test_reading.py::"
+_RELOADING = "unit/runtime/test_reloading.py::"
+_SCALING = "unit/fleet/test_scaling.py::"
+
+BOUNDS_MUTANTS = (
+    Mutant(
+        "methods-without-lists-take-4-mib",
+        "runtime/request_sizes.py",
+        "        return self.most if path in self.large else SMALL\n",
+        "        return self.most\n",
+        "a call without a token makes two million objects of a request before anybody looks at it",
+        (f"{_SIZES}test_a_method_without_lists_takes_64_kib",),
+    ),
+    Mutant(
+        "fields-of-large-requests-are-not-counted",
+        "runtime/request_sizes.py",
+        "        left -= 1\n",
+        "        left -= 0\n",
+        "4 MiB of empty groups hold the event loop for half a second and take 240 MiB",
+        (f"{_SIZES}test_fields_of_a_large_request_are_counted_before_it_is_parsed",),
+    ),
+    Mutant(
+        "names-within-groups-are-not-counted",
+        "runtime/request_sizes.py",
+        "                left = _count(data, at, min(at + size, end), shape[tag], left)\n",
+        "                pass\n",
+        "a single group with two million empty names holds up all commits",
+        (f"{_SIZES}test_names_in_groups_are_counted",),
+    ),
+    Mutant(
+        "longer-tags-pass-the-count",
+        "runtime/request_sizes.py",
+        "            tag, at = _number(data, at - 1)\n",
+        "            return left\n",
+        "the same request with its numbers written longer is not counted",
+        (f"{_SIZES}test_fields_of_a_large_request_are_counted_before_it_is_parsed",),
+    ),
+    Mutant(
+        "scaler-splits-topics-before-it-counts-them",
+        "fleet/scaling.py",
+        '    few = value.count(",") < TOPICS_MAX  # before anything is made of them\n',
+        "    few = True\n",
+        "a trigger makes any number of topics",
+        (f"{_SCALING}test_metadata_that_cannot_be_right_name_the_key_and_what_it_may_be",),
+    ),
+    Mutant(
+        "scaler-knows-topics-by-their-label-alone",
+        "fleet/scaling.py",
+        "    return topics_of(shard.lag.shard, shard.lag.topic)\n",
+        "    return {shard.lag.topic}\n",
+        "a trigger for the topic of shard orders/0 has no metric, and keeps its consumers for ever",
+        (f"{_SCALING}test_a_topic_counts_by_the_name_of_its_shard",),
+    ),
+    Mutant(
+        "scaler-notes-what-it-saw-behind-the-pause",
+        "sidecar/lag/scaler_source.py",
+        "            await anyio.sleep(self._pause_s)\n",
+        "            await anyio.sleep(self._pause_s)\n            seen = self._seen(key)\n",
+        "what changes within a second of a look is told 30 seconds later",
+        (f"{_SOURCE}test_a_change_after_the_look_wakes_although_it_came_in_the_pause",),
+    ),
+    Mutant(
+        "a-file-that-is-cut-off-is-taken",
+        "runtime/reloading.py",
+        "            if not allow_defaults:\n",
+        "            if False:\n",
+        "an empty file at SIGHUP turns the admin token off, and sends offsets to the default endpoint",
+        (f"{_RELOADING}test_a_file_that_seems_to_be_cut_off_is_refused",),
+    ),
+    Mutant(
+        "fewer-tables-of-a-list-are-taken",
+        "runtime/config.py",
+        '            found[f"{prefix}{name}"] = len(value) if tables else 1\n',
+        '            found[f"{prefix}{name}"] = 1\n',
+        "a file that is cut off among its policies acknowledges commits that were to be written through",
+        (f"{_RELOADING}test_a_file_that_seems_to_be_cut_off_is_refused",),
+    ),
+    Mutant(
+        "a-last-line-without-its-end-is-taken",
+        "runtime/config.py",
+        "            if self.ends_in_newline and not later.ends_in_newline:",
+        "            if False:",
+        "a number that has lost its last digits is in force",
+        (f"{_RELOADING}test_a_file_that_seems_to_be_cut_off_is_refused",),
+    ),
+    Mutant(
+        "any-kind-of-file-is-read",
+        "runtime/reading.py",
+        "        if not stat.S_ISREG(found.st_mode):\n",
+        "        if False:\n",
+        "a device without an end fills the memory",
+        (f"{_READING}test_only_regular_files_are_read",),
+    ),
+    Mutant(
+        "reads-that-hang-pile-up",
+        "runtime/reading.py",
+        "        if self._last and not self._last.done():\n",
+        "        if False:\n",
+        "a mount that hangs costs a thread every 5 seconds",
+        (f"{_READING}test_who_waits_for_a_read_that_hangs_is_told",),
+    ),
+    Mutant(
+        "a-read-that-hangs-keeps-the-process",
+        "runtime/reading.py",
+        "daemon=True",
+        "daemon=False",
+        "SIGTERM does not end a process whose mount hangs",
+        (f"{_READING}test_a_read_that_hangs_does_not_keep_a_process_from_its_end",),
+    ),
+    Mutant(
+        "slow-heads-stay-at-the-console",
+        "console/connections.py",
+        "        self._seconds = {h11.IDLE: head_s, h11.SEND_BODY: body_s}\n",
+        "        self._seconds = {h11.SEND_BODY: body_s}\n",
+        "anybody who connects and sends nothing holds a connection for ever",
+        (f"{_CONNECTIONS}test_a_connection_that_does_not_finish_its_request_is_closed",),
+    ),
+    Mutant(
+        "each-byte-gives-more-time",
+        "console/connections.py",
+        "        if state is self._state:\n            return\n",
+        "",
+        "a byte every few seconds holds a connection for ever",
+        (f"{_CONNECTIONS}test_a_client_that_sends_a_little_at_a_time_gets_no_more_time",),
+    ),
+    Mutant(
+        "a-full-console-refuses-who-comes",
+        "console/connections.py",
+        "            self._make_room()\n",
+        "            pass\n",
+        "200 connections that ask for nothing keep everybody else out",
+        (f"{_CONNECTIONS}test_a_new_connection_finds_a_place_among_those_that_wait",),
+    ),
+    Mutant(
+        "the-oldest-connection-goes-whosever-it-is",
+        "console/connections.py",
+        "key=lambda one: (self.hosts[one.host], -one.since)",
+        "key=lambda one: -one.since",
+        "who opens connections all the time takes those of all others",
+        (f"{_CONNECTIONS}test_the_address_with_the_most_connections_loses_them",),
+    ),
+    Mutant(
+        "answers-wait-without-bound",
+        "console/connections.py",
+        "        self._all.limit_unread()\n",
+        "",
+        "pages that nobody reads fill the memory",
+        (f"{_CONNECTIONS}test_an_answer_that_nobody_reads_is_dropped",),
+    ),
+    Mutant(
+        "pages-wait-without-bound",
+        "console/guard.py",
+        "        if self._waiting[host] >= self._waiting_max // 2 or self._waiting.total() >= self._waiting_max:\n",
+        "        if False:\n",
+        "a page waits behind all that anybody asked for",
+        (f"{_CONNECTIONS}test_pages_have_turns_and_too_many_are_refused",),
+    ),
+    Mutant(
+        "grpc-repeats-calls-to-the-meta-service",
+        "meta/channel.py",
+        '    ("grpc.enable_retries", 0),\n',
+        "",
+        "a peer that says goodbye and stays connected takes gigabytes of an adapter",
+        ("integration/test_goodbye.py::test_a_peer_that_says_goodbye_and_stays_costs_no_memory_and_no_time",),
+    ),
+)
