@@ -76,7 +76,8 @@ def test_a_meta_service_starts_with_a_learner_first_among_its_endpoints(tmp_path
             learner = cluster.start_learner(tmp_path)
             stops.callback(learner.kill)
             endpoints.append([learner.endpoint, *cluster.endpoints])
-        meta = meta_process(tmp_path / "meta", *endpoints)
+        of_metadata, of_offsets = endpoints
+        meta = meta_process(tmp_path / "meta", of_metadata, of_offsets)
         stops.callback(meta.kill)
         meta.start()
         keys, records = [encode_key(OffsetKey("n", "g", "t/0"))], [encode_record(OffsetRecord(1, 5))]
