@@ -139,8 +139,10 @@ class Load:
         """Commits with OVERWRITE and goes back now and then, which raises the epoch (invariants 1 and 2)."""
         key = OffsetKey(DEFAULT_NAMESPACE, group, "0")
         stands: list[Position] = [(FIRST_EPOCH, 0)]
+        doubt = 0  # the epoch of a commit without an answer: it may stand in the Meta Service, and not be seen here
 
         async def turn(number: int) -> None:
+            nonlocal doubt
             if not stands:  # nobody knows whether the last one was applied
                 reading = self.history.reading(self._places[0], keys=[key])
                 found = (await self._client.read(group, mode=ReadMode.MEMORY)).get(key.shard)
@@ -149,15 +151,20 @@ class Load:
             epoch, offset = stands.pop()
             back = number % 10 == 0 and offset > 5
             target = (epoch + 1, offset - 5) if back else (epoch, offset + 1)
-            write = self._sending(key, target)
+            # Without an epoch it takes the one that stands, which a recovery may bring between the read and this.
+            targets = [(at, target[1]) for at in range(target[0], max(target[0], doubt + back) + 1)]
+            write = self._sending(key, *targets)
+            doubt = targets[-1][0]
             superseded = await self._client.commit(group, {key.shard: target[1]}, mode=CommitMode.OVERWRITE)
+            doubt = 0
             if superseded:
                 stands.append((superseded[0].epoch, superseded[0].offset))
                 write.superseded(stands[0])
                 self.commits += 1
-            else:
+                return
+            if len(targets) == 1:
                 stands.append(target)
-                self._acknowledged(write)
+            self._acknowledged(write)
 
         return turn
 

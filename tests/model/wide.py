@@ -244,8 +244,20 @@ class WideWorld(World):
         for key in offsets:
             self.model.carried(key, epoch)
         running = self._running(at)
-        if running:
-            running.call(lambda: running.demand(running.serving().resets.merge(Commit(entries, mode), execute=execute)))
+        if not running:
+            return
+
+        async def imported() -> None:
+            groups = {key.group_key for key in offsets} if execute else ()
+            self.model.reading.update(groups)
+            try:
+                await running.demand(running.serving().resets.merge(Commit(entries, mode), execute=execute))
+            finally:  # it is the operator's, and takes up what is held
+                self.model.reading.subtract(groups)
+                for group in groups:
+                    self.model.read_from_store(group, self.now_ms())
+
+        running.call(imported)
 
     def commit_strangely(self, at: int, commits: Sequence[offsets_pb.GroupCommits], *, overwrite: bool) -> None:
         """Commits with bounds, topics, and epochs that nobody gave out."""
