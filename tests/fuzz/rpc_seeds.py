@@ -120,7 +120,7 @@ def _offset_admin() -> Examples:
         "ExportOffsets": [offsets_pb.ExportOffsetsRequest(groups=wanted_groups()), offsets_pb.ExportOffsetsRequest()],
         "ImportOffsets": [offsets_pb.ImportOffsetsRequest(groups=commit_groups(), execute=True)],
         "SnapshotOffsets": [offsets_pb.SnapshotOffsetsRequest()],
-        "Reload": [offsets_pb.ReloadRequest()],
+        "Reload": [offsets_pb.ReloadRequest(), offsets_pb.ReloadRequest(allow_defaults=True)],
         "ListChanges": [offsets_pb.ListChangesRequest(namespace="default", group="g", limit=5)],
     }
 
