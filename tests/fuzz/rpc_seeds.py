@@ -27,7 +27,7 @@ def commit_groups() -> list[offsets_pb.GroupCommits]:
     """A group with all that a shard may have, and one in columns."""
     shards = [offsets_pb.ShardCommit(shard=name, offset=at, epoch=min(at, 1)) for at, name in enumerate(NAMES)]
     shards[0].metadata, shards[0].topic, shards[0].committed_at_ms, shards[0].partition = "m", "t", NOW_MS, 7
-    shards[1].low_watermark, shards[1].high_watermark = 1, 2**63
+    shards[1].low_watermark, shards[1].high_watermark, shards[1].log_id = 1, 2**63, "log"
     group = offsets_pb.GroupCommits(group="g", shards=shards, generation=3, member_id="m")
     columns = offsets_pb.GroupCommits(
         namespace="n", group="h", shard_names=NAMES, offsets=[0, 1, 2, 2**64 - 1], epochs=[0, 1, 1, 1]
@@ -106,7 +106,7 @@ def _offset_admin() -> Examples:
         "ResetOffsets": [
             Reset(group="g", shards=NAMES, to_offset=7, create=True, execute=True),
             Reset(group="g", to_targets=targets, execute=True),
-            Reset(group="g", topics=["t", "topic"], shift_by=-3),
+            Reset(group="g", topics=["t", "topic"], shift_by=-3, change_id=f"{NOW_MS}-0123456789abcdef", execute=True),
             Reset(group="g", to_earliest=True, execute=True),
             Reset(group="g", to_latest=True),
             Reset(group="g", to_current=True),
