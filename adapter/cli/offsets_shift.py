@@ -47,7 +47,12 @@ async def shift(target: Target, group: GroupKey, shards: Shards, by: int, change
             requests = await reset_requests(client, group, shards, {"shift_by": by}, create=change.create)
             if change.execute:
                 unanswered.give_ids(requests)
-        plan = await _planned(call, requests, change, before)
+        try:
+            plan = await _planned(call, requests, change, before)
+        except grpc.aio.AioRpcError:
+            if before:
+                warn(AGAIN)
+            raise
         if change.export and not before:
             save_plan(change, plan)
         if not change.execute:

@@ -17,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+import anyio
+
 from adapter.errors import ConfigError
 
 T = TypeVar("T")
@@ -51,7 +53,9 @@ class Reader:
         """What `function` returns. Raises what it raises, and ConfigError if it takes too long, or the one before still does."""
         reading = self.begin(function)
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(reading), self._seconds)
+            # Not `asyncio.wait_for`, which in 3.11 loses a cancellation that comes with the end of the read.
+            with anyio.fail_after(self._seconds):
+                return await asyncio.wrap_future(reading)
         except TimeoutError:
             raise self.stuck() from None
 
