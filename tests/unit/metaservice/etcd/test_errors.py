@@ -11,7 +11,7 @@ S = grpc.StatusCode
 LEARNER, NOT_CAPABLE = "etcdserver: rpc not supported for learner", "etcdserver: not capable"
 
 
-# The errors of rpctypes/error.go of etcd 3.5.35, 3.6.16 and 3.7.3 that our calls may get; of 3.4 a learner alone was tried (3.4.23).
+# The errors of rpctypes/error.go of etcd 3.5.35, 3.6.16 and 3.7.3 that our calls may get; of 3.4 only a learner was tried.
 @pytest.mark.parametrize(
     ("code", "details", "kind"),
     [
