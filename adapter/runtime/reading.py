@@ -17,8 +17,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-import anyio
-
 from adapter.errors import ConfigError
 
 T = TypeVar("T")
@@ -54,7 +52,7 @@ class Reader:
         reading = self.begin(function)
         try:
             # Not `asyncio.wait_for`, which in 3.11 loses a cancellation that comes with the end of the read.
-            with anyio.fail_after(self._seconds):
+            async with asyncio.timeout(self._seconds):
                 return await asyncio.wrap_future(reading)
         except TimeoutError:
             raise self.stuck() from None
