@@ -1,5 +1,6 @@
 """Large listings are divided by a sample of the store's keys, which every start and every write keeps true."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -66,10 +67,11 @@ async def test_a_damaged_table_fails_a_scan_and_a_split(tmp_path: Path, monkeypa
         await fill(engine, KEYS, record(1))
         engine._data.flush()
     async with opened(tmp_path) as engine:
-        table = max((tmp_path / "meta" / "db").glob("*.sst"), key=lambda file: file.stat().st_size)
-        data = bytearray(table.read_bytes())
-        data[len(data) // 2] ^= 1
-        table.write_bytes(data)
+        for table in (tmp_path / "meta" / "db").glob("*.sst"):
+            with suppress(FileNotFoundError):  # RocksDB removes those that nobody needs any more, behind the open
+                data = bytearray(table.read_bytes())
+                data[len(data) // 2] ^= 1
+                table.write_bytes(data)
         with pytest.raises(StoreDamagedError, match="block checksum mismatch"):
             await engine.scan_page(CLUSTER, (), COUNT, b"", b"")
         monkeypatch.setattr(rocksdb_engine, "EXACT", COUNT)
