@@ -385,9 +385,9 @@ class LagTable:
         for head, one in bounds:
             if one.log_id and self._logs.setdefault(head, one.log_id) != one.log_id:
                 anew.append(head)
-                shard = "/".join(self._head_ids.names[head])
-                log.warning("lag.log_made_anew", shard=shard, before=self._logs[head], now=one.log_id, end=one.high)
                 self._logs[head] = one.log_id
+        if anew:  # one line, however many: a topic may have thousands of shards
+            log.warning("lag.log_made_anew", shards=len(anew), example="/".join(self._head_ids.names[anew[0]]))
         self._heads.begin_anew(np.array(anew, np.int64))
         self._anew += anew
 
