@@ -257,6 +257,7 @@ class Running(Process):
         self.forgets = 0  # how often keys or members were forgotten
         self.dead = False
         self.stopping_since: float | None = None
+        self.stopped_without_store = False  # told to stop between a failed sync and the next open
         self.left: int | None = None
         self.demanding = 0
         self._flushes = 0
@@ -323,6 +324,7 @@ class Running(Process):
         """SIGTERM."""
         if self.sidecar and self.stopping_since is None:
             self.stopping_since = self.machine.loop.now
+            self.stopped_without_store = self.state == State.FAILED
             self.sidecar.stop()
 
     def die(self) -> None:

@@ -5,13 +5,15 @@ What is promised then (docs/design/epochs.md, Tombstones):
 - nothing comes back that no adapter held when its tombstone was forgotten: not from a flush, a load, a repeated call;
 - an adapter that held a live offset of it may bring that one back, exactly as it held it, and nothing else;
 - a tombstone that the Meta Service has forgotten does not come back: it would hide what was committed since; but one that an
-  adapter took up, and had not sent by then.
+  adapter took up, and had not sent by then;
+- a commit that comes to an adapter which still has such a tombstone, before it could ask, stands in the tombstone's era: so a
+  reset of the key, which began anew elsewhere in an older one, does not hold it off.
 """
 
 from collections.abc import Iterator, Sequence
 from contextvars import Context
 
-from adapter.model.records import OffsetKey, OffsetRecord
+from adapter.model.records import ERA_BITS, OffsetKey, OffsetRecord
 from adapter.sidecar.storage.write_batch import Stored
 from tests.model import choices as st
 from tests.model.broker import Setup
@@ -34,6 +36,7 @@ class ForgetfulWorld(World):
         self.held: dict[OffsetKey, set[tuple[tuple[int, int], int]]] = {}  # live positions and times that adapters had then
         self.unsent: dict[OffsetKey, set[tuple[tuple[int, int], int]]] = {}  # the same of tombstones that one had not sent then
         self.excused: dict[tuple[str, OffsetKey], int] = {}  # the write that an adapter had of it then, clean or not
+        self.eras: dict[OffsetKey, set[int]] = {}  # of the tombstones that adapters had of it then
 
     def time_passes(self) -> None:
         """Longer than tombstones are kept, and than any kernel keeps what was written."""
@@ -75,6 +78,8 @@ class ForgetfulWorld(World):
                 # Of unknown epoch it comes back in the first one.
                 found = ((max(stored.record.epoch, 1), stored.record.offset), stored.record.committed_at_ms)
                 self.held[key].add(found)
+                if not stored.record.live:
+                    self.eras.setdefault(key, set()).add(stored.record.epoch >> ERA_BITS)
                 if core and key in core.dirty:
                     self.unsent[key].add(found)
             owed = self.model.here.get((broker.name, key))
@@ -116,6 +121,12 @@ class ForgetfulWatch(Watch):
         if record.live and found not in self._world.held[key]:
             return f"{record} is from before a tombstone that was forgotten, and nobody had it then: {self._world.held[key]}"
         return ""
+
+    def _a_reset_is_not_undone(self, name: str, records: dict[OffsetKey, OffsetRecord]) -> Iterator[str]:
+        for key, record in records.items():
+            problems = list(super()._a_reset_is_not_undone(name, {key: record}))
+            if record.epoch >> ERA_BITS not in self._world.eras.get(key, ()):
+                yield from problems
 
     def _owed(self, at: int, stored: dict[OffsetKey, Stored]) -> dict[OffsetKey, Stored]:
         """Without what an adapter still has of what was forgotten."""

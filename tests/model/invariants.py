@@ -133,7 +133,7 @@ class Watch:
         if running is None or running.left is None or running.stopping_since is None:
             return
         trouble = running.broker.troubled_at >= running.stopping_since or self._world.service.refusing
-        if running.left and not trouble:
+        if running.left and not (trouble or running.stopped_without_store):
             yield f"8: the stop of {running.broker.name} left {running.left} keys dirty"
         if running.left == 0:
             for key, (_, record, _) in stored.items():
