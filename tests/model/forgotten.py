@@ -3,7 +3,8 @@
 What is promised then (docs/design/epochs.md, Tombstones):
 
 - nothing comes back that no adapter held when its tombstone was forgotten: not from a flush, a load, a repeated call;
-- an adapter that held a live offset of it may bring that one back, exactly as it held it, and nothing else;
+- an adapter that held a live offset of it may bring that one back, exactly as it held it, and nothing else; if that was a
+  reset that nobody had taken up, the key expires again, and a reset that meets its own expiry is taken up (`records.meet`);
 - a tombstone that the Meta Service has forgotten does not come back: it would hide what was committed since; but one that an
   adapter took up, and had not sent by then;
 - a commit that comes to an adapter which still has such a tombstone, before it could ask, stands in the tombstone's era: so a
@@ -13,7 +14,7 @@ What is promised then (docs/design/epochs.md, Tombstones):
 from collections.abc import Iterator, Sequence
 from contextvars import Context
 
-from adapter.model.records import ERA_BITS, OffsetKey, OffsetRecord
+from adapter.model.records import ERA_BITS, OffsetKey, OffsetRecord, taken_up
 from adapter.sidecar.storage.write_batch import Stored
 from tests.model import choices as st
 from tests.model.broker import Setup
@@ -76,8 +77,9 @@ class ForgetfulWorld(World):
                 self.excused[broker.name, key] = stored.seq
                 core = broker.core()
                 # Of unknown epoch it comes back in the first one.
-                found = ((max(stored.record.epoch, 1), stored.record.offset), stored.record.committed_at_ms)
-                self.held[key].add(found)
+                epoch = max(stored.record.epoch, 1)
+                found = ((epoch, stored.record.offset), stored.record.committed_at_ms)
+                self.held[key] |= {found, ((taken_up(epoch), stored.record.offset), stored.record.committed_at_ms)}
                 if not stored.record.live:
                     self.eras.setdefault(key, set()).add(stored.record.epoch >> ERA_BITS)
                 if core and key in core.dirty:
