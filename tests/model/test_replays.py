@@ -22,6 +22,13 @@ BROKE = {
             '["early",0,1,[[0,1]],2,0,0,0]]'
         ),
     ),
+    "a commit that waited for its group does not undo a reset that was taken up meanwhile": (
+        "two",
+        (
+            '[["begin",0,[[0,0],[0,0]]],["commit_late",1,[[0,0]],0,4],["apart",0,0,0,[[1,0],[1,0],[0,0]],0,0,1,1],'
+            '["commit",0,[[2,0]],0,[0,0],4],["apart",0,1,1,[[0,0]],0,0,0,0]]'
+        ),
+    ),
     "an offset that was stored beside a refused one is not taken back": (
         "epochless",
         (

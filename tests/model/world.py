@@ -99,7 +99,7 @@ class World(Consumers):
         before = dict(self.model.generations)
         commits = running.sidecar.offsets.commits
         checked = commits.check(request)
-        await commits.prepare(checked)
+        checked = await commits.prepare(checked)
         commit = checked.parsed.commit
         answers = await checked.core.router.commit(commit)
         if running.dead:

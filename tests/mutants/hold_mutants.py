@@ -9,6 +9,14 @@ WATCH = "integration/test_watch.py::"
 
 HOLD_MUTANTS = (
     Mutant(
+        "commit-that-waited-undoes-a-reset",
+        "sidecar/engine/commit_rules.py",
+        "    if waited and holds is not None and _came_before(offered, standing):\n        return standing\n",
+        "",
+        "a commit that waited for its group undoes a reset that another reader took up meanwhile",
+        (f"{HOLDS}test_a_commit_that_waited_does_not_undo_what_was_done_and_taken_up_meanwhile",),
+    ),
+    Mutant(
         "change-not-kept-before-it-is-made",
         "sidecar/engine/resets.py",
         "await self._memory.keep(change, wanted.group, changes) if change else None",

@@ -110,8 +110,7 @@ async def core_over(
 
 async def send(core: Core, change: Commit) -> list[Standing]:
     """Commit as the server does."""
-    await core.router.prepare(change)
-    return await core.router.commit(change)
+    return await core.router.commit(await core.router.prepare(change))
 
 
 async def commit(core: Core, offset: int, shard: str = "s", *, overwrite: bool = False, **fields: Any) -> None:

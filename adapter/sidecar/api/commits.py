@@ -143,7 +143,7 @@ class Commits:
                 standing = checked.core.router.commit_at_once(checked.parsed.commit, policies)
                 if standing is not None:
                     return self._acknowledged(checked, standing)
-            await self.prepare(checked)
+            checked = await self.prepare(checked)
         except AdapterError as error:
             self.refused(error)
             raise
@@ -156,9 +156,10 @@ class Commits:
         core = self._core()
         return _checked(core, parse_commit(request, core.clocks.now_ms()), started)
 
-    async def prepare(self, checked: CheckedCommit) -> None:
+    async def prepare(self, checked: CheckedCommit) -> CheckedCommit:
         """Load the groups whose epochs the commit needs. It does not wait for a Meta Service that does not answer."""
-        await checked.core.router.prepare(checked.parsed.commit)
+        commit = await checked.core.router.prepare(checked.parsed.commit)
+        return checked._replace(parsed=checked.parsed._replace(commit=commit))
 
     async def finish(self, prepared: PreparedCommit) -> Rows:
         """Make a prepared commit durable, and return the rows of its reply.

@@ -234,8 +234,7 @@ class Broadcasts:
         ]
         if entries:
             commit = Commit(entries, CommitMode.OVERWRITE)  # a new client may begin lower
-            await self._router.prepare(commit)
-            await self._router.commit(commit)
+            await self._router.commit(await self._router.prepare(commit))
 
     async def _kept(
         self, group: GroupKey, shards: Sequence[str], mode: ReadMode = ReadMode.MEMORY_FIRST_THEN_STORE

@@ -9,6 +9,7 @@ from adapter.model.records import (
     EPOCH_MAX,
     FIRST_EPOCH,
     HOLD_MS,
+    LOWER_HALF,
     CommitMode,
     GroupKey,
     Member,
@@ -119,6 +120,11 @@ def is_raised(before: OffsetRecord | None, after: OffsetRecord) -> bool:
     return before is not None and after.epoch > before.epoch
 
 
+def _came_before(offered: OffsetRecord, standing: OffsetRecord) -> bool:
+    """True for a commit without an epoch that was made before what stands, in an era that a reset or delete began."""
+    return not offered.epoch and standing.epoch > LOWER_HALF and 0 < offered.committed_at_ms <= standing.committed_at_ms
+
+
 def decide_commit(
     key: OffsetKey,
     offered: OffsetRecord,
@@ -126,10 +132,14 @@ def decide_commit(
     mode: CommitMode,
     loaded: LoadedGroups,
     holds: Holds | None = None,
+    *,
+    waited: bool = False,
 ) -> OffsetRecord:
     """What stands after a commit. Raises NotReadyError for a rewind of a key whose epoch is unknown, RefusedError of the largest.
 
-    Without `holds`, held records stop nothing.
+    Without `holds`, as for an operator's, held records stop nothing. One that `waited` for the Meta Service, and carries no epoch,
+    loses as `records.resolve` has it to a reset or delete of a later time, also if that was taken up while it waited: its consumer
+    did not know of it.
 
     Such a rewind could be undone by the Meta Service, where the key may stand in a higher epoch, after it was acknowledged.
     So could a commit of an epoch that this adapter has not seen yet, which is refused in the same way.
@@ -141,6 +151,8 @@ def decide_commit(
         )
     if standing is None:
         return offered._replace(epoch=loaded.epoch_of_absent(key))
+    if waited and holds is not None and _came_before(offered, standing):
+        return standing
     after = decide(offered, standing, mode, holds=holds is not None and holds.stops(standing))
     if after.epoch > max(EPOCH_MAX, standing.epoch):
         raise RefusedError(f"{'/'.join(key)}: cannot be rewound: it {epoch_warning(standing.epoch)}")

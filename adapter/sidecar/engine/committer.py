@@ -203,11 +203,12 @@ class _Deciding:
             self._members.update(self._raised(change.members))
         entries = list(change.entries)
         for columns in change.columns:
-            entries += self._go_forward(columns)
+            entries += columns.entries() if change.waited else self._go_forward(columns)
+        holds = None if change.by_operator else self._holds
         decided = []
         for key, offered in entries:
             before = self._standing(key)
-            after = decide_commit(key, offered, before, change.mode, self._loaded, None if change.by_operator else self._holds)
+            after = decide_commit(key, offered, before, change.mode, self._loaded, holds, waited=change.waited)
             decided.append(Standing(key, after, raised=is_raised(before, after)))
             if after != before:
                 self._stage(key, after, clean=False)

@@ -136,10 +136,10 @@ class GroupLoader:
             or any(not (self.is_loaded(group) and self._meta.knows_epochs) for group in self._rewound(commit))
         )
 
-    async def load_for(self, commit: Commit) -> None:
+    async def load_for(self, commit: Commit) -> Commit:
         """Load the groups of keys that are not local, or that their consumer knows in a later epoch, so that epochs are known.
 
-        Of large groups only these keys. What cannot be loaded now is not waited for: its keys go in with epoch 0.
+        Returns the commit as it is to be decided now. Of large groups only these keys. What cannot be loaded now is not waited for: its keys go in with epoch 0.
 
         During a recovery the same is done for all keys of an OVERWRITE: an offset that goes forward here may be a rewind of what
         another adapter had saved, and would be lost if it was stored without the next epoch. Raises NotReadyError for one before
@@ -152,11 +152,14 @@ class GroupLoader:
                 missing.setdefault(key.group_key, {})[key.shard] = None
         for columns in commit.columns:
             missing.setdefault(columns.group, {}).update(dict.fromkeys(self._missing_of(columns)))
-        if self._meta.available:
-            await self._load_until_one_fails([Wanted(group, list(shards)) for group, shards in missing.items() if shards])
+        wanted = [Wanted(group, list(shards)) for group, shards in missing.items() if shards]
+        if wanted and self._meta.available:
+            commit = commit._replace(waited=True)
+            await self._load_until_one_fails(wanted)
         # Known for certain only behind a call.
         if rewound and self._meta.available and not self._meta.knows_epochs:
             raise NotReadyError("the adapter is recovering: with this Meta Service, OVERWRITE is taken when that is done")
+        return commit
 
     async def _load_until_one_fails(self, wanted: Sequence[Wanted]) -> None:
         """Load keys for a commit, those of many groups in a call; after an error, none further."""

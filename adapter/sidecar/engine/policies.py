@@ -134,7 +134,7 @@ class WriteThrough:
     def _place(self, key: OffsetKey, offered: OffsetRecord, offers: dict[OffsetKey, OffsetRecord], commit: Commit) -> Standing:
         standing = offers[key] if key in offers else self._store.get(key)
         holds = None if commit.by_operator else self._committer.holds
-        after = decide_commit(key, offered, standing, commit.mode, self._committer.loaded, holds)
+        after = decide_commit(key, offered, standing, commit.mode, self._committer.loaded, holds, waited=commit.waited)
         return Standing(key, after, raised=is_raised(standing, after))
 
 
@@ -185,9 +185,9 @@ class Router:
             return None
         return self._committer.apply(commit)
 
-    async def prepare(self, commit: Commit) -> None:
-        """Load the groups of keys that are not local. Commits apply in the order in which they were prepared."""
-        await self._loader.load_for(commit)
+    async def prepare(self, commit: Commit) -> Commit:
+        """Load the groups of keys that are not local; returns what to commit. Commits apply in the order of their preparation."""
+        return await self._loader.load_for(commit)
 
     async def commit(self, commit: Commit, policies: Policies | None = None) -> list[Standing]:
         """Commit a batch; returns what `Committer.submit` does. What is written through goes first: it is what may fail.
