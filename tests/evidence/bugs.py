@@ -273,6 +273,12 @@ LOSS = (
         found_by="a review",
     ),
     Bug(
+        "A commit that waited for its group undid a reset that was made, and taken up by a reader, while it waited",
+        "013077ce",
+        f"{UNIT}/sidecar/engine/test_holds.py::test_a_commit_that_waited_does_not_undo_what_was_done_and_taken_up_meanwhile",
+        found_by="the model",
+    ),
+    Bug(
         "RobustMQ: an offset that was stored beside a refused one, written through, was taken back by the next commit",
         "d0b98e4a",
         f"{UNIT}/meta/test_epochless.py::test_a_commit_that_was_refused_for_another_shard_does_not_take_this_one_back",
