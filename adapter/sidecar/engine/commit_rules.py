@@ -137,9 +137,9 @@ def decide_commit(
 ) -> OffsetRecord:
     """What stands after a commit. Raises NotReadyError for a rewind of a key whose epoch is unknown, RefusedError of the largest.
 
-    Without `holds`, as for an operator's, held records stop nothing. One that `waited` for the Meta Service, and carries no epoch,
-    loses as `records.resolve` has it to a reset or delete of a later time, also if that was taken up while it waited: its consumer
-    did not know of it.
+    Without `holds`, as for an operator's, held records stop nothing. One that `waited` for the Meta Service, and carries no
+    epoch, loses as `records.resolve` has it to a reset or delete of a later time, also if that was taken up while it waited: its
+    consumer did not know of it.
 
     Such a rewind could be undone by the Meta Service, where the key may stand in a higher epoch, after it was acknowledged.
     So could a commit of an epoch that this adapter has not seen yet, which is refused in the same way.

@@ -139,7 +139,8 @@ class GroupLoader:
     async def load_for(self, commit: Commit) -> Commit:
         """Load the groups of keys that are not local, or that their consumer knows in a later epoch, so that epochs are known.
 
-        Returns the commit as it is to be decided now. Of large groups only these keys. What cannot be loaded now is not waited for: its keys go in with epoch 0.
+        Returns the commit as it is to be decided now. Of large groups only these keys. What cannot be loaded now is not waited
+        for: its keys go in with epoch 0.
 
         During a recovery the same is done for all keys of an OVERWRITE: an offset that goes forward here may be a rewind of what
         another adapter had saved, and would be lost if it was stored without the next epoch. Raises NotReadyError for one before
