@@ -303,12 +303,12 @@ async def test_a_degraded_adapter_holds_and_refuses_only_epochs_that_it_cannot_k
 async def test_a_commit_that_waited_does_not_undo_what_was_done_and_taken_up_meanwhile(
     tmp_path: Path, policy: dict[str, Any], live: bool, mode: CommitMode, form: int
 ) -> None:
+    """Its consumer did not know of it; what is committed later counts."""
     meta = FakeMeta()
     meta.records[A] = done = at(100, TAKEN, NOW_MS + 5)._replace(live=live)
     async with core_over(tmp_path, meta, **policy) as core:
         standing = await send(core, plain(240, mode=mode, at_ms=NOW_MS)[form])
         assert [one.record for one in standing] == [done]
-        # What is committed later counts: the reset was taken up.
         await send(core, plain(241, mode=mode, at_ms=NOW_MS + 6)[form])
         stands = core.store.get(A)
         assert stands is not None
@@ -316,12 +316,12 @@ async def test_a_commit_that_waited_does_not_undo_what_was_done_and_taken_up_mea
 
 
 async def test_a_commit_that_waited_counts_when_it_was_made_after_the_reset(tmp_path: Path, policy: dict[str, Any]) -> None:
+    """Only the time of the reset tells that it was known."""
     meta = FakeMeta()
     meta.records[A] = at(100, TAKEN, NOW_MS - 1)
     async with core_over(tmp_path, meta, **policy) as core:
-        assert all(one.raised or one.record == at(240, TAKEN) for one in await send(core, plain(240)[0]))
-        stands = core.store.get(A)
-        assert stands == at(240, TAKEN)
+        await send(core, plain(240)[0])
+        assert core.store.get(A) == at(240, TAKEN)
 
 
 async def test_an_import_is_the_operators_and_is_not_held_off(tmp_path: Path) -> None:
