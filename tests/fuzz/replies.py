@@ -23,19 +23,34 @@ from adapter.meta.client import GrpcMetaClient
 from adapter.meta.config import MetaSection
 from adapter.metaservice.config import LimitsSection
 from adapter.metaservice.limits import Limits
+from adapter.metaservice.metadata_service import MetadataMetrics, MetadataService
 from adapter.metaservice.metrics import MetaMetrics
 from adapter.metaservice.offset_service import MetaService
 from adapter.model.arrow import decode_packed, decode_records, decode_seqs
 from adapter.model.records import LONG_MAX
-from adapter.rpc import meta_pb, offsets_pb
+from adapter.rpc import meta_pb, metadata_pb, offsets_pb
+from adapter.sidecar.api.requests import parse_change_id
 from tests.fuzz.messages import changed
-from tests.fuzz.rpc_seeds import EXAMPLES, NAMES, OFFSET_ADMIN, OFFSET_STORE, STORE_ID, commit_groups, packed_entries
+from tests.fuzz.rpc_seeds import (
+    EXAMPLES,
+    META,
+    METADATA,
+    NAMES,
+    OFFSET_ADMIN,
+    OFFSET_STORE,
+    STORE_ID,
+    commit_groups,
+    packed_entries,
+)
 from tests.fuzz.rpc_servers import Adapters, call, check_rows
 from tests.fuzz.running import NOW_MS, wait
 from tests.model.disk import Platter
 from tests.model.engine import MemoryEngine
 from tests.unit.calls import UNIX, AbortedError, context
 from tests.unit.helpers import packed_rows
+from tests.unit.metaservice.test_metadata_service import MemoryStore
+
+Reset, Planned = offsets_pb.ResetOffsetsRequest, offsets_pb.PlannedReset
 
 BEGIN = 3  # bytes in front of a reply of the Meta Service
 TIMES = 3  # that a call is answered so
@@ -50,11 +65,15 @@ META_REPLIES: Sequence[tuple[str, bool]] = (
     ("MergeOffsetData", True),
     ("SaveOffsetData", True),
     ("ListOffsetData", True),
+    ("Get", True),
+    ("Put", True),
     ("SaveOffsetData", False),
     ("GetOffsetData", False),
     ("DeleteOffsetData", False),
 )
 OTHER_REPLIES: Mapping[str, str] = {
+    "Delete": "is only that it was done",
+    "List": "names keys that were forgotten, of which those are deleted that are old",
     "ExpireOffsetData": "two numbers, of which any is right",
     "GetStoreStatus": "is only shown",
     **dict.fromkeys(
@@ -93,19 +112,23 @@ class _Channel:
     """
 
     def __init__(self, name: str, answer: bytes, rng: random.Random | None, *, epochs: bool) -> None:
-        self._service = MetaService(MemoryEngine(lambda: NOW_MS), Limits(LimitsSection(), _METRICS), _METRICS)
+        limits = Limits(LimitsSection(), _METRICS)
+        self._services = {
+            META: MetaService(MemoryEngine(lambda: NOW_MS), limits, _METRICS),
+            METADATA: MetadataService(MemoryStore(), limits.metadata, _METADATA_METRICS),
+        }
         self._name, self._answer, self._rng, self._epochs = name, answer, rng, epochs
         self._left = TIMES
 
     def unary_unary(self, path: str, **functions: Any) -> Callable[..., Awaitable[Message | None]]:
         """As grpc.aio's: it returns the reply, None where it is no message, or raises AioRpcError."""
-        name = path.rpartition("/")[2]
+        _, service, name = path.split("/")
 
         async def answered(request: Message, **_: object) -> Message | None:
             if not self._epochs and name not in ROBUSTMQ:
                 raise _failed(grpc.StatusCode.UNIMPLEMENTED, "as RobustMQ")
             try:
-                reply: Message = await getattr(self._service, name)(request, context(UNIX))
+                reply: Message = await getattr(self._services[service], name)(request, context(UNIX))
             except AbortedError as error:
                 raise _failed(*error.args) from error
             if not self._epochs:
@@ -297,6 +320,7 @@ def _cut(joined: bytes, sizes: bytes) -> list[bytes] | None:
 
 
 _METRICS = MetaMetrics()
+_METADATA_METRICS = MetadataMetrics(_METRICS.registry)
 _ADAPTERS = Adapters()
 REPLIES: dict[str, Callable[[bytes], None]] = {"meta_replies": meta_replies, "peer_replies": peer_replies}
 
@@ -325,6 +349,17 @@ _OFFSET = meta_pb.GetOffsetDataReplyOffset(
     namespace="default", shard_name="s", offset=9, epoch=2, topic="t", metadata="m", committed_at_ms=NOW_MS
 )
 _MARK = meta_pb.StoreMark(store_id=STORE_ID, incarnation=1, revision=9, starts=[meta_pb.StoreMark.Start(id=1, revision=1)])
+
+
+def _planned() -> bytes:
+    """What is remembered of the reset among the examples that has an ID."""
+    request = next(one for one in EXAMPLES[OFFSET_ADMIN]["ResetOffsets"] if isinstance(one, Reset) and one.change_id)
+    change = parse_change_id(request)
+    assert change
+    row = Planned.Row(shard="s", before=packed_entries()[1][0], after=packed_entries()[1][0])
+    return Planned(request=change.request, namespace="default", group="g", rows=[row], planned_at_ms=NOW_MS).SerializeToString()
+
+
 _EXAMPLES: Mapping[str, Message] = {
     "ReportStore": meta_pb.ReportStoreReply(
         known=meta_pb.LocalStore(broker="b", path="/p", store_id=STORE_ID, flushed_seq=5),
@@ -357,6 +392,8 @@ _EXAMPLES: Mapping[str, Message] = {
     "ListOffsetData": meta_pb.ListOffsetDataReply(
         entries=[meta_pb.ListOffsetDataReply.Entry(group="g", offset=_OFFSET)], next_page_token=b"t"
     ),
+    "Get": metadata_pb.GetReply(entry=metadata_pb.Entry(key="k", value=_planned(), revision=3)),
+    "Put": metadata_pb.PutReply(revision=3),
     "GetOffsetData": meta_pb.GetOffsetDataReply(offsets=[_OFFSET]),
     "DeleteOffsetData": meta_pb.DeleteOffsetDataReply(),
 }

@@ -13,7 +13,7 @@ from adapter.rpc import meta_pb, offsets_pb
 from adapter.sidecar.api.offset_service import OffsetService
 from tests.fuzz import mutations, running
 from tests.fuzz.replies import META_REPLIES, OTHER_REPLIES, REPLIES
-from tests.fuzz.rpc_seeds import EXAMPLES, META, OFFSET_STORE
+from tests.fuzz.rpc_seeds import EXAMPLES, META, METADATA, OFFSET_STORE
 from tests.fuzz.rpcs import RPCS, SERVICES, UNCALLED, methods_of, rpc_seeds
 from tests.fuzz.targets import TARGETS
 
@@ -40,7 +40,9 @@ def test_each_method_has_examples(service: str) -> None:
 
 def test_each_reply_of_the_meta_service_is_read_or_has_a_reason_why_not() -> None:
     """By an adapter, which has another way with RobustMQ's."""
-    assert {*(name for name, _ in META_REPLIES), *OTHER_REPLIES} == {method.name for method in methods_of(META)}
+    assert {*(name for name, _ in META_REPLIES), *OTHER_REPLIES} == {
+        method.name for service in (META, METADATA) for method in methods_of(service)
+    }
     assert not OTHER_REPLIES.keys() & {name for name, _ in META_REPLIES}
 
 

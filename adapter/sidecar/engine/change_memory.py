@@ -6,9 +6,12 @@ and found by every adapter. An ID is taken for TAKEN_MS after it was made, by it
 that one that is forgotten is not taken for a new one.
 """
 
+import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
 
 from adapter.errors import AdapterError, InvalidInputError, MetaUnavailableError, RefusedError, TooLargeError, UnknownCallError
 from adapter.meta.client import MetaClient
@@ -129,18 +132,22 @@ async def _encoded(planned: Planned, change: ChangeId) -> bytes:
 
 
 async def _decoded(value: bytes, change: ChangeId) -> Planned:
-    message = offsets_pb.PlannedReset.FromString(value)
+    rows: list[tuple[str, OffsetRecord | None, OffsetRecord | None, str]] = []
+    try:
+        message = offsets_pb.PlannedReset.FromString(value)
+        async for some in in_slices(message.rows):
+            rows += [(row.shard, _unpacked(row.before), _unpacked(row.after), row.warning) for row in some]
+    except (DecodeError, struct.error, UnicodeDecodeError) as error:
+        raise RefusedError(
+            f"change_id: what the Meta Service remembers under {PREFIX}{change.id} is damaged, and nothing was changed now; look "
+            f"at the offsets, and make a new one ({error})"
+        ) from error
     if message.request != change.request:
         raise InvalidInputError(
             "change_id: is that of another request; a repeat has to ask for the same, and another change for its own"
         )
     group = GroupKey(message.namespace, message.group)
-    changes: list[Change] = []
-    async for some in in_slices(message.rows):
-        changes += [
-            Change(OffsetKey(*group, row.shard), _unpacked(row.before), _unpacked(row.after), row.warning) for row in some
-        ]
-    return Planned(group, changes, message.planned_at_ms)
+    return Planned(group, [Change(OffsetKey(*group, row[0]), *row[1:]) for row in rows], message.planned_at_ms)
 
 
 def _packed(record: OffsetRecord | None) -> bytes:

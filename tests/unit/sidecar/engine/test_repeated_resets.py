@@ -176,6 +176,21 @@ async def test_an_id_that_cannot_be_trusted_is_refused(tmp_path: Path, change: C
 
 
 @pytest.mark.parametrize(
+    "kept", [b"\x0e", offsets_pb.PlannedReset(rows=[offsets_pb.PlannedReset.Row(after=b"?")]).SerializeToString()]
+)
+async def test_a_plan_that_is_damaged_is_refused(tmp_path: Path, kept: bytes) -> None:
+    """Nothing is changed, and the error says under which key it is."""
+    meta = FakeMeta(dict.fromkeys(FIVE, record(100)))
+    meta.metadata.values[PREFIX + change_of().id] = kept
+    async with core_over(tmp_path, meta, clocks=at(NOW_MS)) as core:
+        with pytest.raises(
+            RefusedError, match=f"^change_id: what the Meta Service remembers under {PREFIX}{change_of().id} is damaged"
+        ):
+            await shift(core)
+        assert offsets(meta) == [100] * 5
+
+
+@pytest.mark.parametrize(
     "text", ["x", "1764338400000", "1764338400000-0123456789ABCDEF", f"{NOW_MS}-{0:017x}", f" {NOW_MS}-{0:016x}"]
 )
 def test_an_id_of_another_form_is_refused(text: str) -> None:
