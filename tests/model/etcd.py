@@ -7,8 +7,9 @@ happens at times that were drawn at the start, beneath whatever else happens the
 What is promised: all invariants, for what a reader of the Meta Service is told. Besides:
 
 - what belongs into Raft groups that answer is flushed, though another one is silent;
-- nobody takes any of this for a loss of data;
-- whatever is left of a rebalance, a new one can finish it; then every offset is in its Raft group, and nowhere else.
+- nobody takes any of this for a loss of data, and what an adapter reported of its store is remembered;
+- whatever is left of a rebalance, a new one can finish it; then every offset, and every report, is in its Raft group,
+  and nowhere else.
 """
 
 import asyncio
@@ -226,7 +227,9 @@ class EtcdWatch(Watch):
         super().check()
         service = self._world.service
         for broker in self._world.brokers:
-            if broker.running and broker.running.meta.server_reports.losses and broker.name not in service.misled:
+            if broker.name in service.forgotten:
+                raise BrokenError(f"loss: the Meta Service has forgotten what {broker.name} reported of its store")
+            if broker.running and broker.running.meta.server_reports.losses:
                 raise BrokenError(f"loss: {broker.name} found one: {broker.running.meta.server_reports.why}")
             core = broker.core()
             if core and core.dirty.refused and not self._world.refuses:

@@ -15,6 +15,7 @@ import grpc.aio
 
 from adapter.errors import InvalidInputError, MetaUnavailableError
 from adapter.metaservice.config import EtcdSection
+from adapter.metaservice.engine import decide_report
 from adapter.metaservice.etcd import rebalancing
 from adapter.metaservice.etcd.client import EtcdCluster
 from adapter.metaservice.etcd.engine import EtcdEngine
@@ -133,10 +134,8 @@ class EtcdService(Service):
         self._turns = itertools.count()
         self.troubles = 0
         self._troubled_at = 0.0
-        # Where the last report of each broker's store was written; and the brokers of which one came to another Raft group while
-        # a Raft group was silent, which may be the one that has the report before. They may take that for a loss.
-        self._reported_at: dict[str, str] = {}
-        self.misled: set[str] = set()
+        self._reported: dict[str, StoreReport] = {}  # of each broker, what was answered last
+        self.forgotten: set[str] = set()  # brokers that were told less of their store than was answered before
         self._standing: dict[OffsetKey, OffsetRecord | None] = {}
         self._standing_of: tuple[Contents, ...] = ()
 
@@ -266,12 +265,15 @@ class EtcdService(Service):
             work.close()
 
     async def report_store(self, store: StoreReport, replaces: bytes) -> KnownStore | None:
-        """As the production service; notes who may be told too little."""
+        """As the production service; notes who is told too little."""
+        before = self._reported.get(store.broker)
         known = await self.engine.report_store(CLUSTER, store, replaces, self.now_ms())
-        home = self.engine.fences.layout.home(pack_names(CLUSTER, store.broker))
-        if self._reported_at.get(store.broker, home) != home and any(group.silent for group in self.groups):
-            self.misled.add(store.broker)
-        self._reported_at[store.broker] = home
+        if before and (
+            known is None or (known.store.store_id == before.store_id and known.store.flushed_seq < before.flushed_seq)
+        ):
+            self.forgotten.add(store.broker)
+        if kept := decide_report(store, known, replaces, 0):
+            self._reported[store.broker] = kept.store
         return known
 
     def standing(self, key: OffsetKey) -> OffsetRecord | None:
@@ -288,11 +290,13 @@ class EtcdService(Service):
         return self._standing[key]
 
     def strays(self) -> Iterator[str]:
-        """Offsets that are elsewhere than at home, and the Raft group in which they are."""
+        """What is elsewhere than at home, offsets and reports of stores, and the Raft group in which it is."""
+        packed_of = {KEYS.offsets: KEYS.group_of, KEYS.stores: KEYS.broker_of}
         for group in self.groups[1:]:
             for where in group.contents.rows:
-                if where.startswith(KEYS.offsets) and self.layout.home(KEYS.group_of(where)) != group.name:
-                    yield f"{where!r} in {group.name}"
+                for prefix, packed in packed_of.items():
+                    if where.startswith(prefix) and self.layout.home(packed(where)) != group.name:
+                        yield f"{where!r} in {group.name}"
 
 
 def _is(one: object, other: object) -> bool:

@@ -36,6 +36,14 @@ BROKE = {
             '["commit_much",0,2,3],["commit_much",0,0,0]]'
         ),
     ),
+    "the report of a store moves with the offsets, and is not forgotten beside a Raft group that falls silent then": (
+        "etcd",
+        (
+            '[["begin",7,[[0,0],[0,0]],2,[[3,0,0,0,0,[0],0],[0,2,0,0,0,[0],0],[0,4,0,0,0,[0],4],[3,3,0,0,0,[0],0],'
+            '[3,0,0,0,0,[0],0],[0,0,1,0,0,[0],0]]],["flush_beside_a_silent_group",0,0,[0],1,0],["move",0,0,6],'
+            '["rebalance",0,5],["flush_beside_a_silent_group",0,0,[0],0,0]]'
+        ),
+    ),
 }
 
 

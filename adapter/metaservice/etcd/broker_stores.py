@@ -1,19 +1,24 @@
 """The reported local stores of brokers, in etcd, and how far each Raft group is.
 
 A report reads from every Raft group, so that also an adapter without commits learns of one that lost data; the report itself is
-written to one of them, under the fence of the layout. So a process without other calls learns of a layout change, too.
+written to one of them, under the fence of the layout. So a process without other calls learns of a layout change, too. While the
+layout changes, what is not there yet is in the Raft group where it was; `rebalancing` moves those that nobody reports meanwhile.
+
+Values sort, byte by byte, by their time, which moves on with each report, even where clocks differ: of two copies the greater
+value is the later report, and etcd itself can compare them.
 """
 
 import asyncio
 import contextlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from adapter.errors import AdapterError, MetaUnavailableError
 from adapter.metaservice.engine import decide_report
 from adapter.metaservice.etcd.client import EtcdCluster
 from adapter.metaservice.etcd.fences import LayoutChangedError
 from adapter.metaservice.etcd.keys import Keys, foreign
+from adapter.metaservice.etcd.reads import Row
 from adapter.model.codec import prefix_end
 from adapter.model.records import STORE_ID_BYTES, KnownStore, StoreReport
 from adapter.rpc import etcd_pb
@@ -36,31 +41,36 @@ class EtcdStores:
     async def report(
         self,
         home: str,
-        guard: etcd_pb.Compare,
+        guards: Mapping[str, etcd_pb.Compare],
         cluster: str,
         reported: StoreReport,
         replaces: bytes,
         now_ms: int,
         answered: set[str],
     ) -> KnownStore | None:
-        """Implements `Engine.report_store`. The report is stored in the Raft group `home`, under the fence `guard`.
+        """Implements `Engine.report_store`. The report is stored in the Raft group `home`.
+
+        `guards`: the fences of `home`, and of the Raft group from which a move under way may bring the report.
 
         Adds the names of the Raft groups that answered to `answered`. Raises the client's errors if `home` does not take the
-        report, LayoutChangedError, and StoreDamagedError for what no Meta Service has written.
+        report, or has none and the other one does not answer; LayoutChangedError; StoreDamagedError for what no Meta Service has
+        written.
         """
         where = self._keys.store(cluster, reported.broker, reported.path)
         for _ in range(ROUNDS):
-            found = await asyncio.gather(
-                *(self._read(name, where, answered, guard if name == home else None) for name in self._groups)
-            )
-            values = dict(zip(self._groups, found, strict=True))
-            known = max(
-                (_decode(reported, where, value) for value in found if value), key=lambda one: one.reported_at_ms, default=None
-            )
-            kept = decide_report(reported, known, replaces, now_ms)
+            found = await asyncio.gather(*(self._read(name, where, answered, guards.get(name)) for name in self._groups))
+            read = dict(zip(self._groups, found, strict=True))
+            standing = _value(read[home])
+            if not standing:
+                for name in guards:
+                    _value(read[name])
+            # A Raft group that an earlier version moved everything else away from may still have the report.
+            values = [value for value in found if isinstance(value, bytes) and value]
+            known = max((_decode(reported, where, value) for value in values), key=_pack, default=None)
+            kept = decide_report(reported, known, replaces, max(now_ms, known.reported_at_ms + 1) if known else now_ms)
             # It has to be at home, too: the Raft group where it was before a change of the layout may not answer later.
-            at_home = _decode(reported, where, values[home]) if values[home] else None
-            if kept is None or _is_known(kept, at_home) or await self._put(home, guard, where, values[home], kept):
+            at_home = _decode(reported, where, standing) if standing else None
+            if kept is None or _is_known(kept, at_home) or await self._put(home, guards[home], where, standing, kept):
                 return known
         raise MetaUnavailableError(f"{home}: the store of {reported.broker} is reported by several adapters at once")
 
@@ -68,16 +78,14 @@ class EtcdStores:
         """Remove reports from before `before_ms`. Raft groups that do not answer are skipped until the next call."""
         return sum(await asyncio.gather(*(self._forget(group, before_ms) for group in self._groups.values())))
 
-    async def _read(self, name: str, where: bytes, answered: set[str], guard: etcd_pb.Compare | None) -> bytes:
-        """Read a report; without a guard the Raft group need not answer."""
+    async def _read(self, name: str, where: bytes, answered: set[str], guard: etcd_pb.Compare | None) -> bytes | AdapterError:
+        """Read a report: empty if there is none; the error if there is no answer. Raises LayoutChangedError."""
         request = etcd_pb.TxnRequest(compare=[guard] if guard else [])
         request.success.add().request_range.key = where
         try:
             reply = await self._groups[name].txn(request)
-        except AdapterError:
-            if guard:
-                raise
-            return b""
+        except AdapterError as error:
+            return error
         if not reply.succeeded:
             raise LayoutChangedError(f"{name}: the layout of the offsets has changed")
         answered.add(name)
@@ -91,7 +99,7 @@ class EtcdStores:
         else:
             request.compare.add(result=_EQUAL, target=_VERSION, key=where, version=0)
         put = request.success.add().request_put
-        put.key, put.value = where, _VALUE.pack(kept.reported_at_ms, kept.store.store_id, kept.store.flushed_seq)
+        put.key, put.value = where, _pack(kept)
         return (await self._groups[name].txn(request, resend=False)).succeeded
 
     async def _forget(self, group: EtcdCluster, before_ms: int) -> int:
@@ -112,6 +120,22 @@ class EtcdStores:
         return forgotten
 
 
+def add_copies(request: etcd_pb.TxnRequest, reports: Iterable[Row]) -> None:
+    """Add to a transaction that these reports are written, each unless a later one stands."""
+    for report in reports:
+        inner = request.success.add().request_txn
+        inner.compare.add(result=etcd_pb.Compare.GREATER, target=_TARGET_VALUE, key=report.where, value=report.value)
+        put = inner.failure.add().request_put
+        put.key, put.value = report.where, report.value
+
+
+def _value(read: bytes | AdapterError) -> bytes:
+    """What was read. Raises the error instead."""
+    if isinstance(read, AdapterError):
+        raise read
+    return read
+
+
 def _is_known(kept: KnownStore, known: KnownStore | None) -> bool:
     """Whether nothing but the time would change, and not by much: an adapter without commits reports all the time."""
     return known is not None and kept.store == known.store and kept.reported_at_ms < known.reported_at_ms + REFRESH_MS
@@ -122,3 +146,7 @@ def _decode(reported: StoreReport, where: bytes, value: bytes) -> KnownStore:
         raise foreign(where)
     reported_at_ms, store_id, flushed_seq = _VALUE.unpack(value)
     return KnownStore(reported._replace(store_id=store_id, flushed_seq=flushed_seq), reported_at_ms)
+
+
+def _pack(known: KnownStore) -> bytes:
+    return _VALUE.pack(known.reported_at_ms, known.store.store_id, known.store.flushed_seq)

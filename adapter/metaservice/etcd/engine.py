@@ -261,10 +261,11 @@ class EtcdEngine:
         """Store the report in one Raft group; read from all of them, for their marks."""
 
         async def report(layout: Layout) -> KnownStore | None:
-            home = layout.home(pack_names(cluster, store.broker))
+            packed = pack_names(cluster, store.broker)
+            home, former = layout.home(packed), layout.former(packed)
             answered: set[str] = set()
-            guard = self.fences.guard(layout, home)
-            known = await self._stores.report(home, guard, cluster, store, replaces, now_ms, answered)
+            guards = {name: self.fences.guard(layout, name) for name in (home, former) if name}
+            known = await self._stores.report(home, guards, cluster, store, replaces, now_ms, answered)
             self._note_marks(answered)
             return known
 

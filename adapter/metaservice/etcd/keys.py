@@ -22,6 +22,7 @@ _NO_SEQ, _PLAIN_LABELS = bytes(8), bytes(7)
 _TIME = struct.Struct(">Q")
 _LENGTHS = [bytes((length,)) for length in range(256)]
 _GROUP_FIELDS = 3  # cluster, namespace, group
+_BROKER_FIELDS = 2  # cluster, broker
 
 
 def encode_value(record: OffsetRecord) -> bytes:
@@ -125,13 +126,11 @@ class Keys:
 
     def group_of(self, where: bytes) -> bytes:
         """The packed cluster, namespace and group in an offset's key. Raises StoreDamagedError."""
-        start = at = len(self.offsets)
-        try:
-            for _ in range(_GROUP_FIELDS):
-                at += 1 + where[at]
-        except IndexError as error:
-            raise foreign(where) from error
-        return where[start:at]
+        return _packed(where, len(self.offsets), _GROUP_FIELDS)
+
+    def broker_of(self, where: bytes) -> bytes:
+        """The packed cluster and broker in the key of a store's report. Raises StoreDamagedError."""
+        return _packed(where, len(self.stores), _BROKER_FIELDS)
 
     def tombstone(self, where: bytes, record: OffsetRecord) -> bytes:
         """The index entry of the tombstone at the key `where`."""
@@ -144,3 +143,14 @@ class Keys:
     def buried(self, entry: bytes) -> bytes:
         """The offset's key in a tombstone's index entry."""
         return self.offsets + entry[len(self.tombstones) + _TIME.size :]
+
+
+def _packed(where: bytes, start: int, fields: int) -> bytes:
+    """The packed names that begin at `start` of a key. Raises StoreDamagedError."""
+    at = start
+    try:
+        for _ in range(fields):
+            at += 1 + where[at]
+    except IndexError as error:
+        raise foreign(where) from error
+    return where[start:at]

@@ -13,6 +13,7 @@ import anyio
 
 from adapter.errors import AdapterError, ConfigError, ContendedError, InvalidInputError
 from adapter.metaservice.config import EtcdSection
+from adapter.metaservice.etcd.broker_stores import add_copies
 from adapter.metaservice.etcd.client import EtcdCluster
 from adapter.metaservice.etcd.fences import Fences, LayoutChangedError
 from adapter.metaservice.etcd.keys import Keys
@@ -142,9 +143,10 @@ class Rebalancer:
                     await _retrying(self._migration.copy, batch, layout)
             await self._save_position(name, layout, rows[-1].where + b"\0")
             watcher.looked(len(rows))
+        await self._move_reports(name, layout, position, delete=False)
 
     async def _clean(self, name: str, layout: Layout, watcher: Watcher) -> None:
-        """Delete the old copies, then the index entries of their tombstones."""
+        """Delete the old copies, those of the reports of stores, and the index entries of tombstones."""
         position = await self._position(name, layout)
         async for rows in self._pages(name, layout, position, self._keys.offsets):
             for batch in _batches(self._rows_to_move(name, layout, rows), self._batch):
@@ -153,12 +155,37 @@ class Rebalancer:
                     await self._delete(name, layout, self._spans(batch))
             await self._save_position(name, layout, rows[-1].where + b"\0")
             watcher.looked(len(rows))
+        await self._move_reports(name, layout, position, delete=True)
         async for rows in self._pages(name, layout, position, self._keys.tombstones, keys_only=True):
             entries = [row for row in rows if self._home_of(layout, self._keys.buried(row.where)) != name]
             for some in _batches(entries, self._batch):
                 async with _throttled():
                     await self._delete(name, layout, [etcd_pb.DeleteRangeRequest(key=entry.where) for entry in some])
             await self._save_position(name, layout, rows[-1].where + b"\0")
+
+    async def _move_reports(self, name: str, layout: Layout, position: bytes, *, delete: bool) -> None:
+        """Copy the reports of stores that belong into other Raft groups; with `delete`, delete them here then.
+
+        Before they are deleted they are copied as well: an old snapshot of their new Raft group may have been restored.
+        """
+        async for rows in self._pages(name, layout, position, self._keys.stores):
+            away = [row for row in rows if layout.home(self._keys.broker_of(row.where)) != name]
+            for reports in _batches(away, self._batch):
+                async with _throttled():
+                    await self._copy_reports(reports, layout)
+                    if delete:
+                        await self._delete(name, layout, [etcd_pb.DeleteRangeRequest(key=report.where) for report in reports])
+            await self._save_position(name, layout, rows[-1].where + b"\0")
+
+    async def _copy_reports(self, reports: Sequence[Row], layout: Layout) -> None:
+        """Write reports into their new Raft groups, unless their adapters have reported there meanwhile."""
+        by_home: dict[str, list[Row]] = {}
+        for report in reports:
+            by_home.setdefault(layout.home(self._keys.broker_of(report.where)), []).append(report)
+        for name, members in by_home.items():
+            request = etcd_pb.TxnRequest(compare=[self._fences.guard(layout, name)])
+            add_copies(request, members)
+            await self._apply(name, request)
 
     async def _copy_missing(self, rows: Sequence[Row], layout: Layout) -> None:
         """Copy rows that are missing or older in their new Raft group: an old snapshot of it may have been restored."""
@@ -187,6 +214,10 @@ class Rebalancer:
         request = etcd_pb.TxnRequest(compare=[self._fences.guard(layout, name)])
         for span in spans:
             request.success.add().request_delete_range.CopyFrom(span)
+        await self._apply(name, request)
+
+    async def _apply(self, name: str, request: etcd_pb.TxnRequest) -> None:
+        """Run a guarded transaction. Raises LayoutChangedError if it was refused by the fence."""
         if not (await _retrying(self._batchers[name].cluster.txn, request)).succeeded:
             raise LayoutChangedError(f"{name}: the layout of the offsets has changed")
 
