@@ -181,6 +181,7 @@ async def test_an_id_that_cannot_be_trusted_is_refused(tmp_path: Path, change: C
 async def test_a_plan_that_is_damaged_is_refused(tmp_path: Path, kept: bytes) -> None:
     """Nothing is changed, and the error says under which key it is."""
     meta = FakeMeta(dict.fromkeys(FIVE, record(100)))
+    assert meta.metadata
     meta.metadata.values[PREFIX + change_of().id] = kept
     async with core_over(tmp_path, meta, clocks=at(NOW_MS)) as core:
         with pytest.raises(
