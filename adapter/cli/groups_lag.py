@@ -60,7 +60,7 @@ class LiveLag:
         """The lag of each of some groups."""
         kept: dict[str, GroupLive] = {}
         missing = self._off or NOT_KEPT
-        if not self._off:
+        if groups and not self._off:
             request = lag_pb.GetGroupLagsRequest(namespace=namespace, groups=groups)
             try:
                 async for reply in self._client.lag.GetGroupLags(request, timeout=TIMEOUT_S):

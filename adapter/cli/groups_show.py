@@ -123,14 +123,13 @@ async def _descriptions(
         return
     for at in range(0, len(names), PIECE):
         some = names[at : at + PIECE]
-        lags = await live.of_all(namespace, some)
         replies = aiter(client.admin.DescribeGroups(offsets_pb.DescribeGroupsRequest(namespace=namespace, groups=some)))
         while reply := await _next(replies):
+            lags = await live.of_all(namespace, [row.group for row in reply.groups if row.description.shards])
             for row in reply.groups:
                 if row.error:
                     warn(f"left out: {row.error}")
-                described = row.description
-                yield row.group, None if row.error else described, lags[row.group] if described.shards else GroupLive(None)
+                yield row.group, None if row.error else row.description, lags.get(row.group, GroupLive(None))
 
 
 @contextmanager
