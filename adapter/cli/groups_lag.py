@@ -17,6 +17,7 @@ from adapter.rpc import lag_pb
 from adapter.runtime.wording import counted
 
 TIMEOUT_S: Final = 10.0
+NOT_KEPT: Final = "nobody commits to it at this adapter, or more shards than lag.shards have moved since"
 _NAMED: Final = 5  # groups that a note names
 # An adapter that answers so keeps no lag of any group.
 _OFF: Final = {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.FAILED_PRECONDITION}
@@ -44,7 +45,7 @@ class GroupLive(NamedTuple):
 
 
 class LiveLag:
-    """Asks for the lag of one group after the other; of an adapter that keeps none at all, only once."""
+    """Asks for the lag of groups; of an adapter that keeps none at all, only once."""
 
     def __init__(self, client: OffsetClient) -> None:
         self._client = client
@@ -53,7 +54,23 @@ class LiveLag:
 
     async def of(self, namespace: str, group: str) -> GroupLive:
         """The lag of a group."""
-        found = GroupLive(None, self._off) if self._off else await self._asked(namespace, group)
+        return self._noted(group, GroupLive(None, self._off) if self._off else await self._asked(namespace, group))
+
+    async def of_all(self, namespace: str, groups: Sequence[str]) -> Mapping[str, GroupLive]:
+        """The lag of each of some groups."""
+        kept: dict[str, GroupLive] = {}
+        missing = self._off or NOT_KEPT
+        if groups and not self._off:
+            request = lag_pb.GetGroupLagsRequest(namespace=namespace, groups=groups)
+            try:
+                async for reply in self._client.lag.GetGroupLags(request, timeout=TIMEOUT_S):
+                    kept.update((row.sums.group, GroupLive(row)) for row in reply.groups)
+            except grpc.aio.AioRpcError as error:
+                missing = why_none(error)
+                self._off = missing if error.code() in _OFF else ""
+        return {group: kept.get(group) or self._noted(group, GroupLive(None, missing)) for group in groups}
+
+    def _noted(self, group: str, found: GroupLive) -> GroupLive:
         if found.error:
             self._without.setdefault(found.error, []).append(group)
         return found

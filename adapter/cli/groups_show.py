@@ -8,7 +8,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
@@ -33,6 +33,7 @@ PIECE = 1_000  # shards or groups of one request
 Group = offsets_pb.ListGroupsReply.Group
 
 Described = offsets_pb.DescribeGroupReply
+R = TypeVar("R")
 _Add: TypeAlias = Callable[[str, Described, GroupLive], None]
 
 # Of a row of `groups describe --output csv`: one shard.
@@ -100,23 +101,35 @@ async def describe(target: Target, wanted: Selection, form: Form) -> bool:
         live = LiveLag(client)
         names = wanted.names or [row.group async for row in groups_of(client, namespace) if wanted.takes(row.group)]
         with show(namespace) as add:
-            for name in names:
-                request = offsets_pb.DescribeGroupRequest(namespace=namespace, group=name)
-                try:
-                    reply = await client.admin.DescribeGroup(request, timeout=TIMEOUT_S)
-                except grpc.aio.AioRpcError as error:
-                    if len(names) == 1 or error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
-                        raise
-                    warn(f"left out: {error.details()}")
-                    complete = False
-                    continue
-                complete = complete and bool(reply.shards) and not reply.remote_error
-                add(name, reply, await live.of(namespace, name) if reply.shards else GroupLive(None))
+            async for name, reply, lag in _descriptions(client, live, namespace, names):
+                complete = complete and bool(reply and reply.shards) and not (reply and reply.remote_error)
+                if reply:
+                    add(name, reply, lag)
     if form == TABLE:
         for text in (live.note(), "" if wanted.names else counted(len(names), "group")):
             if text:
                 note(text)
     return complete
+
+
+async def _descriptions(
+    client: OffsetClient, live: LiveLag, namespace: str, names: Sequence[str]
+) -> AsyncIterator[tuple[str, Described | None, GroupLive]]:
+    """The groups in this order. None for one of several that is too large, which is told."""
+    if len(names) == 1:
+        request = offsets_pb.DescribeGroupRequest(namespace=namespace, group=names[0])
+        found = await client.admin.DescribeGroup(request, timeout=TIMEOUT_S)
+        yield names[0], found, await live.of(namespace, names[0]) if found.shards else GroupLive(None)
+        return
+    for at in range(0, len(names), PIECE):
+        some = names[at : at + PIECE]
+        replies = aiter(client.admin.DescribeGroups(offsets_pb.DescribeGroupsRequest(namespace=namespace, groups=some)))
+        while reply := await _next(replies):
+            lags = await live.of_all(namespace, [row.group for row in reply.groups if row.description.shards])
+            for row in reply.groups:
+                if row.error:
+                    warn(f"left out: {row.error}")
+                yield row.group, None if row.error else row.description, lags.get(row.group, GroupLive(None))
 
 
 @contextmanager
@@ -192,7 +205,7 @@ async def exported(client: OffsetClient, groups: Sequence[GroupKey]) -> AsyncIte
                 )
 
 
-async def _next(replies: AsyncIterator[offsets_pb.ExportOffsetsReply]) -> offsets_pb.ExportOffsetsReply | None:
+async def _next(replies: AsyncIterator[R]) -> R | None:
     """The next reply; None after the last one. There is no deadline for all of them: a large adapter sends for minutes."""
     try:
         async with asyncio.timeout(TIMEOUT_S):

@@ -489,6 +489,52 @@ class GetGroupLagReply(_message.Message):
 Global___GetGroupLagReply: _TypeAlias = GetGroupLagReply  # noqa: Y015
 
 @_typing.final
+class GetGroupLagsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Empty means `default`."""
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """At least one, at most 50,000."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        groups: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "namespace", b"namespace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetGroupLagsRequest: _TypeAlias = GetGroupLagsRequest  # noqa: Y015
+
+@_typing.final
+class GetGroupLagsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GetGroupLagReply]: ...
+    def __init__(
+        self,
+        *,
+        groups: _abc.Iterable[Global___GetGroupLagReply] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetGroupLagsReply: _TypeAlias = GetGroupLagsReply  # noqa: Y015
+
+@_typing.final
 class WatchGroupLagRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

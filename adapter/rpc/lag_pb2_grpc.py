@@ -44,6 +44,11 @@ class OffsetLagStub:
                 request_serializer=adapter_dot_rpc_dot_lag__pb2.GetGroupLagRequest.SerializeToString,
                 response_deserializer=adapter_dot_rpc_dot_lag__pb2.GetGroupLagReply.FromString,
                 _registered_method=True)
+        self.GetGroupLags = channel.unary_stream(
+                '/offsets.v1.OffsetLag/GetGroupLags',
+                request_serializer=adapter_dot_rpc_dot_lag__pb2.GetGroupLagsRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_lag__pb2.GetGroupLagsReply.FromString,
+                _registered_method=True)
         self.WatchGroupLag = channel.unary_stream(
                 '/offsets.v1.OffsetLag/WatchGroupLag',
                 request_serializer=adapter_dot_rpc_dot_lag__pb2.WatchGroupLagRequest.SerializeToString,
@@ -63,6 +68,15 @@ class OffsetLagServicer:
 
     def GetGroupLag(self, request, context):
         """The shards of one group. NOT_FOUND: this adapter keeps no lag of it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetGroupLags(self, request, context):
+        """The same of many groups, in the order in which they are named, some in each reply,
+        without those of which no lag is kept. A group with too many shards for an answer
+        has its sums alone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -89,6 +103,11 @@ def add_OffsetLagServicer_to_server(servicer, server):
                     servicer.GetGroupLag,
                     request_deserializer=adapter_dot_rpc_dot_lag__pb2.GetGroupLagRequest.FromString,
                     response_serializer=adapter_dot_rpc_dot_lag__pb2.GetGroupLagReply.SerializeToString,
+            ),
+            'GetGroupLags': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetGroupLags,
+                    request_deserializer=adapter_dot_rpc_dot_lag__pb2.GetGroupLagsRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_lag__pb2.GetGroupLagsReply.SerializeToString,
             ),
             'WatchGroupLag': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchGroupLag,
@@ -150,6 +169,33 @@ class OffsetLag:
             '/offsets.v1.OffsetLag/GetGroupLag',
             adapter_dot_rpc_dot_lag__pb2.GetGroupLagRequest.SerializeToString,
             adapter_dot_rpc_dot_lag__pb2.GetGroupLagReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetGroupLags(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/offsets.v1.OffsetLag/GetGroupLags',
+            adapter_dot_rpc_dot_lag__pb2.GetGroupLagsRequest.SerializeToString,
+            adapter_dot_rpc_dot_lag__pb2.GetGroupLagsReply.FromString,
             options,
             channel_credentials,
             insecure,

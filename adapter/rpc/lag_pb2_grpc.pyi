@@ -37,6 +37,11 @@ class OffsetLagStub:
     """Groups with the sums over their shards, sorted, a page at a time."""
     GetGroupLag: _grpc.UnaryUnaryMultiCallable[_lag_pb2.GetGroupLagRequest, _lag_pb2.GetGroupLagReply]
     """The shards of one group. NOT_FOUND: this adapter keeps no lag of it."""
+    GetGroupLags: _grpc.UnaryStreamMultiCallable[_lag_pb2.GetGroupLagsRequest, _lag_pb2.GetGroupLagsReply]
+    """The same of many groups, in the order in which they are named, some in each reply,
+    without those of which no lag is kept. A group with too many shards for an answer
+    has its sums alone.
+    """
     WatchGroupLag: _grpc.UnaryStreamMultiCallable[_lag_pb2.WatchGroupLagRequest, _lag_pb2.WatchGroupLagReply]
     """What changes, from now on. The first replies have every group that matches
     (`resync` in the first of them), later ones the groups whose sums or status changed, at
@@ -50,6 +55,11 @@ class OffsetLagAsyncStub(OffsetLagStub):
     """Groups with the sums over their shards, sorted, a page at a time."""
     GetGroupLag: _aio.UnaryUnaryMultiCallable[_lag_pb2.GetGroupLagRequest, _lag_pb2.GetGroupLagReply]  # type: ignore[assignment]
     """The shards of one group. NOT_FOUND: this adapter keeps no lag of it."""
+    GetGroupLags: _aio.UnaryStreamMultiCallable[_lag_pb2.GetGroupLagsRequest, _lag_pb2.GetGroupLagsReply]  # type: ignore[assignment]
+    """The same of many groups, in the order in which they are named, some in each reply,
+    without those of which no lag is kept. A group with too many shards for an answer
+    has its sums alone.
+    """
     WatchGroupLag: _aio.UnaryStreamMultiCallable[_lag_pb2.WatchGroupLagRequest, _lag_pb2.WatchGroupLagReply]  # type: ignore[assignment]
     """What changes, from now on. The first replies have every group that matches
     (`resync` in the first of them), later ones the groups whose sums or status changed, at
@@ -72,6 +82,17 @@ class OffsetLagServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_lag_pb2.GetGroupLagReply, _abc.Awaitable[_lag_pb2.GetGroupLagReply]]:
         """The shards of one group. NOT_FOUND: this adapter keeps no lag of it."""
+
+    @_abc_1.abstractmethod
+    def GetGroupLags(
+        self,
+        request: _lag_pb2.GetGroupLagsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_lag_pb2.GetGroupLagsReply], _abc.AsyncIterator[_lag_pb2.GetGroupLagsReply]]:
+        """The same of many groups, in the order in which they are named, some in each reply,
+        without those of which no lag is kept. A group with too many shards for an answer
+        has its sums alone.
+        """
 
     @_abc_1.abstractmethod
     def WatchGroupLag(

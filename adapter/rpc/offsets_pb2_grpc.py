@@ -501,6 +501,11 @@ class OffsetAdminStub:
                 request_serializer=adapter_dot_rpc_dot_offsets__pb2.DescribeGroupRequest.SerializeToString,
                 response_deserializer=adapter_dot_rpc_dot_offsets__pb2.DescribeGroupReply.FromString,
                 _registered_method=True)
+        self.DescribeGroups = channel.unary_stream(
+                '/offsets.v1.OffsetAdmin/DescribeGroups',
+                request_serializer=adapter_dot_rpc_dot_offsets__pb2.DescribeGroupsRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_offsets__pb2.DescribeGroupsReply.FromString,
+                _registered_method=True)
         self.ResetOffsets = channel.unary_unary(
                 '/offsets.v1.OffsetAdmin/ResetOffsets',
                 request_serializer=adapter_dot_rpc_dot_offsets__pb2.ResetOffsetsRequest.SerializeToString,
@@ -572,6 +577,13 @@ class OffsetAdminServicer:
     def DescribeGroup(self, request, context):
         """Describes every shard of a group: local and remote position, bounds and lag.
         Changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeGroups(self, request, context):
+        """The same of many groups, in the order in which they are named, some in each reply.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -664,6 +676,11 @@ def add_OffsetAdminServicer_to_server(servicer, server):
                     servicer.DescribeGroup,
                     request_deserializer=adapter_dot_rpc_dot_offsets__pb2.DescribeGroupRequest.FromString,
                     response_serializer=adapter_dot_rpc_dot_offsets__pb2.DescribeGroupReply.SerializeToString,
+            ),
+            'DescribeGroups': grpc.unary_stream_rpc_method_handler(
+                    servicer.DescribeGroups,
+                    request_deserializer=adapter_dot_rpc_dot_offsets__pb2.DescribeGroupsRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_offsets__pb2.DescribeGroupsReply.SerializeToString,
             ),
             'ResetOffsets': grpc.unary_unary_rpc_method_handler(
                     servicer.ResetOffsets,
@@ -816,6 +833,33 @@ class OffsetAdmin:
             '/offsets.v1.OffsetAdmin/DescribeGroup',
             adapter_dot_rpc_dot_offsets__pb2.DescribeGroupRequest.SerializeToString,
             adapter_dot_rpc_dot_offsets__pb2.DescribeGroupReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/offsets.v1.OffsetAdmin/DescribeGroups',
+            adapter_dot_rpc_dot_offsets__pb2.DescribeGroupsRequest.SerializeToString,
+            adapter_dot_rpc_dot_offsets__pb2.DescribeGroupsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -252,6 +252,8 @@ class OffsetAdminStub:
     """Describes every shard of a group: local and remote position, bounds and lag.
     Changes nothing.
     """
+    DescribeGroups: _grpc.UnaryStreamMultiCallable[_offsets_pb2.DescribeGroupsRequest, _offsets_pb2.DescribeGroupsReply]
+    """The same of many groups, in the order in which they are named, some in each reply."""
     ResetOffsets: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.ResetOffsetsRequest, _offsets_pb2.ChangeReply]
     """Sets a group's offsets, under a new epoch, so that no earlier commit or flush
     can undo it, and holds them: no commit without an epoch can undo it either,
@@ -300,6 +302,8 @@ class OffsetAdminAsyncStub(OffsetAdminStub):
     """Describes every shard of a group: local and remote position, bounds and lag.
     Changes nothing.
     """
+    DescribeGroups: _aio.UnaryStreamMultiCallable[_offsets_pb2.DescribeGroupsRequest, _offsets_pb2.DescribeGroupsReply]  # type: ignore[assignment]
+    """The same of many groups, in the order in which they are named, some in each reply."""
     ResetOffsets: _aio.UnaryUnaryMultiCallable[_offsets_pb2.ResetOffsetsRequest, _offsets_pb2.ChangeReply]  # type: ignore[assignment]
     """Sets a group's offsets, under a new epoch, so that no earlier commit or flush
     can undo it, and holds them: no commit without an epoch can undo it either,
@@ -369,6 +373,14 @@ class OffsetAdminServicer(metaclass=_abc_1.ABCMeta):
         """Describes every shard of a group: local and remote position, bounds and lag.
         Changes nothing.
         """
+
+    @_abc_1.abstractmethod
+    def DescribeGroups(
+        self,
+        request: _offsets_pb2.DescribeGroupsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_offsets_pb2.DescribeGroupsReply], _abc.AsyncIterator[_offsets_pb2.DescribeGroupsReply]]:
+        """The same of many groups, in the order in which they are named, some in each reply."""
 
     @_abc_1.abstractmethod
     def ResetOffsets(

@@ -84,10 +84,12 @@ LARGE = {  # the methods whose requests take lists
     "OffsetStore/ReadBroadcast": _OFFSETS,
     "OffsetAdmin/ImportOffsets": _OFFSETS,
     "OffsetAdmin/DescribeGroup": _OFFSETS,
+    "OffsetAdmin/DescribeGroups": NAMES,
     "OffsetAdmin/ResetOffsets": _OFFSETS,
     "OffsetAdmin/DeleteOffsets": _OFFSETS,
     "OffsetAdmin/CloneGroup": _OFFSETS,
     "OffsetAdmin/ExportOffsets": NAMES,
+    "OffsetLag/GetGroupLags": NAMES,
 }
 SIZES = Sizes({f"/offsets.v1.{method}": fields for method, fields in LARGE.items()}, MAX_REQUEST_BYTES)
 REOPEN_FIRST_S, REOPEN_MAX_S = 0.1, 1.0  # pauses between attempts to open a failed store

@@ -62,6 +62,15 @@ class ScriptedAdmin(offsets_grpc.OffsetAdminServicer):
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"group: default/{request.group} has too many")
         return self.described
 
+    def DescribeGroups(self, request: Any, context: Any) -> Iterator[offsets_pb.DescribeGroupsReply]:
+        for group in request.groups:
+            reply = offsets_pb.DescribeGroupsReply()
+            if group == self.too_large:
+                reply.groups.add(group=group, error=f"group: default/{group} has too many")
+            else:
+                reply.groups.add(group=group, description=self.described)
+            yield reply
+
     @property
     def executed(self) -> list[bool]:
         """Of each change, whether it was to be executed."""

@@ -89,7 +89,16 @@ CALLS: Sequence[tuple[str, str, Message]] = [
         (OFFSET_STORE, ("ReadOffsets", "CommitOffsets", "ReadBroadcast", "PersistOffsets", "RemoveOffsets")),
         (
             OFFSET_ADMIN,
-            ("Flush", "DescribeGroup", "ResetOffsets", "DeleteOffsets", "CloneGroup", "ExportOffsets", "ImportOffsets"),
+            (
+                "Flush",
+                "DescribeGroup",
+                "DescribeGroups",
+                "ResetOffsets",
+                "DeleteOffsets",
+                "CloneGroup",
+                "ExportOffsets",
+                "ImportOffsets",
+            ),
         ),
     )
     for name in names

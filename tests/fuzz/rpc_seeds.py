@@ -103,6 +103,7 @@ def _offset_admin() -> Examples:
             offsets_pb.ListGroupsRequest(page_token=PartialGroup(GroupRow(GroupKey("default", "g"), 1, 1, NOW_MS), "s").token),
         ],
         "DescribeGroup": [offsets_pb.DescribeGroupRequest(group="g", shards=NAMES), offsets_pb.DescribeGroupRequest(group="g")],
+        "DescribeGroups": [offsets_pb.DescribeGroupsRequest(namespace="default", groups=["g", "h"])],
         "ResetOffsets": [
             Reset(group="g", shards=NAMES, to_offset=7, create=True, execute=True),
             Reset(group="g", to_targets=targets, execute=True),
@@ -133,6 +134,7 @@ def _offset_lag() -> Examples:
             lag_pb.ListGroupLagRequest(filter=chosen, order=lag_pb.NAME),
         ],
         "GetGroupLag": [lag_pb.GetGroupLagRequest(namespace="default", group="g")],
+        "GetGroupLags": [lag_pb.GetGroupLagsRequest(namespace="default", groups=["g", "h"])],
         "WatchGroupLag": [lag_pb.WatchGroupLagRequest(filter=chosen), lag_pb.WatchGroupLagRequest()],
     }
 

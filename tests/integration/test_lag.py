@@ -261,6 +261,8 @@ async def test_a_page_is_sorted_filtered_and_cut(directory: Path) -> None:
         (lag_pb.ListGroupLagRequest(filter=lag_pb.LagFilter(pattern="x" * 256)), "filter.pattern"),
         (lag_pb.GetGroupLagRequest(), "group"),
         (lag_pb.GetGroupLagRequest(group="g", namespace="\n"), "namespace"),
+        (lag_pb.GetGroupLagsRequest(), "groups"),
+        (lag_pb.GetGroupLagsRequest(groups=["g", "\n"]), "groups[1]"),
         (lag_pb.WatchGroupLagRequest(filter=lag_pb.LagFilter(pattern="\n")), "filter.pattern"),
     ],
 )
@@ -272,12 +274,36 @@ async def test_a_bad_request_is_told_its_field(directory: Path, request_: object
                 await client.lag.ListGroupLag(request_)
             elif isinstance(request_, lag_pb.GetGroupLagRequest):
                 await client.lag.GetGroupLag(request_)
+            elif isinstance(request_, lag_pb.GetGroupLagsRequest):
+                async for _ in client.lag.GetGroupLags(request_):
+                    pass
             elif isinstance(request_, lag_pb.WatchGroupLagRequest):
                 async for _ in client.lag.WatchGroupLag(request_):
                     pass
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert (caught.value.details() or "").startswith(field)
         assert [one for one in logs if one["log_level"] in {"warning", "error"}] == []
+
+
+async def test_many_groups_are_told_together_as_each_alone(directory: Path) -> None:
+    """In the order of their names in the request, without those of which no lag is kept."""
+    async with serving(directory, lag=LAG) as (_, client):
+        names = [f"g{number}" for number in range(60)]
+        for name in names:
+            request = bounded(1, 10)
+            request.groups[0].group = name
+            await client.store.CommitOffsets(request)
+        for name in (names[0], names[-1]):
+            await until(client, has(lag=9), name)
+        asked = [*reversed(names), "nobody"]
+        found = [row async for reply in client.lag.GetGroupLags(lag_pb.GetGroupLagsRequest(groups=asked)) for row in reply.groups]
+        assert [row.sums.group for row in found] == asked[:-1]
+        for row in (found[0], found[-1]):
+            alone = await client.lag.GetGroupLag(lag_pb.GetGroupLagRequest(group=row.sums.group))
+            assert [(one.shard, one.lag, one.offset) for one in row.shards] == [
+                (one.shard, one.lag, one.offset) for one in alone.shards
+            ]
+            assert (row.sums.lag, row.sums.shards) == (alone.sums.lag, alone.sums.shards)
 
 
 async def test_a_watch_tells_what_changes_and_ends_with_the_adapter(directory: Path) -> None:

@@ -40,7 +40,7 @@ audit = logs.audit()
 
 UNKNOWN = "unknown"  # a caller that is not admitted
 CLAIM_MAX = 64  # characters
-READS = frozenset({"Status", "ListGroups", "DescribeGroup", "ListChanges"})  # logged only if they fail
+READS = frozenset({"Status", "ListGroups", "DescribeGroup", "DescribeGroups", "ListChanges"})  # logged only if they fail
 ITEMS_MAX = 5  # of a list in a request
 ROWS_MAX = 100  # per line: collectors cut long ones
 

@@ -6,19 +6,20 @@ Has no rules about offsets: changes are planned and made by `engine.resets`.
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing
 
-from adapter.errors import AdapterError, InvalidInputError, OverloadedError, TooLargeError
-from adapter.model.bounds import Bounds, ShardKey
+from adapter.errors import InvalidInputError, OverloadedError
+from adapter.meta.requests import parse_groups
 from adapter.model.codec import pack_names
 from adapter.model.paging import DEFAULT_PAGE, parse_listed, parse_page
-from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord
+from adapter.model.records import CommitMode
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.runtime.reloading import Reloading
-from adapter.runtime.slices import in_slices, others
+from adapter.runtime.slices import in_slices
 from adapter.runtime.statuses import Context
 from adapter.sidecar.api.access import Access, audited
 from adapter.sidecar.api.commit_requests import parse_in_slices, size_of
+from adapter.sidecar.api.describing import Describing
 from adapter.sidecar.api.listing import stored_row
-from adapter.sidecar.api.replies import change_reply, describe_row, noted_change
+from adapter.sidecar.api.replies import change_reply, noted_change
 from adapter.sidecar.api.requests import parse_change_id, parse_group, parse_reset, parse_shards, parse_topics, parse_wanted
 from adapter.sidecar.api.status import SidecarStatus
 from adapter.sidecar.config import AdapterConfig
@@ -26,11 +27,8 @@ from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import LOAD_GROUPS, Wanted
 from adapter.sidecar.engine.history import MAX_CHANGES, History
 
-MAX_DESCRIBED = 20_000  # shards of a group: its answer is one message
 DEFAULT_CHANGES = 100  # of ListChanges
 MAX_SNAPSHOTS = 8  # that are read at the same time
-
-Describe = offsets_pb.DescribeGroupReply
 
 
 class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
@@ -80,35 +78,16 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
     async def DescribeGroup(  # noqa: D102
         self, request: offsets_pb.DescribeGroupRequest, context: Context
     ) -> offsets_pb.DescribeGroupReply:
-        core = self._core()
-        group = parse_group(request.namespace, request.group)
-        member = core.store.member(group)
-        reply = Describe(mode=self._reloading.settings.mode_of(*group), member_id=member.member_id if member else "")
-        if member:
-            reply.generation = member.generation
-        wanted = Wanted(group, await parse_shards(request.shards))
-        async with core.admin_calls.one(context=context):
-            local: dict[OffsetKey, OffsetRecord] = {}
-            for rows in core.reader.slices([wanted]):
-                local.update(rows)
-                _check_described(group, len(local))
-                await others()
-            remote: dict[OffsetKey, OffsetRecord] = {}
-            try:
-                # Asked, not merged: to look at something changes nothing.
-                remote = await _remote(core, wanted)
-            except TooLargeError:
-                raise
-            except AdapterError as error:
-                reply.remote_error = str(error)
-            keys = sorted(local.keys() | remote.keys())
-            bounds = await self._bounds(core, group, [key.shard for key in keys], reply)
-            async for some in in_slices(keys):
-                reply.shards.extend(
-                    describe_row(key, local.get(key), remote.get(key), bounds.get(key.shard), core.holds, dirty=key in core.dirty)
-                    for key in some
-                )
-        return reply
+        wanted = Wanted(parse_group(request.namespace, request.group), await parse_shards(request.shards))
+        return await Describing(self._core(), self._reloading.settings.mode_of, context).one(wanted)
+
+    @audited
+    async def DescribeGroups(  # noqa: D102
+        self, request: offsets_pb.DescribeGroupsRequest, context: Context
+    ) -> AsyncIterator[offsets_pb.DescribeGroupsReply]:
+        groups = await parse_groups(request.namespace, request.groups)
+        async for reply in Describing(self._core(), self._reloading.settings.mode_of, context).many(groups):
+            yield reply
 
     @audited
     async def ResetOffsets(self, request: offsets_pb.ResetOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
@@ -203,38 +182,6 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
         async for some in in_slices(self._history.newest(names, request.limit or DEFAULT_CHANGES)):
             reply.changes.extend(map(noted_change, some))
         return reply
-
-    @staticmethod
-    async def _bounds(core: Core, group: GroupKey, shards: list[str], reply: offsets_pb.DescribeGroupReply) -> dict[str, Bounds]:
-        """The bounds from the broker where it serves them, else as commits reported them."""
-        if core.broker_log.configured:
-            try:
-                return await core.broker_log.bounds(group.namespace, shards)
-            except AdapterError as error:
-                reply.bounds_error = str(error)
-        return {shard: bounds for shard in shards if (bounds := core.bounds.get(ShardKey(group.namespace, shard)))}
-
-
-def _check_described(group: GroupKey, shards: int) -> None:
-    if shards > MAX_DESCRIBED:
-        raise TooLargeError(
-            f"group: {'/'.join(group)} has more than {MAX_DESCRIBED:,} shards, which is what one answer may have: name some of "
-            "them in each of several calls, or use ListOffsets, which has pages"
-        )
-
-
-async def _remote(core: Core, wanted: Wanted) -> dict[OffsetKey, OffsetRecord]:
-    """The records of the Meta Service. Raises MetaUnavailableError, TooLargeError."""
-    if wanted.shards:
-        return await core.meta.get(wanted.keys)
-    found: dict[OffsetKey, OffsetRecord] = {}
-    left, after = [wanted.group], b""
-    while left:
-        page = await core.meta.groups_page(left, after)
-        found.update(page.entries)
-        _check_described(wanted.group, len(found))
-        left, after = list(page.left), page.after
-    return found
 
 
 async def _all(core: Core) -> AsyncIterator[Wanted]:

@@ -25,6 +25,11 @@ class Service(Protocol):
     def GetGroupLag(self, request: lag_pb.GetGroupLagRequest, context: Context, /) -> Awaitable[lag_pb.GetGroupLagReply]:
         """Likewise."""
 
+    def GetGroupLags(
+        self, request: lag_pb.GetGroupLagsRequest, context: Context, /
+    ) -> AsyncGenerator[lag_pb.GetGroupLagsReply, None]:
+        """Likewise."""
+
     def WatchGroupLag(
         self, request: lag_pb.WatchGroupLagRequest, context: Context, /
     ) -> AsyncGenerator[lag_pb.WatchGroupLagReply, None]:
@@ -64,6 +69,14 @@ class LagEntry(lag_grpc.OffsetLagServicer):
 
     async def GetGroupLag(self, request: lag_pb.GetGroupLagRequest, context: Context) -> lag_pb.GetGroupLagReply:  # noqa: D102
         return await (await self._opened(context)).GetGroupLag(request, context)
+
+    async def GetGroupLags(  # noqa: D102
+        self, request: lag_pb.GetGroupLagsRequest, context: Context
+    ) -> AsyncGenerator[lag_pb.GetGroupLagsReply, None]:
+        service = await self._opened(context)
+        async with aclosing(service.GetGroupLags(request, context)) as replies:
+            async for reply in replies:
+                yield reply
 
     async def WatchGroupLag(  # noqa: D102
         self, request: lag_pb.WatchGroupLagRequest, context: Context

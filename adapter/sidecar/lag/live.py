@@ -16,8 +16,8 @@ import structlog
 
 from adapter.client.broker_log import BrokerLog
 from adapter.errors import StorageFailedError
-from adapter.model.codec import unpack_names
-from adapter.model.records import OffsetKey, OffsetRecord
+from adapter.model.codec import group_prefix, unpack_names
+from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
 from adapter.runtime.clocks import Clocks
 from adapter.sidecar.config import LagSection
 from adapter.sidecar.journal.notes import Moved
@@ -83,6 +83,14 @@ class LiveLag:
     def complete(self) -> bool:
         """Whether the view has all offsets of the store; not yet while they are being read after a start."""
         return self._complete_from is not None and self.view.version >= self._complete_from
+
+    def number_of(self, key: GroupKey) -> int | None:
+        """The number of a group in the view; None if there is no lag of it."""
+        view = self.view
+        number = self.table.group_id(group_prefix(key))
+        if number is None or number >= len(view.groups) or view.groups[number] != key or not view.sums.shards[number]:
+            return None
+        return number
 
     async def run(self) -> None:
         """Read the store's offsets, and evaluate, until cancelled. Begin it when the store was compared with the Meta Service."""

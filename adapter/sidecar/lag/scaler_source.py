@@ -7,7 +7,6 @@ import anyio
 
 from adapter.errors import AdapterError, NotReadyError
 from adapter.fleet.scaling import GroupState, ShardState
-from adapter.model.codec import group_prefix
 from adapter.model.records import GroupKey
 from adapter.rpc import lag_pb
 from adapter.runtime.large_calls import SLICE_ROWS
@@ -37,7 +36,7 @@ class LiveLagSource:
         if not lag.complete:
             return GroupState((), "the adapter has just begun to serve, and has not looked at all offsets yet")
         key, view = GroupKey(namespace, group), lag.view
-        number = _number(lag, view, key)
+        number = lag.number_of(key)
         if number is None:
             return GroupState((), f"nobody has committed to {namespace}/{group} at this adapter")
         shards: list[ShardState] = []
@@ -72,21 +71,13 @@ class LiveLagSource:
             lag = self._serving().lag
         except AdapterError:
             return None
-        return lag, lag.complete, _changed_in(lag, lag.view, key), _left_out(lag, lag.view)
+        return lag, lag.complete, _changed_in(lag, key), _left_out(lag, lag.view)
 
 
-def _number(lag: "LiveLag", view: "View", key: GroupKey) -> int | None:
-    """The number of a group in a view; None if there is no lag of it."""
-    number = lag.table.group_id(group_prefix(key))
-    if number is None or number >= len(view.groups) or view.groups[number] != key or not view.sums.shards[number]:
-        return None
-    return number
-
-
-def _changed_in(lag: "LiveLag", view: "View", key: GroupKey) -> int:
+def _changed_in(lag: "LiveLag", key: GroupKey) -> int:
     """The version of the view in which the group changed last; -1 if there is no lag of it."""
-    number = _number(lag, view, key)
-    return -1 if number is None else int(view.changed[number])
+    number = lag.number_of(key)
+    return -1 if number is None else int(lag.view.changed[number])
 
 
 def _shard(row: lag_pb.ShardLag, now_ms: int) -> ShardState:

@@ -1,7 +1,7 @@
 """The gRPC service `offsets.v1.OffsetLag`: requests -> the last evaluation -> messages, in slices. Decides nothing about lag."""
 
-from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from typing import NamedTuple
 
 import anyio.to_thread
@@ -9,7 +9,7 @@ import numpy as np
 import structlog
 
 from adapter.errors import AdapterError, InvalidInputError, TooLargeError, UnknownGroupError
-from adapter.model.codec import group_prefix
+from adapter.meta.requests import parse_groups
 from adapter.model.names import check_name
 from adapter.model.paging import DEFAULT_PAGE, MAX_PAGE
 from adapter.model.records import DEFAULT_NAMESPACE, GroupKey
@@ -26,6 +26,7 @@ log = structlog.get_logger(__name__)
 
 _FRAMING = 5  # bytes of a message in another one, at most
 SLICE_GROUPS = 100  # made between two yields: a millisecond
+GROUPS_TOGETHER = 25  # of GetGroupLags, made between two yields if they are small
 
 
 class Serving(NamedTuple):
@@ -77,45 +78,92 @@ class OffsetLag(lag_grpc.OffsetLagServicer):
         core, lag = self._serving()
         key = GroupKey(check_name(request.namespace or DEFAULT_NAMESPACE, "namespace"), check_name(request.group, "group"))
         async with core.large.one(context=context):
-            view = lag.view
-            group = lag.table.group_id(group_prefix(key))
-            if group is None or group >= len(view.groups) or view.groups[group] != key or not view.sums.shards[group]:
-                raise UnknownGroupError(
-                    f"group: no lag of {'/'.join(key)} is kept here: nobody commits to it at this adapter, or more shards than "
-                    "lag.shards have moved since"
-                )
-            reply = lag_pb.GetGroupLagReply(evaluated_at_ms=view.evaluated_at_ms, bounds_error=lag.bounds_error)
-            reply.sums.CopyFrom(next(view.messages(np.array([group]))))
-            rows = view.rows_of(group)
-            room = MAX_BYTES - reply.ByteSize()
-            for at in range(0, len(rows), SLICE_ROWS):
-                part = list(view.shards(rows[at : at + SLICE_ROWS]))
-                stored = core.store.hold_all(key, [row.shard for row in part])
-                for row in part:
-                    if fields := stored[row.shard][0]:
-                        row.topic, row.partition = fields[5], fields[6]
-                    room -= row.ByteSize() + _FRAMING
-                if room < 0:
-                    raise TooLargeError(
-                        f"group: the lag of its {len(rows):,} shards is over {MAX_BYTES:,} bytes; ListGroupLag has its sums"
-                    )
-                reply.shards.extend(part)
-                await others()
-            return reply
+            found = await _lags_of(core, lag, [key])
+        if not found:
+            raise UnknownGroupError(
+                f"group: no lag of {'/'.join(key)} is kept here: nobody commits to it at this adapter, or more shards than "
+                "lag.shards have moved since"
+            )
+        ((reply, fits),) = found
+        if not fits:
+            raise TooLargeError(
+                f"group: the lag of its {reply.sums.shards:,} shards is over {MAX_BYTES:,} bytes; ListGroupLag has its sums"
+            )
+        return reply
+
+    async def GetGroupLags(  # noqa: D102
+        self, request: lag_pb.GetGroupLagsRequest, context: Context
+    ) -> AsyncGenerator[lag_pb.GetGroupLagsReply, None]:
+        async with _aborting("GetGroupLags", context):
+            core, lag = self._serving()
+            keys = await parse_groups(request.namespace, request.groups)
+            for at in range(0, len(keys), GROUPS_TOGETHER):
+                async with core.large.one(context=context):
+                    await anyio.to_thread.run_sync(lag.view.index)
+                    found = await _lags_of(core, lag, keys[at : at + GROUPS_TOGETHER])
+                    await others()
+                for reply in _in_messages([one for one, _ in found]):
+                    yield reply
 
     async def WatchGroupLag(  # noqa: D102
         self, request: lag_pb.WatchGroupLagRequest, context: Context
     ) -> AsyncGenerator[lag_pb.WatchGroupLagReply, None]:
-        try:
+        async with _aborting("WatchGroupLag", context):
             lag = self._serving().lag
             async with aclosing(changes(lag.watches, parse_filter(request.filter))) as replies:
                 async for reply in replies:
                     yield reply
-        except AdapterError as error:
-            await context.abort(status_of(error), str(error), trailing_of(error))
-        except Exception:
-            log.exception("rpc.failed", method="WatchGroupLag")
-            raise
+
+
+@asynccontextmanager
+async def _aborting(method: str, context: Context) -> AsyncIterator[None]:
+    """What `answering` does, for a stream."""
+    try:
+        yield
+    except AdapterError as error:
+        await context.abort(status_of(error), str(error), trailing_of(error))
+    except Exception:
+        log.exception("rpc.failed", method=method)
+        raise
+
+
+def _in_messages(groups: Sequence[lag_pb.GetGroupLagReply]) -> Iterator[lag_pb.GetGroupLagsReply]:
+    reply, room = lag_pb.GetGroupLagsReply(), MAX_BYTES
+    for group in groups:
+        room -= group.ByteSize() + _FRAMING
+        if room < 0:
+            yield reply
+            reply, room = lag_pb.GetGroupLagsReply(), MAX_BYTES - group.ByteSize()
+        reply.groups.append(group)
+    if reply.groups:
+        yield reply
+
+
+async def _lags_of(core: Core, lag: LiveLag, keys: Sequence[GroupKey]) -> list[tuple[lag_pb.GetGroupLagReply, bool]]:
+    """The lag of those groups of which it is kept, and whether the shards of each fit into an answer; else it has sums alone."""
+    view = lag.view
+    kept = {key: group for key in keys if (group := lag.number_of(key)) is not None}
+    sums = view.messages(np.array([*kept.values()], np.int64))
+    found = []
+    for (key, group), sum_ in zip(kept.items(), sums, strict=True):
+        reply = lag_pb.GetGroupLagReply(sums=sum_, evaluated_at_ms=view.evaluated_at_ms, bounds_error=lag.bounds_error)
+        rows = view.rows_of(group)
+        room = MAX_BYTES - reply.ByteSize()
+        for at in range(0, len(rows), SLICE_ROWS):
+            part = list(view.shards(rows[at : at + SLICE_ROWS]))
+            stored = core.store.hold_all(key, [row.shard for row in part])
+            for row in part:
+                if fields := stored[row.shard][0]:
+                    row.topic, row.partition = fields[5], fields[6]
+                room -= row.ByteSize() + _FRAMING
+            if room < 0:
+                del reply.shards[:]
+                break
+            reply.shards.extend(part)
+            if at or len(part) == SLICE_ROWS:
+                await others()
+        found.append((reply, room >= 0))
+    return found
 
 
 def parse_filter(wanted: lag_pb.LagFilter) -> Filter:

@@ -84,6 +84,7 @@ class View:
     removed: Sequence[Removed] = ()
     removals: int = 0
     _orders: dict[int, Ints] = field(default_factory=dict)
+    _by_group: list[tuple[Ints, Ints]] = field(default_factory=list)  # all rows by their groups, and these; at most once
 
     @classmethod
     def nothing(cls) -> Self:
@@ -180,8 +181,18 @@ class View:
 
     def rows_of(self, group: int) -> Ints:
         """The rows of a group, by the names of their shards."""
-        rows = np.flatnonzero(self.group_of == group).tolist()
-        return np.array(sorted(rows, key=self.shard), np.int64)
+        if self._by_group:
+            rows, groups = self._by_group[0]
+            found = rows[np.searchsorted(groups, group) : np.searchsorted(groups, group, "right")]
+        else:
+            found = np.flatnonzero(self.group_of == group)
+        return np.array(sorted(found.tolist(), key=self.shard), np.int64)
+
+    def index(self) -> None:
+        """Make `rows_of` fast for many groups. Takes some ms for 100,000 rows: call it in a thread."""
+        if not self._by_group:
+            rows = np.argsort(self.group_of, kind="stable")
+            self._by_group.append((rows, self.group_of[rows]))
 
     def shards(self, rows: Ints) -> Iterator[lag_pb.ShardLag]:
         """The messages of some rows, without labels."""

@@ -90,6 +90,14 @@ class FakeLag(lag_grpc.OffsetLagServicer):
             sums=self.groups[key], shards=self.shards.get(key, []), evaluated_at_ms=self.now_ms, bounds_error=self.bounds_error
         )
 
+    async def GetGroupLags(self, request: lag_pb.GetGroupLagsRequest, context: Any) -> AsyncIterator[lag_pb.GetGroupLagsReply]:
+        await self._arrived(request, context)
+        for group in request.groups:
+            key = (request.namespace or "default", group)
+            if key in self.groups:
+                row = lag_pb.GetGroupLagReply(sums=self.groups[key], shards=self.shards.get(key, []), evaluated_at_ms=self.now_ms)
+                yield lag_pb.GetGroupLagsReply(groups=[row])
+
     async def WatchGroupLag(self, request: lag_pb.WatchGroupLagRequest, context: Any) -> AsyncIterator[lag_pb.WatchGroupLagReply]:
         await self._arrived(request, context)
         rows = self.matching(request.filter)

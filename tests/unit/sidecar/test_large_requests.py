@@ -15,7 +15,7 @@ from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, ReadMode
 from adapter.rpc import offsets_pb
 from adapter.runtime.large_calls import MAX_NAMED, SLICE_ROWS, LargeCalls, Room
 from adapter.sidecar.api.commit_requests import MAX_GROUPS, MAX_OFFSETS, parse_commit, parse_in_slices, size_of
-from adapter.sidecar.api.offset_admin import MAX_DESCRIBED
+from adapter.sidecar.api.describing import MAX_DESCRIBED
 from adapter.sidecar.api.requests import parse_wanted
 from adapter.sidecar.engine.changes import Load
 from adapter.sidecar.engine.core import Core
