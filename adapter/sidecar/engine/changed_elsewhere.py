@@ -1,9 +1,10 @@
 """Learns of groups that were deleted, reset, cloned onto, imported or expired elsewhere, and loads what is here of them.
 
 Asks the Meta Service every two seconds which groups were changed behind the place up to which it is told, and loads those of
-their local keys that differ: the rules of merge decide, as for any load. The place moves on when that is done, so nothing is
-missed by a failure, or while the Meta Service is away. Where that does not know any more which groups were changed, all local
-keys are compared, paced. Not on the path of a commit, and no part of the recovery, which compares all keys by itself.
+their local keys where by the rules of merge the other record stands. What is larger here stays as it is: to send it is for flush
+and recovery. A live record is larger than the tombstone of its expiry; such a group is handed to `Expiry`, which looks whether it
+is old here, too. The place moves on when the groups are loaded, so nothing is missed by a failure, or while the Meta Service is
+away. Where that does not know any more which groups were changed, all local keys are compared, paced. Not on the path of a commit.
 """
 
 from collections.abc import Sequence
@@ -14,11 +15,12 @@ import structlog
 from adapter.errors import AdapterError, RefusedError, UnknownCallError
 from adapter.meta.client import MetaClient
 from adapter.model.codec import group_prefix
-from adapter.model.records import ChangedGroups, GroupKey, OffsetKey, StoreMark
+from adapter.model.records import ChangedGroups, GroupKey, OffsetKey, StoreMark, meet
 from adapter.runtime.backoff import jitter
 from adapter.runtime.clocks import Clocks
 from adapter.runtime.large_calls import SLICE_ROWS
 from adapter.runtime.slices import others
+from adapter.sidecar.engine.expiry import Expiry
 from adapter.sidecar.engine.group_loader import LOAD_KEYS, GroupLoader
 from adapter.sidecar.storage.store import LocalStore
 from adapter.sidecar.storage.write_batch import Stored
@@ -39,14 +41,16 @@ class ChangedElsewhere:
     of. `comparing`: all local keys are being compared. `problem`: why it is not told now.
     """
 
-    def __init__(self, store: LocalStore, loader: GroupLoader, meta: MetaClient, clocks: Clocks) -> None:
+    def __init__(self, store: LocalStore, loader: GroupLoader, expiry: Expiry, meta: MetaClient, clocks: Clocks) -> None:
         self._store = store
         self._loader = loader
+        self._expiry = expiry
         self._meta = meta
         self._clocks = clocks
         self._places: Sequence[StoreMark] = ()
         self._comparisons = 0  # losses and moves of the Meta Service that were known when the places were taken
         self._after: OffsetKey | None = None  # up to where the comparison has come
+        self._expired: dict[GroupKey, None] = {}  # there, and maybe not here
         self.comparing = False
         self.told_at_ms = 0
         self.groups = 0
@@ -69,8 +73,10 @@ class ChangedElsewhere:
         while True:
             try:
                 await self.ask()
-                await self._compare(self._clocks.monotonic() + ASK_S)
-                if self.comparing:
+                until = self._clocks.monotonic() + ASK_S
+                await self._expire(until)
+                await self._compare(until)
+                if self.comparing or self._expired:
                     continue  # it rests by itself
             except AdapterError as error:
                 self._failed(error)
@@ -138,11 +144,24 @@ class ChangedElsewhere:
             self._after = page[-1].key
             await anyio.sleep((self._clocks.monotonic() - began) * REST)
 
+    async def _expire(self, until: float) -> None:
+        """Look at groups that expired elsewhere, until this monotonic time."""
+        while self._expired and self._clocks.monotonic() < until:
+            group = next(iter(self._expired))
+            await self._expiry.look_at(group)
+            del self._expired[group]
+
     async def _load(self, rows: Sequence[Stored]) -> None:
-        """Load the keys of which the Meta Service holds something else: the others need no place in the record cache."""
+        """Load the keys for which the Meta Service's record stands. The others need no place in the record cache."""
         if not rows:
             return
         held = await self._meta.get([key for key, _, _ in rows])
-        differing = [key for key, record, _ in rows if held.get(key, record) != record]
-        if differing:
-            await self._loader.load_keys(differing)
+        stands: list[OffsetKey] = []
+        for key, record, _ in rows:
+            found = held.get(key, record)
+            if found != record and meet(found, record) == found:
+                stands.append(key)
+            elif record.live and not found.live:
+                self._expired[key.group_key] = None
+        if stands:
+            await self._loader.load_keys(stands)

@@ -171,7 +171,7 @@ async def running_core(
         journal=journal,
     )
     renewal = Renewal(config.meta, config.expiry, store, dirty, groups, committer, flusher, clocks.now_ms)
-    elsewhere = ChangedElsewhere(store, loader, meta, clocks)
+    elsewhere = ChangedElsewhere(store, loader, expiry, meta, clocks)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(committer.run, name="committer")
