@@ -202,10 +202,10 @@ async def test_what_an_older_program_changed_in_between_is_a_gap(tmp_path: Path)
     async with rocksdb(tmp_path) as engine:
         before = await stands(engine)
     async with rocksdb(tmp_path) as engine:
-        former = engine._meta.get(b"\0notes")  # noqa: SLF001
+        former = engine._meta.get(b"\0notes")
     async with rocksdb(tmp_path) as engine:
         await save(engine, SaveEntry(of(GROUPS[0]), record(9)))
-        engine._meta.put(b"\0notes", former)  # noqa: SLF001 - the older one leaves it as it is
+        engine._meta.put(b"\0notes", former)
     async with rocksdb(tmp_path) as engine:
         assert (await engine.changed_groups(CLUSTER, before)).gap
         after = await place(engine)

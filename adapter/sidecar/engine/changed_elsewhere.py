@@ -4,7 +4,7 @@ Asks the Meta Service every two seconds which groups were changed behind the pla
 their local keys where by the rules of merge the other record stands. What is larger here stays as it is: to send it is for flush
 and recovery. A live record is larger than the tombstone of its expiry; such a group is handed to `Expiry`, which looks whether it
 is old here, too. The place moves on when the groups are loaded, so nothing is missed by a failure, or while the Meta Service is
-away. Where that does not know any more which groups were changed, all local keys are compared, paced. Not on the path of a commit.
+away. Where that does not know any more which groups were changed, all local keys are compared, paced.
 """
 
 from collections.abc import Sequence

@@ -159,7 +159,7 @@ async def test_groups_that_are_not_here_are_not_read(tmp_path: Path) -> None:
 
 
 async def test_what_is_committed_here_meanwhile_is_decided_by_the_rules_of_merge(tmp_path: Path) -> None:
-    """A commit from before the reset loses, whether it is flushed before or after the load; an import below it changes nothing."""
+    """A commit from before the reset loses; an import below a commit changes nothing."""
     meta = CountingMeta()
     async with core_over(tmp_path, meta) as core:
         await began(core, "a", "b")
