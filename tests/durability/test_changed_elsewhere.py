@@ -95,7 +95,9 @@ async def of_lag(fleet: Fleet) -> int | None:
 async def of_metrics(fleet: Fleet) -> float | None:
     """The lag in B's metrics."""
     text = await anyio.to_thread.run_sync(lambda: urllib.request.urlopen(f"http://{fleet.metrics}/metrics").read().decode())
-    lines = (line for line in text.splitlines() if line.startswith("offset_adapter_group_lag_messages{") and f'group="{GROUP}"' in line)
+    lines = (
+        line for line in text.splitlines() if line.startswith("offset_adapter_group_lag_messages{") and f'group="{GROUP}"' in line
+    )
     return next((float(line.rpartition(" ")[2]) for line in lines), None)
 
 
