@@ -27,7 +27,7 @@ from adapter.meta.packed import Chunk, Outcomes, SaveLimits, merge_outcomes, mer
 from adapter.meta.save_window import SaveWindow
 from adapter.meta.slash_names import name_problem
 from adapter.meta.store_marks import ServerReports
-from adapter.meta.wire import outcomes_of, row_of, save_request
+from adapter.meta.wire import group_of, outcomes_of, row_of, save_request
 from adapter.model.records import (
     MAX_ENTRIES,
     ChangedGroups,
@@ -351,7 +351,7 @@ class GrpcMetaClient:
         )
         groups: list[GroupKey] = []
         async for some in in_slices(reply.groups):
-            groups += [GroupKey(one.namespace, one.group) for one in some]
+            groups += [group for one in some if (group := group_of(one.namespace, one.group))]
         marks = [StoreMark(mark.name, mark.store_id, mark.incarnation, mark.revision) for mark in reply.places]
         return ChangedGroups(groups, marks, reply.gap, harmless(reply.unanswered))
 
