@@ -74,18 +74,17 @@ class ChangeNotes:
 
     async def _read(self, batcher: TxnBatcher, layout: Layout, cluster: str, place: StoreMark | None, *, first: bool) -> _Told:
         keys = self._keys
-        asked = [etcd_pb.RangeRequest(key=keys.noted), etcd_pb.RangeRequest(key=keys.dropped)]
-        noted, dropped = await read(batcher, layout, self._fences, asked)
+        (noted,) = await read(batcher, layout, self._fences, [etcd_pb.RangeRequest(key=keys.noted)])
         now = self._place(batcher, noted.revision)
         since = place.revision if place else 0
-        if first or (place and (place[:3] != now[:3] or since > now.revision)) or _revision(dropped) > since:
+        if first or (place and (place[:3] != now[:3] or since > now.revision)):
             return _Told((), now, gap=not first)
         if _revision(noted) <= since:
             return _Told((), now)
         wanted = etcd_pb.RangeRequest(
             key=keys.notes, range_end=prefix_end(keys.notes), keys_only=True, min_mod_revision=since + 1
         )
-        notes, dropped = await read(batcher, layout, self._fences, [wanted, asked[1]])
+        notes, dropped = await read(batcher, layout, self._fences, [wanted, etcd_pb.RangeRequest(key=keys.dropped)])
         now = self._place(batcher, notes.revision)
         if _revision(dropped) > since:
             return _Told((), now, gap=True)
