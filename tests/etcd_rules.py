@@ -58,8 +58,10 @@ def range_read(contents: Contents, request: etcd_pb.RangeRequest) -> etcd_pb.Ran
     if 0 < request.revision < contents.revision:
         raise NotImplementedError("reads of an old revision")
     found = list(_between(contents.rows, request.key, request.range_end))
+    count = len(found)
+    found = [key for key in found if contents.rows[key].mod_revision >= request.min_mod_revision]
     kept = found[: request.limit] if request.limit else found
-    reply = etcd_pb.RangeResponse(more=len(kept) < len(found), count=len(found))
+    reply = etcd_pb.RangeResponse(more=len(kept) < len(found), count=count)
     reply.header.revision = contents.revision
     for key in () if request.count_only else kept:
         row = contents.rows[key]

@@ -43,6 +43,8 @@ def status_rows(reply: offsets_pb.StatusReply) -> Iterator[tuple[str, str]]:
     flush = f"{when(reply.last_flush_at_ms)}, {reply.last_flush_seconds * 1000:.1f} ms" if reply.last_flush_at_ms else "none yet"
     yield "last flush", "; ".join(filter(None, [flush, reply.last_flush_error, reply.flush_pace]))
     yield "clock", _clock_text(reply)
+    if reply.HasField("changes_elsewhere"):
+        yield "changes elsewhere", _elsewhere_text(reply.changes_elsewhere)
     recovery = reply.recovery
     counts = ", ".join(f"{name} {getattr(recovery, name):,}" for name in ("compared", "pushed", "adopted", "equal", "failed"))
     done = "done" if recovery.done else f"not done (of {counted(recovery.of, 'key')})"
@@ -72,6 +74,16 @@ def _clock_text(reply: offsets_pb.StatusReply) -> str:
     seconds = reply.clock_skew_seconds
     text = f"{abs(seconds):,.1f} s {'ahead of' if seconds > 0 else 'behind'} the Meta Service's"
     return f"WRONG here or there: {text}; nothing expires through this adapter" if reply.clock_is_off else text
+
+
+def _elsewhere_text(told: offsets_pb.ChangesElsewhereStatus) -> str:
+    until = f"known up to {when(told.told_at_ms)}" if told.told_at_ms else "none known yet"
+    parts = [f"{until}, of {counted(told.groups, 'group')}"]
+    if told.comparing:
+        parts.append("all local keys are being compared")
+    if told.problem:
+        parts.append(f"NOT TOLD now: {told.problem}")
+    return "; ".join(parts)
 
 
 def _rocketmq_text(broker: offsets_pb.RocketmqStatus) -> str:

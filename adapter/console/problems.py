@@ -198,6 +198,15 @@ def _of_losses(who: str, status: offsets_pb.StatusReply) -> Iterator[Problem]:
             f"{status.meta_loss}",
             "The adapters have sent again what they hold. See whether an old copy of its store was restored.",
         )
+    told = status.changes_elsewhere
+    if told.problem and status.meta_available and not status.weaker:
+        yield Problem(
+            "poor" if told.told_at_ms else "note",
+            "changes-not-told",
+            who,
+            f"It does not learn now which groups others reset or delete: {told.problem}.",
+            "Its rows may be as they were before; `groups describe` shows what the Meta Service holds.",
+        )
     if status.clock_is_off:
         ahead = "ahead of" if status.clock_skew_seconds > 0 else "behind"
         yield Problem(

@@ -83,12 +83,12 @@ class MetaCalls:
             raise RefusedError("ScanOffsetData: this Meta Service is an older one that does not know as_packed: upgrade it first")
         return reply
 
-    def merge(self, rows: meta_pb.PackedRows) -> meta_pb.MergeOffsetDataReply:
+    def merge(self, rows: meta_pb.PackedRows, *, tell: bool = False) -> meta_pb.MergeOffsetDataReply:
         """Merge rows, whose keys begin with the cluster. They are durable when this returns.
 
-        Raises RefusedError too if the server cannot take columns.
+        `tell`: adapters are told of the groups that this changes. Raises RefusedError too if the server cannot take columns.
         """
-        request = meta_pb.MergeOffsetDataRequest(cluster_name=self._section.cluster, packed=rows)
+        request = meta_pb.MergeOffsetDataRequest(cluster_name=self._section.cluster, packed=rows, tell=tell)
         reply: meta_pb.MergeOffsetDataReply = self._call("MergeOffsetData", request)
         if rows.keys and not reply.applied + reply.superseded + len(reply.rejected):
             raise RefusedError("MergeOffsetData: this Meta Service is an older one that does not know packed: upgrade it first")

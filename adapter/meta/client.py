@@ -27,9 +27,10 @@ from adapter.meta.packed import Chunk, Outcomes, SaveLimits, merge_outcomes, mer
 from adapter.meta.save_window import SaveWindow
 from adapter.meta.slash_names import name_problem
 from adapter.meta.store_marks import ServerReports
-from adapter.meta.wire import outcomes_of, row_of, save_request
+from adapter.meta.wire import group_of, outcomes_of, row_of, save_request
 from adapter.model.records import (
     MAX_ENTRIES,
+    ChangedGroups,
     GroupKey,
     KnownStore,
     OffsetKey,
@@ -37,6 +38,7 @@ from adapter.model.records import (
     SaveEntry,
     SaveOutcome,
     Status,
+    StoreMark,
     StoreReport,
 )
 from adapter.rpc import meta_grpc, meta_pb
@@ -81,6 +83,10 @@ log = structlog.get_logger(__name__)
 order = Random()  # noqa: S311 - shuffles endpoints, keeps no secret
 
 
+class Telling(list[SaveEntry]):
+    """The entries of a save that an operator asked for: other adapters are told of their groups."""
+
+
 class MetaClient(Protocol):
     """The calls of the Meta Service that the adapter needs.
 
@@ -116,13 +122,19 @@ class MetaClient(Protocol):
         """The metadata beside the offsets; None where the server keeps none."""
 
     async def save(self, entries: Sequence[SaveEntry]) -> Sequence[SaveOutcome]:
-        """Merge entries; one outcome each, in order. A Chunk may be merged in parts; see docs/discussion.md."""
+        """Merge entries; one outcome each, in order. A Chunk may be merged in parts; see docs/discussion.md.
+
+        Other adapters are told of the groups of a Telling.
+        """
 
     async def report_store(self, store: StoreReport, replaces: bytes = b"") -> KnownStore | None:
         """Report the local store that is open; return what the server knew before.
 
         `replaces`: the `store_id` of the store that this one replaces; empty if it replaces none.
         """
+
+    async def changed_groups(self, after: Sequence[StoreMark]) -> ChangedGroups:
+        """The groups that were changed other than by commits behind the places of a former call; without places, a gap."""
 
     async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
         """Read the records of these keys, tombstones included. Absent keys are left out."""
@@ -275,6 +287,7 @@ class GrpcMetaClient:
         if not epochs:
             return await self._group_saves.save(entries)
         request = await save_request(self._cluster, entries)
+        request.tell = isinstance(entries, Telling)
         self._attach_report(request)
         reply = await self._call(
             lambda stub: stub.SaveOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s, epochs=True
@@ -321,6 +334,26 @@ class GrpcMetaClient:
             return None
         known = reply.known
         return KnownStore(StoreReport(known.broker, known.path, known.store_id, known.flushed_seq), reply.known_at_ms)
+
+    async def changed_groups(self, after: Sequence[StoreMark]) -> ChangedGroups:
+        """The groups that were changed other than by commits behind the places of a former call; without places, a gap.
+
+        Raises MetaUnavailableError, RefusedError, or its subclass UnknownCallError where the server does not note them (RobustMQ,
+        or an older one).
+        """
+        places = [
+            meta_pb.StoreMark(name=place.name, store_id=place.store_id, incarnation=place.incarnation, revision=place.revision)
+            for place in after
+        ]
+        request = meta_pb.ListChangedGroupsRequest(cluster_name=self._cluster, after=places)
+        reply = await self._call(
+            lambda stub: stub.ListChangedGroups(request, timeout=self._timeout_s), timeout_s=self._timeout_s, needed=False
+        )
+        groups: list[GroupKey] = []
+        async for some in in_slices(reply.groups):
+            groups += [group for one in some if (group := group_of(one.namespace, one.group))]
+        marks = [StoreMark(mark.name, mark.store_id, mark.incarnation, mark.revision) for mark in reply.places]
+        return ChangedGroups(groups, marks, reply.gap, harmless(reply.unanswered))
 
     async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
         """Read the records of these keys, tombstones included. `keys` must be sorted or at least grouped by group.

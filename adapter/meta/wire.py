@@ -8,7 +8,17 @@ from functools import lru_cache
 
 from adapter.errors import MetaUnavailableError
 from adapter.model.names import METADATA_MAX_BYTES, NAME_MAX_BYTES, name_problem
-from adapter.model.records import DEFAULT_NAMESPACE, EPOCH_MAX, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, as_seen
+from adapter.model.records import (
+    DEFAULT_NAMESPACE,
+    EPOCH_MAX,
+    GroupKey,
+    OffsetKey,
+    OffsetRecord,
+    SaveEntry,
+    SaveOutcome,
+    Status,
+    as_seen,
+)
 from adapter.rpc import meta_pb
 from adapter.runtime.slices import in_slices
 
@@ -161,6 +171,11 @@ def row_of(key: OffsetKey, item: meta_pb.GetOffsetDataReplyOffset) -> tuple[Offs
     if epoch > EPOCH_MAX or len(metadata) > _PLAIN_METADATA:
         _check(key, epoch, metadata)
     return key, OffsetRecord(epoch, item.offset, not item.tombstone, item.committed_at_ms, metadata, topic, item.partition)
+
+
+def group_of(namespace: str, group: str) -> GroupKey | None:
+    """A group that a reply names; None under a name that no adapter takes."""
+    return GroupKey(namespace, group) if _are_names(namespace, group) else None
 
 
 def check_record(key: OffsetKey, record: OffsetRecord) -> None:

@@ -13,6 +13,7 @@ from adapter.model.records import (
     EPOCH_LIMIT,
     EXHAUSTED,
     HOLD_MS,
+    ChangedGroups,
     KnownStore,
     OffsetKey,
     OffsetRecord,
@@ -138,10 +139,13 @@ class Engine(Protocol):
 
     kind: str  # the name of this engine in the configuration
 
-    async def save(self, cluster: str, entries: Sequence[SaveEntry], reported: StoreReport | None = None) -> list[SaveOutcome]:
+    async def save(
+        self, cluster: str, entries: Sequence[SaveEntry], reported: StoreReport | None = None, *, tell: bool = False
+    ) -> list[SaveOutcome]:
         """Merge entries by (epoch, offset), in order; one outcome each.
 
-        `reported`: the local store that they come from; recorded as by `report_store`.
+        `reported`: the local store that they come from; recorded as by `report_store`. `tell`: the groups that are changed are
+        noted for `changed_groups`; see `is_told` for what is noted without it.
         """
 
     async def get(self, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
@@ -178,7 +182,13 @@ class Engine(Protocol):
         """Divide the records below `names` into parts of about the same size."""
 
     async def merge(
-        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None = None
+        self,
+        cluster: str,
+        keys: Sequence[bytes],
+        records: Sequence[bytes],
+        reported: StoreReport | None = None,
+        *,
+        tell: bool = False,
     ) -> MergeCounts:
         """As `save`, for checked entries in packed form without the cluster. If it fails, a part may have been merged."""
 
@@ -196,11 +206,26 @@ class Engine(Protocol):
     async def forget_stores(self, before_ms: int) -> int:
         """Remove local stores last reported before `before_ms`, in every cluster; returns how many."""
 
+    async def changed_groups(self, cluster: str, after: Sequence[StoreMark]) -> ChangedGroups:
+        """The groups that were noted behind the places `after` of an earlier call; without places, a gap.
+
+        At least those of which something that stood was replaced by what `is_told`, or by a save with `tell`. A note is written
+        together with the change, and known as long as no more than MAX_NOTES others of its store came behind it.
+        """
+
     def marks(self) -> list[StoreMark]:
         """The durable state of the underlying stores. Never older than in any earlier reply."""
 
     def loss(self) -> Loss | None:
         """The loss of acknowledged writes that a repair found, or None."""
+
+
+MAX_NOTES = 10_000  # groups of each store whose last change is noted: about a megabyte
+
+
+def is_told(record: OffsetRecord) -> bool:
+    """Whether adapters are told of a record that is stored: a tombstone, or what a reset, delete or clone has left."""
+    return not record.live or is_held(record.epoch)
 
 
 def row_bytes(key: bytes, value: bytes) -> int:

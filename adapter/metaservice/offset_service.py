@@ -32,7 +32,17 @@ from adapter.model.paging import (
     parse_page_token,
     parse_parts,
 )
-from adapter.model.records import EPOCH_MAX, STORE_ID_BYTES, GroupKey, OffsetKey, SaveEntry, SaveOutcome, Status, StoreReport
+from adapter.model.records import (
+    EPOCH_MAX,
+    STORE_ID_BYTES,
+    GroupKey,
+    OffsetKey,
+    SaveEntry,
+    SaveOutcome,
+    Status,
+    StoreMark,
+    StoreReport,
+)
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.runtime.clocks import wall_ms
 from adapter.runtime.large_calls import MAX_BYTES, MAX_NAMED
@@ -44,6 +54,7 @@ NO_ROOM = "the reply has no room for the stored record"
 ANSWER_BYTES = 32 * 2**20  # records in the reply to a save or a merge; an adapter accepts messages of up to 64 MiB
 IDLE_S = 60.0  # of the reader of a snapshot
 MAX_SNAPSHOTS = 4  # that are read at the same time
+MAX_PLACES = 1_000  # in a request: one for each Raft group
 MAX_SAVED = 25_000  # entries of a save, which blocks the others meanwhile; an adapter sends up to 20,000
 
 
@@ -88,7 +99,7 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         if shift_ms is not None:
             entries = shifted_entries(entries, shift_ms, now_ms)
         with self._metrics.save_seconds.time():
-            outcomes = await self._save(cluster, entries, reported)
+            outcomes = await self._save(cluster, entries, reported, tell=request.tell)
         committed = all(outcome.status.acknowledged for outcome in outcomes)
         reply = meta_pb.SaveOffsetDataReply(committed=committed, marks=self._marks(), now_ms=wall_ms())
         room = ANSWER_BYTES
@@ -220,7 +231,7 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
                     differing = await self._engine.save_packed(cluster, checked.keys, records, reported)
                     counts = count_results(len(checked.keys), differing)
                 else:
-                    counts = await self._engine.merge(cluster, checked.keys, records, reported)
+                    counts = await self._engine.merge(cluster, checked.keys, records, reported, tell=request.tell)
         refused = checked.all_rejected(counts.rejected)
         for status, count in (
             (Status.APPLIED, counts.applied),
@@ -250,6 +261,22 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         return reply
 
     @answering
+    async def ListChangedGroups(  # noqa: D102
+        self, request: meta_pb.ListChangedGroupsRequest, context: Context
+    ) -> meta_pb.ListChangedGroupsReply:
+        self._metrics.calls.labels("ListChangedGroups").inc()
+        cluster = _cluster(request.cluster_name)
+        if len(request.after) > MAX_PLACES:
+            raise InvalidInputError(f"after: are {len(request.after)} places, over {MAX_PLACES}")
+        after = [StoreMark(mark.name, mark.store_id, mark.incarnation, mark.revision) for mark in request.after]
+        found = await self._engine.changed_groups(cluster, after)
+        reply = meta_pb.ListChangedGroupsReply(gap=found.gap, unanswered=found.unanswered)
+        reply.places.extend(map(_mark, found.places))
+        async for some in in_slices(found.groups):
+            reply.groups.extend(meta_pb.ListChangedGroupsReply.Group(namespace=one.namespace, group=one.group) for one in some)
+        return reply
+
+    @answering
     async def GetStoreStatus(self, request: meta_pb.GetStoreStatusRequest, context: Context) -> meta_pb.GetStoreStatusReply:  # noqa: D102
         self._metrics.calls.labels("GetStoreStatus").inc()
         reply = meta_pb.GetStoreStatusReply(engine=self._engine.kind, version=__version__, marks=self._marks(), now_ms=wall_ms())
@@ -259,24 +286,27 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         return reply
 
     def _marks(self) -> list[meta_pb.StoreMark]:
-        return [
-            meta_pb.StoreMark(
-                name=mark.name,
-                store_id=mark.store_id,
-                incarnation=mark.incarnation,
-                revision=mark.revision,
-                starts=[meta_pb.StoreMark.Start(id=start.id, revision=start.revision) for start in mark.starts],
-            )
-            for mark in self._engine.marks()
-        ]
+        return [_mark(mark) for mark in self._engine.marks()]
 
-    async def _save(self, cluster: str, entries: Sequence[SaveEntry], reported: StoreReport | None) -> list[SaveOutcome]:
+    async def _save(
+        self, cluster: str, entries: Sequence[SaveEntry], reported: StoreReport | None, *, tell: bool
+    ) -> list[SaveOutcome]:
         problems: list[str] = []
         async for some in in_slices(entries):
             problems += _problems(some, len(problems))
         good = [entry for entry, bad in zip(entries, problems, strict=True) if not bad]
-        saved = iter(await self._engine.save(cluster, good, reported))
+        saved = iter(await self._engine.save(cluster, good, reported, tell=tell))
         return [SaveOutcome(Status.INVALID, None, bad) if bad else next(saved) for bad in problems]
+
+
+def _mark(mark: StoreMark) -> meta_pb.StoreMark:
+    return meta_pb.StoreMark(
+        name=mark.name,
+        store_id=mark.store_id,
+        incarnation=mark.incarnation,
+        revision=mark.revision,
+        starts=[meta_pb.StoreMark.Start(id=start.id, revision=start.revision) for start in mark.starts],
+    )
 
 
 async def _send(context: Context, reply: meta_pb.SnapshotOffsetDataReply) -> None:

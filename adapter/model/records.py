@@ -122,6 +122,20 @@ class StoreMark(NamedTuple):
     starts: tuple[StoreStart, ...] = ()
 
 
+class ChangedGroups(NamedTuple):
+    """Groups whose offsets were changed other than by commits: reset, deleted, cloned onto, imported or expired.
+
+    `places`: how far each store is, without starts; whoever has dealt with these groups asks next for what came behind them.
+    `gap`: what came before `places` is not known to the end; all groups have to be compared. `unanswered`: why a part of the
+    Meta Service tells nothing now; its place stays where it was.
+    """
+
+    groups: Sequence[GroupKey]
+    places: Sequence[StoreMark]
+    gap: bool = False
+    unanswered: str = ""
+
+
 class CommitMode(Enum):
     """How a commit of a lower offset is handled. `INCREASE_ONLY` is RocketMQ's `increaseOnly = true`."""
 

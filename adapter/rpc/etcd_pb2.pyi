@@ -114,6 +114,7 @@ class RangeRequest(_message.Message):
     SERIALIZABLE_FIELD_NUMBER: _builtins.int
     KEYS_ONLY_FIELD_NUMBER: _builtins.int
     COUNT_ONLY_FIELD_NUMBER: _builtins.int
+    MIN_MOD_REVISION_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     range_end: _builtins.bytes
     limit: _builtins.int
@@ -121,6 +122,7 @@ class RangeRequest(_message.Message):
     serializable: _builtins.bool
     keys_only: _builtins.bool
     count_only: _builtins.bool
+    min_mod_revision: _builtins.int
     def __init__(
         self,
         *,
@@ -131,10 +133,11 @@ class RangeRequest(_message.Message):
         serializable: _builtins.bool = ...,
         keys_only: _builtins.bool = ...,
         count_only: _builtins.bool = ...,
+        min_mod_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count_only", b"count_only", "key", b"key", "keys_only", b"keys_only", "limit", b"limit", "range_end", b"range_end", "revision", b"revision", "serializable", b"serializable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count_only", b"count_only", "key", b"key", "keys_only", b"keys_only", "limit", b"limit", "min_mod_revision", b"min_mod_revision", "range_end", b"range_end", "revision", b"revision", "serializable", b"serializable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

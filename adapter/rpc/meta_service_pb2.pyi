@@ -200,6 +200,93 @@ class ReportStoreReply(_message.Message):
 Global___ReportStoreReply: _TypeAlias = ReportStoreReply  # noqa: Y015
 
 @_typing.final
+class ListChangedGroupsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_NAME_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    cluster_name: _builtins.str
+    @_builtins.property
+    def after(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoreMark]:
+        """`places` of the reply before. Empty: from now on."""
+
+    def __init__(
+        self,
+        *,
+        cluster_name: _builtins.str = ...,
+        after: _abc.Iterable[Global___StoreMark] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "cluster_name", b"cluster_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListChangedGroupsRequest: _TypeAlias = ListChangedGroupsRequest  # noqa: Y015
+
+@_typing.final
+class ListChangedGroupsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Group(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        NAMESPACE_FIELD_NUMBER: _builtins.int
+        GROUP_FIELD_NUMBER: _builtins.int
+        namespace: _builtins.str
+        group: _builtins.str
+        def __init__(
+            self,
+            *,
+            namespace: _builtins.str = ...,
+            group: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "namespace", b"namespace"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    PLACES_FIELD_NUMBER: _builtins.int
+    GAP_FIELD_NUMBER: _builtins.int
+    UNANSWERED_FIELD_NUMBER: _builtins.int
+    gap: _builtins.bool
+    """True: what was changed before `places` is not known to the end, since `after`
+    was empty, is of another store, or is too long ago. Compare all groups.
+    """
+    unanswered: _builtins.str
+    """Why some of it is not told now, as text; it comes in a later reply. Empty: all
+    is.
+    """
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListChangedGroupsReply.Group]:
+        """The groups that were changed since, each once. Some may be as they were."""
+
+    @_builtins.property
+    def places(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoreMark]:
+        """Where each store is now, without `starts`; send them with the next request,
+        when these groups are dealt with.
+        """
+
+    def __init__(
+        self,
+        *,
+        groups: _abc.Iterable[Global___ListChangedGroupsReply.Group] | None = ...,
+        places: _abc.Iterable[Global___StoreMark] | None = ...,
+        gap: _builtins.bool = ...,
+        unanswered: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gap", b"gap", "groups", b"groups", "places", b"places", "unanswered", b"unanswered"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListChangedGroupsReply: _TypeAlias = ListChangedGroupsReply  # noqa: Y015
+
+@_typing.final
 class GetStoreStatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -283,9 +370,14 @@ class SaveOffsetDataRequest(_message.Message):
     OFFSETS_FIELD_NUMBER: _builtins.int
     STORE_FIELD_NUMBER: _builtins.int
     NOW_MS_FIELD_NUMBER: _builtins.int
+    TELL_FIELD_NUMBER: _builtins.int
     cluster_name: _builtins.str
     now_ms: _builtins.int
     """Unix time in milliseconds, by the adapter's clock. Optional."""
+    tell: _builtins.bool
+    """True: other adapters learn by ListChangedGroups of the groups that this save
+    changes. Of a save without it they learn of tombstones, and of what is held.
+    """
     @_builtins.property
     def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___SaveOffsetData]: ...
     @_builtins.property
@@ -299,10 +391,11 @@ class SaveOffsetDataRequest(_message.Message):
         offsets: _abc.Iterable[Global___SaveOffsetData] | None = ...,
         store: Global___LocalStore | None = ...,
         now_ms: _builtins.int = ...,
+        tell: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_name", b"cluster_name", "now_ms", b"now_ms", "offsets", b"offsets", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_name", b"cluster_name", "now_ms", b"now_ms", "offsets", b"offsets", "store", b"store", "tell", b"tell"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1146,12 +1239,14 @@ class MergeOffsetDataRequest(_message.Message):
     PACKED_FIELD_NUMBER: _builtins.int
     STORE_FIELD_NUMBER: _builtins.int
     NOW_MS_FIELD_NUMBER: _builtins.int
+    TELL_FIELD_NUMBER: _builtins.int
     cluster_name: _builtins.str
     tell_standing: _builtins.bool
     """Requests `standing`. Without it the call fails if a part of the store does
     not answer.
     """
     now_ms: _builtins.int
+    tell: _builtins.bool
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """As in ScanOffsetDataReply; the write counter in a record is ignored. An
@@ -1180,10 +1275,11 @@ class MergeOffsetDataRequest(_message.Message):
         packed: Global___PackedRows | None = ...,
         store: Global___LocalStore | None = ...,
         now_ms: _builtins.int = ...,
+        tell: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["packed", b"packed", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_name", b"cluster_name", "keys", b"keys", "now_ms", b"now_ms", "packed", b"packed", "records", b"records", "store", b"store", "tell_standing", b"tell_standing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_name", b"cluster_name", "keys", b"keys", "now_ms", b"now_ms", "packed", b"packed", "records", b"records", "store", b"store", "tell", b"tell", "tell_standing", b"tell_standing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -89,6 +89,11 @@ class MetaServiceServiceStub:
                 request_serializer=adapter_dot_rpc_dot_meta__service__pb2.ReportStoreRequest.SerializeToString,
                 response_deserializer=adapter_dot_rpc_dot_meta__service__pb2.ReportStoreReply.FromString,
                 _registered_method=True)
+        self.ListChangedGroups = channel.unary_unary(
+                '/meta.service.common.MetaServiceService/ListChangedGroups',
+                request_serializer=adapter_dot_rpc_dot_meta__service__pb2.ListChangedGroupsRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_meta__service__pb2.ListChangedGroupsReply.FromString,
+                _registered_method=True)
         self.GetStoreStatus = channel.unary_unary(
                 '/meta.service.common.MetaServiceService/GetStoreStatus',
                 request_serializer=adapter_dot_rpc_dot_meta__service__pb2.GetStoreStatusRequest.SerializeToString,
@@ -194,6 +199,16 @@ class MetaServiceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListChangedGroups(self, request, context):
+        """The groups of which offsets were changed other than by commits of consumers:
+        deleted, reset, cloned onto, imported, expired; by whomever, through any
+        process. An adapter asks every two seconds, and compares what it has of these
+        groups. Costs next to nothing while there are none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStoreStatus(self, request, context):
         """The state of this Meta Service's own stores, and whether one of them ever
         lost acknowledged writes.
@@ -259,6 +274,11 @@ def add_MetaServiceServiceServicer_to_server(servicer, server):
                     servicer.ReportStore,
                     request_deserializer=adapter_dot_rpc_dot_meta__service__pb2.ReportStoreRequest.FromString,
                     response_serializer=adapter_dot_rpc_dot_meta__service__pb2.ReportStoreReply.SerializeToString,
+            ),
+            'ListChangedGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListChangedGroups,
+                    request_deserializer=adapter_dot_rpc_dot_meta__service__pb2.ListChangedGroupsRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_meta__service__pb2.ListChangedGroupsReply.SerializeToString,
             ),
             'GetStoreStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStoreStatus,
@@ -563,6 +583,33 @@ class MetaServiceService:
             '/meta.service.common.MetaServiceService/ReportStore',
             adapter_dot_rpc_dot_meta__service__pb2.ReportStoreRequest.SerializeToString,
             adapter_dot_rpc_dot_meta__service__pb2.ReportStoreReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListChangedGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/meta.service.common.MetaServiceService/ListChangedGroups',
+            adapter_dot_rpc_dot_meta__service__pb2.ListChangedGroupsRequest.SerializeToString,
+            adapter_dot_rpc_dot_meta__service__pb2.ListChangedGroupsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -87,6 +87,12 @@ class MetaServiceServiceStub:
     was recorded for its broker before, and how far the Meta Service's own
     stores are.
     """
+    ListChangedGroups: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.ListChangedGroupsRequest, _meta_service_pb2.ListChangedGroupsReply]
+    """The groups of which offsets were changed other than by commits of consumers:
+    deleted, reset, cloned onto, imported, expired; by whomever, through any
+    process. An adapter asks every two seconds, and compares what it has of these
+    groups. Costs next to nothing while there are none.
+    """
     GetStoreStatus: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.GetStoreStatusRequest, _meta_service_pb2.GetStoreStatusReply]
     """The state of this Meta Service's own stores, and whether one of them ever
     lost acknowledged writes.
@@ -144,6 +150,12 @@ class MetaServiceServiceAsyncStub(MetaServiceServiceStub):
     """An adapter reports which local store it has open. The reply has the one that
     was recorded for its broker before, and how far the Meta Service's own
     stores are.
+    """
+    ListChangedGroups: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.ListChangedGroupsRequest, _meta_service_pb2.ListChangedGroupsReply]  # type: ignore[assignment]
+    """The groups of which offsets were changed other than by commits of consumers:
+    deleted, reset, cloned onto, imported, expired; by whomever, through any
+    process. An adapter asks every two seconds, and compares what it has of these
+    groups. Costs next to nothing while there are none.
     """
     GetStoreStatus: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.GetStoreStatusRequest, _meta_service_pb2.GetStoreStatusReply]  # type: ignore[assignment]
     """The state of this Meta Service's own stores, and whether one of them ever
@@ -265,6 +277,18 @@ class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
         """An adapter reports which local store it has open. The reply has the one that
         was recorded for its broker before, and how far the Meta Service's own
         stores are.
+        """
+
+    @_abc_1.abstractmethod
+    def ListChangedGroups(
+        self,
+        request: _meta_service_pb2.ListChangedGroupsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_service_pb2.ListChangedGroupsReply, _abc.Awaitable[_meta_service_pb2.ListChangedGroupsReply]]:
+        """The groups of which offsets were changed other than by commits of consumers:
+        deleted, reset, cloned onto, imported, expired; by whomever, through any
+        process. An adapter asks every two seconds, and compares what it has of these
+        groups. Costs next to nothing while there are none.
         """
 
     @_abc_1.abstractmethod

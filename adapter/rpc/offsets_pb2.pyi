@@ -2156,6 +2156,7 @@ class StatusReply(_message.Message):
     FLUSH_PACE_FIELD_NUMBER: _builtins.int
     WEAKER_FIELD_NUMBER: _builtins.int
     ROCKETMQ_FIELD_NUMBER: _builtins.int
+    CHANGES_ELSEWHERE_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
     state: Global___StatusReply.State.ValueType
     version: _builtins.str
@@ -2227,6 +2228,10 @@ class StatusReply(_message.Message):
         """Absent unless the adapter follows a RocketMQ broker ([rocketmq] broker)."""
 
     @_builtins.property
+    def changes_elsewhere(self) -> Global___ChangesElsewhereStatus:
+        """Absent while the store is not open."""
+
+    @_builtins.property
     def config(self) -> Global___ConfigStatus:
         """The configuration file. Absent without one."""
 
@@ -2267,12 +2272,15 @@ class StatusReply(_message.Message):
         flush_pace: _builtins.str = ...,
         weaker: _abc.Iterable[_builtins.str] | None = ...,
         rocketmq: Global___RocketmqStatus | None = ...,
+        changes_elsewhere: Global___ChangesElsewhereStatus | None = ...,
         config: Global___ConfigStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_config", b"_config", "_journal", b"_journal", "_loss", b"_loss", "_rocketmq", b"_rocketmq", "_store", b"_store", "config", b"config", "journal", b"journal", "loss", b"loss", "recovery", b"recovery", "rocketmq", b"rocketmq", "store", b"store"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_changes_elsewhere", b"_changes_elsewhere", "_config", b"_config", "_journal", b"_journal", "_loss", b"_loss", "_rocketmq", b"_rocketmq", "_store", b"_store", "changes_elsewhere", b"changes_elsewhere", "config", b"config", "journal", b"journal", "loss", b"loss", "recovery", b"recovery", "rocketmq", b"rocketmq", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_config", b"_config", "_journal", b"_journal", "_loss", b"_loss", "_rocketmq", b"_rocketmq", "_store", b"_store", "at_risk", b"at_risk", "clock_is_off", b"clock_is_off", "clock_skew_seconds", b"clock_skew_seconds", "commits", b"commits", "config", b"config", "dirty_keys", b"dirty_keys", "flush_pace", b"flush_pace", "journal", b"journal", "last_flush_at_ms", b"last_flush_at_ms", "last_flush_error", b"last_flush_error", "last_flush_seconds", b"last_flush_seconds", "loss", b"loss", "meta_available", b"meta_available", "meta_endpoint", b"meta_endpoint", "meta_endpoints", b"meta_endpoints", "meta_loss", b"meta_loss", "meta_loss_at_ms", b"meta_loss_at_ms", "meta_losses", b"meta_losses", "mode", b"mode", "oldest_dirty_seconds", b"oldest_dirty_seconds", "policies", b"policies", "reason", b"reason", "recovery", b"recovery", "refused_keys", b"refused_keys", "rocketmq", b"rocketmq", "save_calls", b"save_calls", "state", b"state", "store", b"store", "store_path", b"store_path", "stored_keys", b"stored_keys", "unsynced_writes", b"unsynced_writes", "uptime_seconds", b"uptime_seconds", "version", b"version", "wal_sync", b"wal_sync", "weaker", b"weaker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_changes_elsewhere", b"_changes_elsewhere", "_config", b"_config", "_journal", b"_journal", "_loss", b"_loss", "_rocketmq", b"_rocketmq", "_store", b"_store", "at_risk", b"at_risk", "changes_elsewhere", b"changes_elsewhere", "clock_is_off", b"clock_is_off", "clock_skew_seconds", b"clock_skew_seconds", "commits", b"commits", "config", b"config", "dirty_keys", b"dirty_keys", "flush_pace", b"flush_pace", "journal", b"journal", "last_flush_at_ms", b"last_flush_at_ms", "last_flush_error", b"last_flush_error", "last_flush_seconds", b"last_flush_seconds", "loss", b"loss", "meta_available", b"meta_available", "meta_endpoint", b"meta_endpoint", "meta_endpoints", b"meta_endpoints", "meta_loss", b"meta_loss", "meta_loss_at_ms", b"meta_loss_at_ms", "meta_losses", b"meta_losses", "mode", b"mode", "oldest_dirty_seconds", b"oldest_dirty_seconds", "policies", b"policies", "reason", b"reason", "recovery", b"recovery", "refused_keys", b"refused_keys", "rocketmq", b"rocketmq", "save_calls", b"save_calls", "state", b"state", "store", b"store", "store_path", b"store_path", "stored_keys", b"stored_keys", "unsynced_writes", b"unsynced_writes", "uptime_seconds", b"uptime_seconds", "version", b"version", "wal_sync", b"wal_sync", "weaker", b"weaker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__changes_elsewhere: _TypeAlias = _typing.Literal["changes_elsewhere"]  # noqa: Y015
+    _WhichOneofArgType__changes_elsewhere: _TypeAlias = _typing.Literal["_changes_elsewhere", b"_changes_elsewhere"]  # noqa: Y015
     _WhichOneofReturnType__config: _TypeAlias = _typing.Literal["config"]  # noqa: Y015
     _WhichOneofArgType__config: _TypeAlias = _typing.Literal["_config", b"_config"]  # noqa: Y015
     _WhichOneofReturnType__journal: _TypeAlias = _typing.Literal["journal"]  # noqa: Y015
@@ -2283,6 +2291,8 @@ class StatusReply(_message.Message):
     _WhichOneofArgType__rocketmq: _TypeAlias = _typing.Literal["_rocketmq", b"_rocketmq"]  # noqa: Y015
     _WhichOneofReturnType__store: _TypeAlias = _typing.Literal["store"]  # noqa: Y015
     _WhichOneofArgType__store: _TypeAlias = _typing.Literal["_store", b"_store"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__changes_elsewhere) -> _WhichOneofReturnType__changes_elsewhere | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__config) -> _WhichOneofReturnType__config | None: ...
     @_typing.overload
@@ -2295,6 +2305,46 @@ class StatusReply(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__store) -> _WhichOneofReturnType__store | None: ...
 
 Global___StatusReply: _TypeAlias = StatusReply  # noqa: Y015
+
+@_typing.final
+class ChangesElsewhereStatus(_message.Message):
+    """What this adapter learns of groups that others delete, reset, clone onto, import
+    or expire.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOLD_AT_MS_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    COMPARING_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    told_at_ms: _builtins.int
+    """When all that was changed before was known here the last time. Unix time in
+    milliseconds; 0: not yet.
+    """
+    groups: _builtins.int
+    """Groups that it was told of since the store was opened."""
+    comparing: _builtins.bool
+    """True while all local keys are compared, since it is not known any more which
+    groups were changed.
+    """
+    problem: _builtins.str
+    """Why it is not told now, as text; empty while it is."""
+    def __init__(
+        self,
+        *,
+        told_at_ms: _builtins.int = ...,
+        groups: _builtins.int = ...,
+        comparing: _builtins.bool = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["comparing", b"comparing", "groups", b"groups", "problem", b"problem", "told_at_ms", b"told_at_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangesElsewhereStatus: _TypeAlias = ChangesElsewhereStatus  # noqa: Y015
 
 @_typing.final
 class ConfigStatus(_message.Message):

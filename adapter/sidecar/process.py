@@ -307,6 +307,7 @@ class Sidecar:
         core.tasks.start_soon(core.expiry.run, name="expiry")
         core.tasks.start_soon(core.renewal.run, name="renewal")
         core.tasks.start_soon(core.meta_watch.run, lambda: self._compared(core), name="meta_watch")
+        core.tasks.start_soon(core.elsewhere.run, name="changed_elsewhere")
         self._compared(core)
         if not self._stop.is_set():
             self.state.enter(State.SERVING)

@@ -5,19 +5,21 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from adapter.errors import AdapterError
-from adapter.meta.client import GroupsPage, Page
+from adapter.errors import AdapterError, UnknownCallError
+from adapter.meta.client import GroupsPage, Page, Telling
 from adapter.meta.packed import SaveLimits
 from adapter.meta.store_marks import ServerReports
-from adapter.metaservice.engine import decide_report, decide_save
+from adapter.metaservice.engine import decide_report, decide_save, is_told
 from adapter.model.codec import encode_key
 from adapter.model.records import (
+    ChangedGroups,
     GroupKey,
     KnownStore,
     OffsetKey,
     OffsetRecord,
     SaveEntry,
     SaveOutcome,
+    StoreMark,
     StoreReport,
     deleted,
     expired,
@@ -73,6 +75,9 @@ class FakeMeta:
         self.server_reports = ServerReports()
         self.metadata: FakeMetadata | None = FakeMetadata()
         self.stores: dict[tuple[str, str], KnownStore] = {}
+        self.tells = True  # which groups were changed: an older one does not
+        self.told: list[GroupKey] = []  # one for each change; the place of a caller is how many it knows
+        self.forgotten = 0  # so many of the first ones are not known any more
 
     async def report_store(self, store: StoreReport, replaces: bytes = b"") -> KnownStore | None:
         """Store a report as `decide_report` decides; return what was stored before. Raises `down`."""
@@ -101,9 +106,20 @@ class FakeMeta:
         for entry in entries:
             outcome = decide_save(entry, self.records.get(entry.key))
             if outcome.status.acknowledged and outcome.standing:
+                if isinstance(entries, Telling) or is_told(entry.record):
+                    self.told.append(entry.key.group_key)
                 self.records[entry.key] = outcome.standing
             outcomes.append(outcome)
         return outcomes
+
+    async def changed_groups(self, after: Sequence[StoreMark]) -> ChangedGroups:
+        """Return the groups behind a place. Raises `down`, and UnknownCallError unless it `tells`."""
+        self._check()
+        if not self.tells:
+            raise UnknownCallError("unknown method")
+        gap = not after or after[0].revision < self.forgotten
+        groups = () if gap else self.told[after[0].revision :]
+        return ChangedGroups(list(dict.fromkeys(groups)), [StoreMark("", b"fake", 1, len(self.told))], gap)
 
     async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
         """Return the stored records of these keys; absent keys are left out. Raises `down`."""
@@ -137,11 +153,13 @@ class FakeMeta:
         if newest_ms >= before_ms:
             return newest_ms
         self.records.update((key, expired(record, now_ms)) for key, record in live.items())
+        self.told.append(group)
         return 0
 
     async def delete(self, group: GroupKey, shards: Sequence[str]) -> None:
         """Replace the records of a group, or of these shards, by tombstones of the next era. Raises `down`."""
         self._check()
+        self.told.append(group)
         now_ms = time.time_ns() // 1_000_000
         for key, record in self.records.items():
             if key.group_key == group and (not shards or key.shard in shards) and not is_deleted(record):

@@ -61,6 +61,7 @@ WRONG = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.DATA
 # The replies of the Meta Service that an adapter reads; False: of RobustMQ's, which has these calls alone.
 META_REPLIES: Sequence[tuple[str, bool]] = (
     ("ReportStore", True),
+    ("ListChangedGroups", True),
     ("BatchGetOffsetData", True),
     ("MergeOffsetData", True),
     ("SaveOffsetData", True),
@@ -134,8 +135,8 @@ class _Channel:
         _, service, name = path.split("/")
 
         async def answered(request: Message, **_: object) -> Message | None:
-            if not self._epochs and name not in ROBUSTMQ:
-                raise _failed(grpc.StatusCode.UNIMPLEMENTED, "as RobustMQ")
+            if not hasattr(self._service, name) or (not self._epochs and name not in ROBUSTMQ):
+                raise _failed(grpc.StatusCode.UNIMPLEMENTED, "as RobustMQ, or as one without metadata")
             try:
                 reply: Message = await getattr(self._services[service], name)(request, context(UNIX))
             except AbortedError as error:
@@ -375,6 +376,9 @@ _EXAMPLES: Mapping[str, Message] = {
         known_at_ms=NOW_MS,
         marks=[_MARK],
         now_ms=NOW_MS,
+    ),
+    "ListChangedGroups": meta_pb.ListChangedGroupsReply(
+        groups=[meta_pb.ListChangedGroupsReply.Group(namespace="default", group="g")], places=[_MARK]
     ),
     "BatchGetOffsetData": meta_pb.BatchGetOffsetDataReply(
         groups=[meta_pb.BatchGetOffsetDataReply.Group(offsets=[_OFFSET])], next_page_token=b"s"

@@ -206,6 +206,10 @@ def _meta() -> Examples:
             meta_pb.MergeOffsetDataRequest(packed=packed),
         ],
         "ReportStore": [meta_pb.ReportStoreRequest(store=_store(), replaces=bytes(16), now_ms=NOW_MS)],
+        "ListChangedGroups": [
+            meta_pb.ListChangedGroupsRequest(),
+            meta_pb.ListChangedGroupsRequest(after=[meta_pb.StoreMark(store_id=bytes(16), incarnation=1, revision=1)]),
+        ],
         "GetStoreStatus": [meta_pb.GetStoreStatusRequest()],
     }
 

@@ -15,6 +15,7 @@ from adapter.errors import MetaUnavailableError, RefusedError
 from adapter.meta.blocking import MetaCalls
 from adapter.meta.client import GrpcMetaClient
 from adapter.model.records import STORE_ID_BYTES, GroupKey, SaveEntry, StoreReport
+from adapter.rpc import meta_pb
 from adapter.testing.processes import ServiceProcess, adapter_process, ended
 from tests.integration.helpers import PATIENCE_S, commits, key, meta_section, record, rpc, serving, stored_in
 
@@ -35,6 +36,7 @@ async def answering(answer: Any) -> AsyncIterator[str]:
         "DeleteOffsetData",
         "SplitOffsetData",
         "ReportStore",
+        "ListChangedGroups",
     )
     service = grpc.method_handlers_generic_handler("meta.service.common.MetaServiceService", dict.fromkeys(names, handler))
     server = grpc.aio.server()
@@ -67,8 +69,9 @@ async def denial(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         lambda client: client.list_page("", "", 10, b""),
         lambda client: client.expire(GroupKey("default", "g"), 1, 2),
         lambda client: client.delete(GroupKey("default", "g"), ["s"]),
+        lambda client: client.changed_groups([]),
     ],
-    ids=["save", "get", "look", "groups_page", "list_page", "expire", "delete"],
+    ids=["save", "get", "look", "groups_page", "list_page", "expire", "delete", "changed_groups"],
 )
 async def test_a_reply_that_is_no_message_is_no_answer(call: Any) -> None:
     """GRPC gives None for it; the endpoint is named, and whoever called tries again as after an outage."""
@@ -77,6 +80,21 @@ async def test_a_reply_that_is_no_message_is_no_answer(call: Any) -> None:
             await call(client)
         assert str(caught.value).startswith(address)
         assert client.available is False
+
+
+async def test_changed_groups_under_names_that_no_adapter_takes_are_left_out() -> None:
+    """Whoever stored them: this adapter has nothing of them."""
+    Group = meta_pb.ListChangedGroupsReply.Group  # noqa: N806 - a class
+
+    async def hostile(*_: Any) -> bytes:
+        names = ("", "g" * 256, "a\nb", "g")
+        groups = [Group(namespace="default", group=name) for name in names]
+        return meta_pb.ListChangedGroupsReply(groups=groups, unanswered="a\nb").SerializeToString()
+
+    async with answering(hostile) as address, GrpcMetaClient.open(meta_section(address)) as client:
+        found = await client.changed_groups([])
+    assert found.groups == [GroupKey("default", "g")]
+    assert "\n" not in found.unanswered
 
 
 async def test_another_endpoint_is_tried_after_a_reply_that_is_no_message(meta: ServiceProcess) -> None:

@@ -44,15 +44,23 @@ class HeldEngine(MemoryEngine):
         self.gate = asyncio.Event()
         self.calls = 0
 
-    async def save(self, cluster: str, entries: Sequence[SaveEntry], reported: StoreReport | None = None) -> list[SaveOutcome]:
+    async def save(
+        self, cluster: str, entries: Sequence[SaveEntry], reported: StoreReport | None = None, *, tell: bool = False
+    ) -> list[SaveOutcome]:
         await self._wait()
-        return await super().save(cluster, entries, reported)
+        return await super().save(cluster, entries, reported, tell=tell)
 
     async def merge(
-        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None = None
+        self,
+        cluster: str,
+        keys: Sequence[bytes],
+        records: Sequence[bytes],
+        reported: StoreReport | None = None,
+        *,
+        tell: bool = False,
     ) -> MergeCounts:
         await self._wait()
-        return await super().merge(cluster, keys, records, reported)
+        return await super().merge(cluster, keys, records, reported, tell=tell)
 
     async def _wait(self) -> None:
         self.calls += 1

@@ -18,11 +18,14 @@ from adapter.metaservice.engine import (
     decide_report,
     decide_save,
     differing,
+    is_told,
     row_bytes,
     to_delete,
 )
 from adapter.model.codec import decode_key, decode_record, encode_record, pack_names, prefix_end, unpack_names
 from adapter.model.records import (
+    ChangedGroups,
+    GroupKey,
     KnownStore,
     OffsetKey,
     OffsetRecord,
@@ -53,6 +56,8 @@ class MemoryEngine:
         self._synced: Records = {}
         self._writes = self._synced_writes = 0
         self._stores: dict[tuple[str, str, str], KnownStore] = {}  # of these a crash takes nothing
+        self._unnoted = 0  # the last write of a program that notes no changes
+        self._noted: dict[tuple[str, GroupKey], int] = {}  # the write of the last change that adapters are told of
         self.store_id, self.incarnation = b"memory engine, 0", 1
 
     def standing(self, cluster: str, key: OffsetKey) -> OffsetRecord | None:
@@ -62,16 +67,19 @@ class MemoryEngine:
     def crash(self) -> None:
         """Lose what is not synced."""
         self._written = dict(self._synced)
+        self._noted = {at: write for at, write in self._noted.items() if write <= self._synced_writes}
         self._synced_writes = self._writes
 
-    async def save(self, cluster: str, entries: Sequence[SaveEntry], reported: StoreReport | None = None) -> list[SaveOutcome]:
+    async def save(
+        self, cluster: str, entries: Sequence[SaveEntry], reported: StoreReport | None = None, *, tell: bool = False
+    ) -> list[SaveOutcome]:
         self._note(cluster, reported, b"", self._now_ms())
         outcomes = []
         for entry in entries:
             key = pack_names(cluster, *entry.key)
             outcome = decide_save(entry, self._written.get(key))
             if outcome.standing is not None and outcome.standing != self._written.get(key):
-                self._write({key: outcome.standing})
+                self._write({key: outcome.standing}, tell=tell)
             outcomes.append(outcome)
         await self._sync()
         return outcomes
@@ -144,11 +152,17 @@ class MemoryEngine:
         return cuts.parts()
 
     async def merge(
-        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None = None
+        self,
+        cluster: str,
+        keys: Sequence[bytes],
+        records: Sequence[bytes],
+        reported: StoreReport | None = None,
+        *,
+        tell: bool = False,
     ) -> MergeCounts:
         """Decided by the rule for a single save, which the packed one is held to."""
         entries = [SaveEntry(decode_key(key), decode_record(record)) for key, record in zip(keys, records, strict=True)]
-        outcomes = await self.save(cluster, entries, reported)
+        outcomes = await self.save(cluster, entries, reported, tell=tell)
         statuses = Counter(outcome.status for outcome in outcomes)
         rejected = [(at, outcome.message) for at, outcome in enumerate(outcomes) if outcome.status is Status.INVALID]
         return MergeCounts(statuses[Status.APPLIED], statuses[Status.SUPERSEDED], tuple(rejected))
@@ -163,6 +177,16 @@ class MemoryEngine:
         for at in old:
             del self._stores[at]
         return len(old)
+
+    async def changed_groups(self, cluster: str, after: Sequence[StoreMark]) -> ChangedGroups:
+        await self._sync()
+        now = StoreMark("", self.store_id, self.incarnation, self._synced_writes)
+        if len(after) != 1 or after[0][:3] != now[:3] or not self._unnoted <= after[0].revision <= now.revision:
+            return ChangedGroups([], [now], gap=True)
+        noted = (
+            group for (of, group), write in self._noted.items() if of == cluster and after[0].revision < write <= now.revision
+        )
+        return ChangedGroups(list(noted), [now])
 
     def marks(self) -> list[StoreMark]:
         return [StoreMark("", self.store_id, self.incarnation, self._synced_writes)]
@@ -193,9 +217,13 @@ class MemoryEngine:
         found = sorted((key, record) for key, record in self._written.items() if prefix <= key and (not end or key < end))
         return [(OffsetKey(*unpack_names(key)[1:]), record) for key, record in found if key > after]
 
-    def _write(self, changes: Records) -> None:
-        self._written.update(changes)
+    def _write(self, changes: Records, *, tell: bool = False) -> None:
         self._writes += bool(changes)
+        for key, record in changes.items():
+            if key in self._written and (tell or is_told(record)):
+                cluster, *group, _ = unpack_names(key)
+                self._noted[cluster, GroupKey(*group)] = self._writes
+        self._written.update(changes)
 
     async def _sync(self) -> None:
         writes, written = self._writes, dict(self._written) if self._writes > self._synced_writes else None

@@ -10,16 +10,16 @@ What is promised: all invariants, whoever runs; and no alarm. A change of the pr
 from collections.abc import Sequence
 
 from adapter.errors import UnknownCallError
-from adapter.model.records import STORE_ID_BYTES, KnownStore, StoreMark, StoreReport
+from adapter.model.records import STORE_ID_BYTES, ChangedGroups, KnownStore, StoreMark, StoreReport
 from adapter.sidecar.storage.disk import Batch
 from adapter.sidecar.storage.write_batch import STORE_ID, UNASKED
 from tests.model import choices as st
 from tests.model.broker import Broker, Running, Setup, State
 from tests.model.choices import rule
 from tests.model.disk import SimBatch, SimDisk
-from tests.model.engine import MemoryEngine
+from tests.model.engine import MemoryEngine, Records
 from tests.model.invariants import BrokenError, Watch
-from tests.model.network import Service, SimMeta
+from tests.model.network import CLUSTER, Service, SimMeta
 from tests.model.runs import BROKERS, WAITS, Everything
 from tests.model.world import World
 
@@ -46,12 +46,21 @@ class Engine(MemoryEngine):
     def marks(self) -> list[StoreMark]:
         return [] if self.older else super().marks()
 
+    def _write(self, changes: Records, *, tell: bool = False) -> None:
+        super()._write(changes, tell=tell)
+        if self.older:
+            self._unnoted = self._writes
+
 
 class ExchangedService(Service):
     """The Meta Service of one release or the other."""
 
     engine_type = Engine
     engine: Engine
+
+    async def changes_or_refuse(self, after: Sequence[StoreMark]) -> ChangedGroups | None:
+        """None where the call is unknown."""
+        return None if self.engine.older else await self.engine.changed_groups(CLUSTER, after)
 
     async def report_or_refuse(self, store: StoreReport, replaces: bytes) -> tuple[bool, KnownStore | None]:
         """Whether the call is known, and what was known of the store."""
@@ -69,6 +78,14 @@ class ExchangedMeta(SimMeta):
             raise UnknownCallError("not known in the release before")
         is_known, found = await self._reported(lambda: self._service.report_or_refuse(store, replaces))
         if not is_known:
+            raise UnknownCallError("not known to the service of the release before")
+        return found
+
+    async def changed_groups(self, after: Sequence[StoreMark]) -> ChangedGroups:
+        if self.older:
+            raise UnknownCallError("not known in the release before")
+        found = await self._call(lambda: self._service.changes_or_refuse(after), faults=False)
+        if found is None:
             raise UnknownCallError("not known to the service of the release before")
         return found
 

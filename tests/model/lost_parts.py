@@ -67,8 +67,8 @@ class PartedEngine(MemoryEngine):
         self._revisions[part] = self._synced_revisions[part] = revision
         self._incarnations[part] += how is not How.SAME
 
-    def _write(self, changes: Records) -> None:
-        super()._write(changes)
+    def _write(self, changes: Records, *, tell: bool = False) -> None:
+        super()._write(changes, tell=tell)
         self._revisions.update(_part_of(key) for key in changes)
 
     async def _sync(self) -> None:

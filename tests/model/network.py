@@ -12,10 +12,11 @@ from enum import Enum
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from adapter.errors import MetaUnavailableError, TransientError
-from adapter.meta.client import GroupsPage, Page
+from adapter.meta.client import GroupsPage, Page, Telling
 from adapter.meta.packed import SaveLimits
 from adapter.meta.store_marks import ServerReports
 from adapter.model.records import (
+    ChangedGroups,
     GroupKey,
     KnownStore,
     OffsetKey,
@@ -93,11 +94,13 @@ class Service:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def save(self, entries: Sequence[SaveEntry], reported: StoreReport | None = None) -> list[SaveOutcome]:
+    async def save(
+        self, entries: Sequence[SaveEntry], reported: StoreReport | None = None, *, tell: bool = False
+    ) -> list[SaveOutcome]:
         """As the production service: a bad entry does not disturb the others."""
         refused = [entry.key in self.refusing for entry in entries]
         good = [entry for entry, bad in zip(entries, refused, strict=True) if not bad]
-        saved = iter(await self.engine.save(CLUSTER, good, reported))
+        saved = iter(await self.engine.save(CLUSTER, good, reported, tell=tell))
         return [SaveOutcome(Status.INVALID, None, "refused") if bad else next(saved) for bad in refused]
 
 
@@ -135,13 +138,18 @@ class SimMeta:
         self._reported_unanswered = unanswered
         return found
 
+    async def changed_groups(self, after: Sequence[StoreMark]) -> ChangedGroups:
+        """Without the faults that are meant for other calls: it comes all the time, and a lost one is repeated."""
+        return await self._call(lambda: self._service.engine.changed_groups(CLUSTER, after), faults=False)
+
     async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
         sent = list(entries)
         if not self.dead:
             self._on_save(SaveCall(asyncio.get_running_loop().time(), sent))
         store = self.server_reports.store  # it goes with a save as production sends it
         reported = store() if store and self._reported_unanswered == self._unanswered else None
-        return await self._reported(lambda: self._service.save(sent, reported))
+        tell = isinstance(entries, Telling)
+        return await self._reported(lambda: self._service.save(sent, reported, tell=tell))
 
     async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
         return dict(await self._call(lambda: self._service.engine.get(CLUSTER, keys), TIMEOUT_S if patient else LOAD_TIMEOUT_S))
@@ -183,10 +191,10 @@ class SimMeta:
         self.server_reports.take(known_before, marks, self.endpoint)
         return found
 
-    async def _call(self, work: Callable[[], Awaitable[R]], timeout_s: float = TIMEOUT_S) -> R:
+    async def _call(self, work: Callable[[], Awaitable[R]], timeout_s: float = TIMEOUT_S, *, faults: bool = True) -> R:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[R] = loop.create_future()
-        fault = self._link.faults.popleft() if self._link.faults else Fault.NONE
+        fault = self._link.faults.popleft() if faults and self._link.faults else Fault.NONE
         if fault is not Fault.NONE or self._link.cut or not self._service.up:
             self._link.troubled_at = loop.time()
         if self.dead:

@@ -218,6 +218,15 @@ SCENARIOS = (
         value="1m 30s",
     ),
     Scenario(
+        alert="OffsetAdapterNotToldOfChanges",
+        series=[
+            Timestamp("offset_adapter_changes_told_timestamp_seconds", ADAPTER, 2, 600),
+            Gauge("offset_adapter_meta_available", ADAPTER, 1, 1),
+        ],
+        labels=ADAPTER,
+        value="10m 0s",
+    ),
+    Scenario(
         alert="OffsetAdapterBridgeDisconnected",
         series=[Gauge("offset_adapter_rocketmq_connected", ADAPTER, 1, 0), Gauge("offset_adapter_rocketmq_slave", ADAPTER, 0, 0)],
         labels=ADAPTER,

@@ -29,6 +29,7 @@ from tests.mutants.rocketmq_mutants import ROCKETMQ_MUTANTS
 from tests.mutants.start_mutants import START_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
 from tests.mutants.telemetry_mutants import TELEMETRY_MUTANTS
+from tests.mutants.told_mutants import TOLD_MUTANTS
 from tests.mutants.version_mutants import VERSION_MUTANTS
 
 MUTANTS = (
@@ -464,6 +465,7 @@ MUTANTS = (
     *EPOCHLESS_MUTANTS,
     *STORE_MUTANTS,
     *TELEMETRY_MUTANTS,
+    *TOLD_MUTANTS,
     *ETCD_MUTANTS,
     *FENCE_MUTANTS,
     *PAGE_MUTANTS,

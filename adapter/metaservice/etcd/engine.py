@@ -32,11 +32,13 @@ from adapter.metaservice.engine import (
     Parts,
     RawPage,
     differing,
+    is_told,
     row_bytes,
     to_delete,
     whole_group,
 )
 from adapter.metaservice.etcd.broker_stores import EtcdStores
+from adapter.metaservice.etcd.change_notes import ChangeNotes
 from adapter.metaservice.etcd.client import EtcdCluster
 from adapter.metaservice.etcd.expiry import Expirer
 from adapter.metaservice.etcd.fences import Fences, LayoutChangedError
@@ -47,6 +49,7 @@ from adapter.metaservice.etcd.sharding import Layout
 from adapter.metaservice.etcd.txn_batcher import MAX_TXN_ENTRIES, Item, TxnBatcher
 from adapter.model.codec import decode_key, decode_record, pack_names, prefix_end, unpack_names
 from adapter.model.records import (
+    ChangedGroups,
     KnownStore,
     OffsetKey,
     OffsetRecord,
@@ -98,6 +101,7 @@ class EtcdEngine:
         self._max_reads = min(MAX_TXN_ENTRIES, section.max_txn_ops)
         self._now_ms = clocks.now_ms
         self._widths = Widths()
+        self._notes = ChangeNotes(self._batchers, self.fences, self._keys)
         self._stores = EtcdStores({group.name: group for group in offsets}, self._keys)
         self._reported_at: dict[bytes, float] = {}  # last report of each store by a save, in the event loop's time
         # Of large listings, with the time at which they were counted. Any key is a place to cut: an old sample cuts less evenly.
@@ -124,6 +128,8 @@ class EtcdEngine:
         cluster: str,
         entries: Sequence[SaveEntry],
         reported: StoreReport | None = None,
+        *,
+        tell: bool = False,
     ) -> list[SaveOutcome]:
         """Merge in all Raft groups concurrently.
 
@@ -132,7 +138,11 @@ class EtcdEngine:
         items: list[Item] = []
         for at in range(0, len(entries), SLICE):
             some = entries[at : at + SLICE]
-            items += map(Item, some, self._keys.offsets_of(cluster, [entry.key for entry in some]))
+            keys = self._keys.offsets_of(cluster, [entry.key for entry in some])
+            items += (
+                Item(entry, key, self._note(key) if tell or is_told(entry.record) else b"")
+                for entry, key in zip(some, keys, strict=True)
+            )
             if len(entries) > SLICE:
                 await others()
         for wave in _waves(items):
@@ -180,6 +190,13 @@ class EtcdEngine:
         failed = next((outcome for outcome in outcomes if outcome.status is Status.UNAVAILABLE), None)
         if failed:
             raise MetaUnavailableError(failed.message)
+
+    def _note(self, where: bytes) -> bytes:
+        return self._keys.note(self._keys.group_of(where))
+
+    async def changed_groups(self, cluster: str, after: Sequence[StoreMark]) -> ChangedGroups:
+        """Read the notes of each Raft group."""
+        return await self._with_layout(lambda layout: self._notes.read(layout, cluster, after))
 
     async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:
         """Each write applies only if the whole group is unchanged since it was read. Does nothing while offsets are moved."""
@@ -318,6 +335,8 @@ class EtcdEngine:
         keys: Sequence[bytes],
         records: Sequence[bytes],
         reported: StoreReport | None = None,
+        *,
+        tell: bool = False,
     ) -> MergeCounts:
         """Merge as saves, in slices, so that other saves can run in between."""
         applied = superseded = 0
@@ -325,7 +344,10 @@ class EtcdEngine:
         for at in range(0, len(keys), SLICE):
             pairs = zip(keys[at : at + SLICE], records[at : at + SLICE], strict=True)
             outcomes = await self.save(
-                cluster, [SaveEntry(OffsetKey(*unpack_names(key)), decode_record(record)) for key, record in pairs], reported
+                cluster,
+                [SaveEntry(OffsetKey(*unpack_names(key)), decode_record(record)) for key, record in pairs],
+                reported,
+                tell=tell,
             )
             failed = next((outcome for outcome in outcomes if outcome.status is Status.UNAVAILABLE), None)
             if failed:

@@ -14,7 +14,7 @@ from adapter.metaservice.etcd.fences import Fences, LayoutChangedError
 from adapter.metaservice.etcd.keys import Keys, encode_value
 from adapter.metaservice.etcd.reads import Row, read, read_all
 from adapter.metaservice.etcd.sharding import Layout
-from adapter.metaservice.etcd.txn_batcher import MAX_TXN_ENTRIES, Item, TxnBatcher
+from adapter.metaservice.etcd.txn_batcher import MAX_TXN_ENTRIES, Item, TxnBatcher, add_notes
 from adapter.model.codec import prefix_end
 from adapter.model.records import OffsetKey, SaveEntry, expired, is_old_tombstone, taken_up
 from adapter.rpc import etcd_pb
@@ -32,8 +32,8 @@ class Expirer:
         self._fences = fences
         self._keys = keys
         self._merge = merge
-        # Two operations for each tombstone. Of an etcd that allows very many, the bytes of a request are the limit.
-        self._max_puts = min(MAX_TXN_ENTRIES, (max_txn_ops - 1) // 2)
+        # Two operations for each tombstone, and two for the note. Where etcd allows very many, the bytes are the limit.
+        self._max_puts = min(MAX_TXN_ENTRIES, (max_txn_ops - 2) // 2)
 
     async def expire(self, batcher: TxnBatcher, layout: Layout, packed: bytes, before_ms: int, now_ms: int) -> Expiry:
         """Implements `Engine.expire`; `packed` is the packed cluster, namespace and group."""
@@ -76,6 +76,7 @@ class Expirer:
             )
             for row in part:
                 self._add_tombstone(request, row, now_ms)
+            add_notes(request, [self._note(part[0].where)], self._keys)
             reply = await batcher.cluster.txn(request)
             if not reply.succeeded:
                 await self._take_back(live[: at + len(part)])
@@ -97,11 +98,15 @@ class Expirer:
         """
         records = [row.record for row in rows]
         live = [record._replace(epoch=taken_up(record.epoch)) for record in records]
-        items = [Item(SaveEntry(_ANY, record), row.where) for record, row in zip(live, rows, strict=True)]
+        note = self._note(rows[0].where)  # who was told of the tombstones has to learn of this, too
+        items = [Item(SaveEntry(_ANY, record), row.where, note) for record, row in zip(live, rows, strict=True)]
         await self._merge(items)
         error = next((item.error for item in items if item.error), None)
         if error:
             raise error
+
+    def _note(self, where: bytes) -> bytes:
+        return self._keys.note(self._keys.group_of(where))
 
     async def _drop(self, batcher: TxnBatcher, layout: Layout, entries: Sequence[bytes], before_ms: int) -> int:
         """Delete tombstones together with their index entries; only the entry if the record is live or newer.

@@ -88,6 +88,9 @@ class Keys:
         self.offsets = base + b"o/"
         self.tombstones = base + b"t/"  # index of tombstones by time
         self.metadata = base + b"m/"
+        self.notes = base + b"c/"  # of groups that were changed other than by commits; see `change_notes`
+        self.noted = base + b"noted"  # put with each of them
+        self.dropped = base + b"dropped"  # put when they are dropped
         self.format = base + b"format"  # the version of all of these keys and values
         self.layout = base + b"layout"
         self.fence = base + b"fence"
@@ -131,6 +134,10 @@ class Keys:
     def broker_of(self, where: bytes) -> bytes:
         """The packed cluster and broker in the key of a store's report. Raises StoreDamagedError."""
         return _packed(where, len(self.stores), _BROKER_FIELDS)
+
+    def note(self, group: bytes) -> bytes:
+        """The key that notes a change of a packed consumer group."""
+        return self.notes + group
 
     def tombstone(self, where: bytes, record: OffsetRecord) -> bytes:
         """The index entry of the tombstone at the key `where`."""

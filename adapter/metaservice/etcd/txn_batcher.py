@@ -8,7 +8,7 @@ still stored.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import anyio
 
@@ -33,13 +33,15 @@ class Item:
 
     `error`: why the outcome is UNAVAILABLE. `cost`: an upper bound of its bytes in a transaction. `once`: must not be sent twice,
     since it would meet its own write. Such entries, and those with very high epochs, read the stored record first.
+    `note`: the key that notes a change of its group; empty if adapters are not told of it.
     """
 
-    __slots__ = ("_decided", "_put", "_reads_first", "_revision", "cost", "entry", "error", "once", "outcome", "where")
+    __slots__ = ("_decided", "_put", "_reads_first", "_revision", "cost", "entry", "error", "note", "once", "outcome", "where")
 
-    def __init__(self, entry: SaveEntry, where: bytes) -> None:
+    def __init__(self, entry: SaveEntry, where: bytes, note: bytes = b"") -> None:
         self.entry = entry
         self.where = where
+        self.note = note
         self.outcome: SaveOutcome | None = None
         self.error: AdapterError | None = None
         _, record, expected_offset = entry
@@ -47,7 +49,7 @@ class Item:
         epoch, _, _, _, metadata, topic, _ = record
         self._reads_first = self.once or epoch > EPOCH_LIMIT
         self._put = record if epoch else record._replace(epoch=FIRST_EPOCH)
-        self.cost = 4 * len(where) + 3 * _OVERHEAD + (8 * (len(metadata) + len(topic)) if metadata or topic else 0)
+        self.cost = 4 * len(where) + len(note) + 3 * _OVERHEAD + (8 * (len(metadata) + len(topic)) if metadata or topic else 0)
         self._revision = 0  # of what stands, when it was read; 0: nothing
         self._decided: SaveOutcome | None = None
 
@@ -175,8 +177,9 @@ class TxnBatcher:
         """The items of the next transaction: no key twice, and all for the same layout."""
         batch: list[tuple[_Caller, Item]] = []
         seen: set[bytes] = set()
+        notes: set[bytes] = set()
         room = MAX_BYTES
-        while self._waiting and len(batch) < self._max_entries:
+        while self._waiting and len(batch) + len(notes) < self._max_entries:
             caller, item = self._waiting[0]
             if caller.future.done():  # its caller was cancelled
                 self._waiting.popleft()
@@ -184,6 +187,11 @@ class TxnBatcher:
             room -= item.cost
             if batch and (room < 0 or item.where in seen or not _can_share_txn((caller, item), batch[0])):
                 break
+            if item.note and item.note not in notes:
+                # With the key that each transaction with notes puts.
+                if batch and len(batch) + len(notes) + 1 + (not notes) >= self._max_entries:
+                    break
+                notes |= {item.note, self._keys.noted}
             seen.add(item.where)
             batch.append(self._waiting.popleft())
         if not self._waiting:
@@ -198,6 +206,7 @@ class TxnBatcher:
         put.key, put.value = self._writer, b"%d" % self._sent
         for _, item in batch:
             item.add_to(request, self._keys)
+        add_notes(request, {item.note for _, item in batch if item.note}, self._keys)
         try:
             reply = await self.cluster.txn(request, resend=not batch[0][1].once)
         except (MetaUnavailableError, DiskFullError, RefusedError) as error:
@@ -209,7 +218,7 @@ class TxnBatcher:
             for caller, _ in batch:
                 caller.done()
             return
-        for (caller, item), found in zip(batch, reply.responses[1:], strict=True):
+        for (caller, item), found in zip(batch, reply.responses[1 : 1 + len(batch)], strict=True):
             try:
                 item.apply(found.response_txn)
             except StoreDamagedError as error:
@@ -226,6 +235,12 @@ class TxnBatcher:
         for caller, _ in waiting:
             with contextlib.suppress(asyncio.InvalidStateError):
                 caller.future.set_exception(NotReadyError(stopped))
+
+
+def add_notes(request: etcd_pb.TxnRequest, notes: Collection[bytes], keys: Keys) -> None:
+    """Add the puts that note changes of groups to a transaction: one for each, and one more if there are any."""
+    for note in (*notes, keys.noted) if notes else ():
+        request.success.add().request_put.key = note
 
 
 def _can_share_txn(one: tuple[_Caller, Item], other: tuple[_Caller, Item]) -> bool:

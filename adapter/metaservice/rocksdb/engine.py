@@ -37,10 +37,13 @@ from adapter.metaservice.engine import (
     row_bytes,
     to_delete,
 )
+from adapter.metaservice.rocksdb import change_notes
+from adapter.metaservice.rocksdb.change_notes import ChangeNotes
 from adapter.metaservice.rocksdb.store import DATA, META, STATE, Opened, State, open_store
 from adapter.model.codec import decode_record, decode_seq, encode_record, pack_names, prefix_end, unpack_names
 from adapter.model.records import (
     STORE_ID_BYTES,
+    ChangedGroups,
     KnownStore,
     OffsetKey,
     OffsetRecord,
@@ -84,12 +87,16 @@ class RocksDbEngine:
     def __init__(self, opened: Opened, path: Path) -> None:
         self._database = opened.database
         self._db = db = opened.database.db
-        self._state, self._sample, self._starts, self._loss, self._watermark, self._lock = opened[1:]
+        self._state, self._sample, self._starts, notes_floor, self._loss, self._watermark, self._lock = opened[1:]
         self._synced_seq = self._marked_seq = self._state.seq
         self._data = db.get_column_family(DATA)
         self._handle = db.get_column_family_handle(DATA)
         self._meta = db.get_column_family(META)
         self._meta_handle = db.get_column_family_handle(META)
+        noted = (
+            (key, decode_seq(row)) for key, row in rocks.scan(self._meta, change_notes.PREFIX, prefix_end(change_notes.PREFIX))
+        )
+        self._notes = ChangeNotes(noted, notes_floor)
         self._path = path
         self._saving = anyio.Lock()
         self._large = LargeCalls("large saves", at_once=1)
@@ -122,7 +129,9 @@ class RocksDbEngine:
             await self.failed.wait()
             raise StorageFailedError(f"{self._path}: {self._failure}")
 
-    async def save(self, cluster: str, entries: Sequence[SaveEntry], reported: StoreReport | None = None) -> list[SaveOutcome]:
+    async def save(
+        self, cluster: str, entries: Sequence[SaveEntry], reported: StoreReport | None = None, *, tell: bool = False
+    ) -> list[SaveOutcome]:
         """Merge entries in one WriteBatch, synced."""
         outcomes: list[SaveOutcome] = []
         staged: dict[bytes, OffsetRecord] = {}
@@ -134,7 +143,7 @@ class RocksDbEngine:
             for at in range(0, len(entries), SLICE):
                 outcomes += self._decide(cluster, entries[at : at + SLICE], staged, standing)
                 await others()
-            self._put(await _encoded(staged), standing, cluster, reported)
+            self._put(await _encoded(staged), standing, cluster, reported, tell=tell)
         # Also if nothing was written: the stored values may come from a save that is not synced yet.
         await self._syncs.submit(None)
         return outcomes
@@ -278,10 +287,16 @@ class RocksDbEngine:
         return cuts.parts() if cuts.count <= EXACT else self._sample.parts(prefix, parts)
 
     async def merge(
-        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None = None
+        self,
+        cluster: str,
+        keys: Sequence[bytes],
+        records: Sequence[bytes],
+        reported: StoreReport | None = None,
+        *,
+        tell: bool = False,
     ) -> MergeCounts:
         """Merge with one WriteBatch per slice, so that saves can run in between. Synced at the end."""
-        return (await self._merge(cluster, keys, records, reported, Merge())).counts
+        return (await self._merge(cluster, keys, records, reported, Merge(), tell=tell)).counts
 
     async def save_packed(
         self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None = None
@@ -290,20 +305,27 @@ class RocksDbEngine:
         return (await self._merge(cluster, keys, records, reported, Merge(collect_differing=True))).differing
 
     async def _merge(
-        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None, merge: Merge
+        self,
+        cluster: str,
+        keys: Sequence[bytes],
+        records: Sequence[bytes],
+        reported: StoreReport | None,
+        merge: Merge,
+        *,
+        tell: bool = False,
     ) -> Merge:
         prefix = pack_names(cluster)
         for at in range(0, len(keys), MERGE_SLICE):
             where = [prefix + key for key in keys[at : at + MERGE_SLICE]]
             async with self._saving:
-                self._merge_slice(where, records[at : at + MERGE_SLICE], merge)
+                self._merge_slice(where, records[at : at + MERGE_SLICE], merge, tell=tell)
             await others()
         # Last: the report says that the Meta Service has the entries of all slices.
         self._put({}, {}, cluster, reported)
         await self._syncs.submit(None)
         return merge
 
-    def _merge_slice(self, where: Sequence[bytes], records: Sequence[bytes], merge: Merge) -> None:
+    def _merge_slice(self, where: Sequence[bytes], records: Sequence[bytes], merge: Merge, *, tell: bool) -> None:
         """Merge entries under these keys, and write what changes. The caller holds the lock.
 
         Keys in ascending order, as most bulk writers send them, are read with one seek instead of a get each.
@@ -317,7 +339,7 @@ class RocksDbEngine:
         values = rocks.guarded(self._data.get, where) if found is None else [found.get(key) for key in where]
         values = cast("list[bytes | None]", values)
         bare = [value and _NO_SEQ + value[_SEQ.size :] for value in values]
-        self._put(merge.changes(where, records, bare), dict(zip(where, values, strict=True)))
+        self._put(merge.changes(where, records, bare), dict(zip(where, values, strict=True)), tell=tell)
 
     def _add(self, keys: Sequence[bytes], records: Sequence[bytes]) -> None:
         """Write packed records under distinct keys that are not there. The caller holds the lock since it found that."""
@@ -349,6 +371,15 @@ class RocksDbEngine:
             self.write_meta(old)
             await self.wait_synced()
         return len(old)
+
+    async def changed_groups(self, cluster: str, after: Sequence[StoreMark]) -> ChangedGroups:
+        """What is noted up to the newest synced write: a power cut could give the number of a later one to another."""
+        await self.wait_synced()
+        now = StoreMark("", self._state.store_id, self._state.incarnation, self._synced_seq)
+        (before,) = after if len(after) == 1 else (None,)
+        if before is None or before[:3] != now[:3] or not self._notes.floor <= before.revision <= now.revision:
+            return ChangedGroups([], [now], gap=True)
+        return ChangedGroups(self._notes.between(cluster, before.revision, now.revision), [now])
 
     def marks(self) -> list[StoreMark]:
         """One mark, at the sequence number of the newest synced write."""
@@ -487,13 +518,20 @@ class RocksDbEngine:
         standing: Mapping[bytes, bytes | None],
         cluster: str = "",
         reported: StoreReport | None = None,
+        *,
+        tell: bool = False,
     ) -> None:
-        """Write packed records over the values `standing`, each with a new sequence number, and the report of their store."""
+        """Write packed records over the values `standing`, each with a new sequence number, and the report of their store.
+
+        Their groups are noted where a reset, delete, clone or expiry has replaced something; with `tell`, where anything has.
+        """
         self._check()
         batch = WriteBatch(raw_mode=True)
         seq, records, digest = self._state.seq, self._state.records, self._state.digest
         put, pack, unpack, size, handle = batch.put, _SEQ.pack, _SEQ.unpack_from, _SEQ.size, self._handle
         added: list[bytes] = []
+        told: set[bytes] = set()
+        is_told, group_of = change_notes.is_told, change_notes.group_of
         for key, value in changes.items():
             seq += 1
             put(key, pack(seq) + value[size:], handle)
@@ -504,14 +542,22 @@ class RocksDbEngine:
                 added.append(key)
             else:
                 digest += seq - unpack(replaced)[0]
+                if tell or is_told(value):
+                    told.add(group_of(key))
         state = self._state._replace(seq=seq, records=records, digest=digest)
         if reported:
             kept = decide_report(reported, self._known_store(cluster, reported), b"", wall_ms())
             if kept:
                 state = self._stage_meta(batch, state, _store_key(cluster, reported), _packed_store(kept))
+        noted: dict[bytes, int | None] = {}
+        for key, row in self._notes.rows_for(told).items() if told else ():
+            state = self._stage_meta(batch, state, key, row)
+            noted[key] = None if row is None else state.seq
         if state.seq != self._state.seq:
             self._write_batch(batch, state)
         self._sample.add(added)
+        for key, number in noted.items():
+            self._notes.take(key, number)
 
     def _stage_meta(self, batch: WriteBatch, state: State, key: bytes, value: bytes | None) -> State:
         """Add a write to (or delete from) `meta` to a batch; returns the bookkeeping after it."""

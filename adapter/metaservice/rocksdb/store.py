@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 DATA, META = "data", "meta"
 FAMILIES = (DATA, META)
 # Keys of the bookkeeping in `meta`. The value of every other row starts with its sequence number.
-STATE, LOSS, SCHEMA, _STARTS = b"\0state", b"\0loss", b"\0schema", b"\0starts"
+STATE, LOSS, SCHEMA, _STARTS, _NOTES = b"\0state", b"\0loss", b"\0schema", b"\0starts", b"\0notes"
 ROWS = b"\1"  # the keys of rows start here
 _CURRENT = 2  # stands for version 1 of the store; each later version has the next number here, too
 CREATED = 1  # the sequence number of a new store; a watermark of 0 is an unreadable one
@@ -83,12 +83,14 @@ class Opened(NamedTuple):
     """An open store. `lock` is a file descriptor that keeps other processes out while it is open.
 
     `sample` is one of the keys in DATA. `starts` are the last starts on this store, oldest first; the last one is this process's.
+    `notes_floor`: a sequence number behind which every process that wrote has noted which groups were changed.
     """
 
     database: rocks.Database
     state: State
     sample: KeySample
     starts: tuple[StoreStart, ...]
+    notes_floor: int
     loss: Loss | None
     watermark: Watermark
     lock: int
@@ -129,13 +131,14 @@ def open_store(path: Path) -> Opened:
                 f"{path}: the store changed while it was opened: it ended at {checked.seq}, and now ends at {state.seq}. {ADVICE}"
             )
         starts = rocks.guarded(_record_start, opened.db, state)
+        notes_floor = rocks.guarded(_noted_from, opened.db, starts)
         if not marked:
             try:
                 format_mark.write(META_STORE, path)
             except OSError as error:
                 raise rocks.unusable(error, path) from error
         undo.pop_all()
-    return Opened(opened, state, sample, starts, loss, watermark, lock)
+    return Opened(opened, state, sample, starts, notes_floor, loss, watermark, lock)
 
 
 def _record_start(db: Rdict, state: State) -> tuple[StoreStart, ...]:
@@ -146,6 +149,18 @@ def _record_start(db: Rdict, state: State) -> tuple[StoreStart, ...]:
     meta.put(_STARTS, b"".join(_START_FORM.pack(*start) for start in starts))
     db.flush_wal(True)
     return starts
+
+
+def _noted_from(db: Rdict, starts: Sequence[StoreStart]) -> int:
+    """The first start from which on no other version was started in between: one that does not note what was changed."""
+    meta = db.get_column_family(META)
+    last, floor = _START_FORM.unpack(meta.get(_NOTES) or bytes(_START_FORM.size))
+    *_, former, this = (StoreStart(0, 0), *starts)
+    if not last or last != former.id:
+        floor = this.revision
+    meta.put(_NOTES, _START_FORM.pack(this.id, floor))
+    db.flush_wal(True)
+    return int(floor)
 
 
 def lock_directory(path: Path) -> int:

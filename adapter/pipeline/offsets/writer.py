@@ -168,7 +168,7 @@ class _Task:
         for chunk in wanted:
             if len(self._flying) == IN_FLIGHT:
                 self._land()
-            self._flying.append((chunk, pool.submit(calls.merge, chunk.packed())))
+            self._flying.append((chunk, pool.submit(calls.merge, chunk.packed(), tell=True)))
         while self._flying:
             self._land()
 

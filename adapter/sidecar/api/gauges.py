@@ -21,10 +21,14 @@ class SidecarGauges:
 
     def counters(self) -> dict[str, tuple[str, float]]:
         """Counters by name, each with its help text."""
-        counts = self._journal.counts
+        core, counts = self._state.core, self._journal.counts
+        found: dict[str, tuple[str, float]] = {}
+        if core:
+            text = "Groups that this adapter was told of, since others have changed them by hand or expired them."
+            found["changes_told_groups"] = (text, core.elsewhere.groups)
         if counts is None:
-            return {}
-        return {
+            return found
+        return found | {
             "journal_rows": ("Rows that the journal handed to the kernel.", counts.rows),
             "journal_dropped_rows": ("Rows that are left out of the journal: its disk was too slow, or failed.", counts.dropped),
             "journal_failures": ("Attempts to write the journal that failed.", counts.failures),
@@ -56,6 +60,16 @@ class SidecarGauges:
             }
         if core is None:
             return values
+        elsewhere = core.elsewhere
+        if elsewhere.told_at_ms:
+            text = (
+                "When all that was changed elsewhere before was known here (Unix time). Absent if the Meta Service tells nothing."
+            )
+            values["changes_told_timestamp_seconds"] = (text, elsewhere.told_at_ms / 1000)
+        values["changes_comparing"] = (
+            "1 while all local keys are compared, since it is not known which groups were changed elsewhere.",
+            float(elsewhere.comparing),
+        )
         loss = core.store.loss
         report = core.recovery.report
         values |= {

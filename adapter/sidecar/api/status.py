@@ -117,6 +117,12 @@ def _fill(reply: offsets_pb.StatusReply, core: Core) -> None:
     reply.flush_pace = core.flusher.pace
     reply.refused_keys = core.dirty.refused
     reply.recovery.CopyFrom(offsets_pb.RecoveryStatus(**vars(core.recovery.report)))
+    told = core.elsewhere
+    reply.changes_elsewhere.CopyFrom(
+        offsets_pb.ChangesElsewhereStatus(
+            told_at_ms=told.told_at_ms, groups=told.groups, comparing=told.comparing, problem=told.problem
+        )
+    )
     loss = core.store.loss
     if loss:
         reply.loss.CopyFrom(offsets_pb.LossStatus(**loss._asdict()))

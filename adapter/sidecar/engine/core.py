@@ -19,6 +19,7 @@ from adapter.runtime.clocks import REAL, Clocks
 from adapter.runtime.large_calls import LargeCalls
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.broadcast import Broadcasts
+from adapter.sidecar.engine.changed_elsewhere import ChangedElsewhere
 from adapter.sidecar.engine.commit_rules import Holds
 from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.dirty import DirtyKeys
@@ -64,6 +65,7 @@ class Core:
     handover: Handover
     recovery: Recovery
     meta_watch: MetaWatch
+    elsewhere: ChangedElsewhere
     expiry: Expiry
     watches: Watches
     holds: Holds
@@ -169,6 +171,7 @@ async def running_core(
         journal=journal,
     )
     renewal = Renewal(config.meta, config.expiry, store, dirty, groups, committer, flusher, clocks.now_ms)
+    elsewhere = ChangedElsewhere(store, loader, expiry, meta, clocks)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(committer.run, name="committer")
@@ -196,7 +199,8 @@ async def running_core(
                 flusher=flusher,
                 handover=Handover(store, dirty, committer, flusher, renewal, large),
                 recovery=recovery,
-                meta_watch=MetaWatch(config.broker, config.store.path, store, flusher, recovery, meta),
+                meta_watch=MetaWatch(config.broker, config.store.path, store, flusher, recovery, elsewhere, meta),
+                elsewhere=elsewhere,
                 expiry=expiry,
                 watches=committer.watches,
                 holds=holds,

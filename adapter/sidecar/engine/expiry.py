@@ -89,20 +89,30 @@ class Expiry:
             except AdapterError as error:
                 self._warn_once("expiry.failed", error=str(error), help="the next sweep begins anew")
 
+    async def look_at(self, group: GroupKey) -> None:
+        """Expire this group if it is old, as the next sweep would. Raises as that does."""
+        if self._may_expire():
+            async for row in self._groups.rows(group_prefix(group)):
+                if row.shards and not row.dirty:
+                    await self._expire_if_old(row)
+
+    def _may_expire(self) -> bool:
+        if not self._meta.knows_epochs:
+            self._warn_once("expiry.off", reason="this Meta Service cannot expire offsets: nothing is taken away, here neither")
+            return False
+        skew = self._meta.server_reports.skew
+        if skew.off:
+            self._warn_once("expiry.clock", skew_seconds=f"{skew.ms / 1000:.0f}", help=SKEW_HELP)
+            return False
+        return self._flusher.tracks_all  # else the Meta Service lost something: all that is dirty is known by the next sweep
+
     async def sweep_once(self) -> None:
         """Look at every local group. Holds a page of keys at a time.
 
         Raises MetaUnavailableError, or RefusedError when the Meta Service does not know how to expire; the rest stays as it is.
         """
-        if not self._meta.knows_epochs:
-            self._warn_once("expiry.off", reason="this Meta Service cannot expire offsets: nothing is taken away, here neither")
+        if not self._may_expire():
             return
-        skew = self._meta.server_reports.skew
-        if skew.off:
-            self._warn_once("expiry.clock", skew_seconds=f"{skew.ms / 1000:.0f}", help=SKEW_HELP)
-            return
-        if not self._flusher.tracks_all:
-            return  # the Meta Service lost something: all that is dirty is known by the next sweep
         async for row in self._groups.rows():
             await self._pace()
             if row.tombstones:

@@ -116,7 +116,7 @@ class GroupLoader:
     async def load_patiently(self, *wanted: Wanted) -> None:
         """Load as `load_wanted` does, but in calls of its own, so that no commit and no other read waits for them."""
         for part in (part for one in wanted for part in _in_parts(one) if part.shards):
-            await self._load_keys(part.keys)
+            await self.load_keys(part.keys)
         groups = list(dict.fromkeys(one.group for one in wanted if not one.shards))
         for at in range(0, len(groups), LOAD_GROUPS):
             await self._load_groups(groups[at : at + LOAD_GROUPS])
@@ -235,10 +235,12 @@ class GroupLoader:
         for part in wanted:
             keys.update(dict.fromkeys(part.keys))
             if len(keys) >= KEYS_AT_ONCE or part is wanted[-1]:
-                await self._load_keys(list(keys), patient=patient)
+                await self.load_keys(list(keys), patient=patient)
                 keys = {}
 
-    async def _load_keys(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> None:
+    async def load_keys(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> None:
+        """Merge what the Meta Service holds under these keys, grouped by group, into the store. Raises as `load_wanted` does."""
+
         async def load() -> None:
             forgets = self._committer.loaded.forgets
             found = await self._meta.get(keys, patient=patient)

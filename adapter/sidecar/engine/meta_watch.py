@@ -16,6 +16,7 @@ from adapter.meta.client import MetaClient
 from adapter.model.records import StoreReport
 from adapter.runtime.backoff import jitter
 from adapter.runtime.retry import retrying
+from adapter.sidecar.engine.changed_elsewhere import ChangedElsewhere
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.recovery import Recovery
 from adapter.sidecar.storage.store import LocalStore
@@ -31,13 +32,21 @@ class MetaWatch:
     """Reports one local store to the Meta Service, and compares the replies with what it acknowledged before."""
 
     def __init__(
-        self, broker: str, path: Path, store: LocalStore, flusher: Flusher, recovery: Recovery, meta: MetaClient
+        self,
+        broker: str,
+        path: Path,
+        store: LocalStore,
+        flusher: Flusher,
+        recovery: Recovery,
+        elsewhere: ChangedElsewhere,
+        meta: MetaClient,
     ) -> None:
         self._broker = broker
         self._path = str(path.absolute())
         self._store = store
         self._flusher = flusher
         self._recovery = recovery
+        self._elsewhere = elsewhere
         self._meta = meta
         self._identified = False
         self._reported_seq = 0  # that the Meta Service has acknowledged, of this store
@@ -65,6 +74,7 @@ class MetaWatch:
             if answered:
                 self._store.asked()
                 self._identified = True
+        await self._elsewhere.begin()
         await self._recovery.run()
 
     async def run(self, done: Callable[[], None]) -> None:

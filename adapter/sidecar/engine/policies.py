@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from adapter.errors import AdapterError
-from adapter.meta.client import failure_of
+from adapter.meta.client import Telling, failure_of
 from adapter.meta.epochless import Saver, nothing
 from adapter.model.records import (
     FIRST_EPOCH,
@@ -95,6 +95,8 @@ class WriteThrough:
         if not offers:
             return planned
         entries = [SaveEntry(key, record) for key, record in offers.items()]
+        if any(commit.by_operator for commit in commits):
+            entries = Telling(entries)
         with self._metrics.save_call("write_through", len(entries)):
             outcomes = await self._saver.save(entries, uncompared=self._uncompared)
         self._journal.moved("rewind", self._rewinds(entries, outcomes))

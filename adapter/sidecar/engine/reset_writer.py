@@ -7,7 +7,7 @@ running meanwhile. Success is only reported after the comparison.
 from collections.abc import Mapping, Sequence
 
 from adapter.errors import AdapterError, ContendedError, TransientError
-from adapter.meta.client import failure_of
+from adapter.meta.client import Telling, failure_of
 from adapter.meta.epochless import Saver
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, as_seen, taken_up
 from adapter.runtime.wording import counted
@@ -67,7 +67,7 @@ class ResetWriter:
             await self._committer.submit(Forget(dead, gone=True))
             return
         with self._metrics.save_call("admin", len(part)):
-            outcomes = await self._saver.send([SaveEntry(key, after) for key, _, after in part])
+            outcomes = await self._saver.send(Telling(SaveEntry(key, after) for key, _, after in part))
         done = list(zip(part, outcomes, strict=True))
         self._journal.moved(kind, [moved for moved, outcome in done if outcome.status is Status.APPLIED])
         await self._committer.submit(

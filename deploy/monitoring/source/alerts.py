@@ -141,6 +141,16 @@ ADAPTERS = (
         reason="Both processes warn and stop expiring at 30 s; NTP keeps machines within a second.",
     ),
     Alert(
+        name="OffsetAdapterNotToldOfChanges",
+        severity="warning",
+        expr="time() - offset_adapter_changes_told_timestamp_seconds > 60 and offset_adapter_meta_available == 1",
+        after="5m",
+        summary="{{ $labels.instance }} does not learn of resets and deletes elsewhere",
+        description="For {{ $value | humanizeDuration }} {{ $labels.instance }} has not known which groups others changed, though"
+        " the Meta Service answers: it may show groups as they were.",
+        reason="It asks every 2 s. A comparison of all local keys, after a gap, takes 100,000 keys a minute or so.",
+    ),
+    Alert(
         name="OffsetAdapterBridgeDisconnected",
         severity="critical",
         expr="offset_adapter_rocketmq_connected == 0 unless offset_adapter_rocketmq_slave == 1",

@@ -44,12 +44,18 @@ def test_each_state_but_serving_is_a_problem(health: Health, kind: str, level: s
     assert problem.todo
 
 
+NOT_TOLD = offsets_pb.ChangesElsewhereStatus(told_at_ms=NOW_MS, problem="west: does not answer")
+NEVER_TOLD = offsets_pb.ChangesElsewhereStatus(problem="this Meta Service does not tell")
+
+
 @pytest.mark.parametrize(
     ("status", "kind", "level"),
     [
         ({"loss": offsets_pb.LossStatus(writes=3, found_at_ms=NOW_MS, why="watermark")}, "adapter-loss", "bad"),
         ({"meta_losses": 1, "meta_loss": "older", "meta_loss_at_ms": NOW_MS}, "meta-lost", "bad"),
         ({"clock_is_off": True, "clock_skew_seconds": -90.0}, "clock-off", "bad"),
+        ({"meta_available": True, "changes_elsewhere": NOT_TOLD}, "changes-not-told", "poor"),
+        ({"meta_available": True, "changes_elsewhere": NEVER_TOLD}, "changes-not-told", "note"),
         ({"store": offsets_pb.StoreStatus(disk_full=True)}, "disk-full", "bad"),
         ({"last_flush_error": "UNAVAILABLE"}, "flush-failing", "bad"),
         ({"dirty_keys": 1, "oldest_dirty_seconds": 61.0}, "dirty-old", "bad"),
@@ -78,6 +84,7 @@ def test_what_a_status_tells_is_a_problem(status: dict[str, Any], kind: str, lev
         {"rocketmq": offsets_pb.RocketmqStatus(slave=True)},
         {"config": offsets_pb.ConfigStatus(sha256="ab")},
         {"clock_skew_seconds": 1.0},
+        {"meta_available": True, "changes_elsewhere": offsets_pb.ChangesElsewhereStatus(told_at_ms=NOW_MS, comparing=True)},
     ],
 )
 def test_what_is_usual_is_no_problem(status: dict[str, Any]) -> None:

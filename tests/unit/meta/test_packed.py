@@ -171,12 +171,14 @@ class PartedEngine(MemoryEngine):
 
     gone: frozenset[str] = frozenset()
 
-    async def save(self, cluster: str, entries: Sequence[SaveEntry], reported: StoreReport | None = None) -> list[SaveOutcome]:
+    async def save(
+        self, cluster: str, entries: Sequence[SaveEntry], reported: StoreReport | None = None, *, tell: bool = False
+    ) -> list[SaveOutcome]:
         """Save entries; those of groups in `gone` are unavailable."""
         there = [entry for entry in entries if entry.key.group not in self.gone]
         if entries and not there:
             raise MetaUnavailableError(WHY)
-        saved = iter(await super().save(cluster, there, reported))
+        saved = iter(await super().save(cluster, there, reported, tell=tell))
         return [SaveOutcome(UNAVAILABLE, None, WHY) if entry.key.group in self.gone else next(saved) for entry in entries]
 
 

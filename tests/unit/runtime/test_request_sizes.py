@@ -32,6 +32,8 @@ SERVICES = {
 KNOWN_SMALL = {f"/{SERVICE}/{method.name}" for method in scaler_pb.DESCRIPTOR.services_by_name["ExternalScaler"].methods}
 # A store names its last 16 starts.
 KNOWN_SMALL |= {f"/{meta_process.SERVICE}/ReportStore"}
+# A place for each Raft group.
+KNOWN_SMALL |= {f"/{meta_process.SERVICE}/ListChangedGroups"}
 
 
 def refused(path: str, data: bytes) -> AdapterError | None:
