@@ -62,7 +62,7 @@ class ScriptedAdmin(offsets_grpc.OffsetAdminServicer):
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"group: default/{request.group} has too many")
         return self.described
 
-    def DescribeGroups(self, request: Any, context: Any) -> Iterator[offsets_pb.DescribeGroupsReply]:
+    def DescribeGroups(self, request: Any, _context: Any) -> Iterator[offsets_pb.DescribeGroupsReply]:
         for group in request.groups:
             reply = offsets_pb.DescribeGroupsReply()
             if group == self.too_large:

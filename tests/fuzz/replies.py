@@ -135,7 +135,7 @@ class _Channel:
         _, service, name = path.split("/")
 
         async def answered(request: Message, **_: object) -> Message | None:
-            if not hasattr(self._service, name) or (not self._epochs and name not in ROBUSTMQ):
+            if not self._epochs and name not in ROBUSTMQ:
                 raise _failed(grpc.StatusCode.UNIMPLEMENTED, "as RobustMQ, or as one without metadata")
             try:
                 reply: Message = await getattr(self._services[service], name)(request, context(UNIX))
