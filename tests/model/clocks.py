@@ -144,7 +144,7 @@ class SkewedModel(Model):
                     return f"{record} was committed at {sent.at_ms}, before {moved}"
                 if 0 < sent.epoch < moved.record.epoch:
                     return f"{record} was committed in epoch {sent.epoch}, which {moved} ended"
-                if not sent.epoch and self.is_held(key, moved.record, now_ms):
+                if not sent.epoch and self.is_held(key, self._first_at(key, moved.record), now_ms):
                     return f"{record} was committed without an epoch, and {moved} is held"
         return ""
 

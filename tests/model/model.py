@@ -106,9 +106,14 @@ class Model:
                     return f"{record} was committed at {sent.at_ms}, before {moved}"
                 if 0 < sent.epoch < moved.record.epoch:
                     return f"{record} was committed in epoch {sent.epoch}, which {moved} ended"
-                if not sent.epoch and self.is_held(key, moved.record, now_ms):
+                if not sent.epoch and self.is_held(key, self._first_at(key, moved.record), now_ms):
                     return f"{record} was committed without an epoch, and {moved} is held"
         return ""
+
+    def _first_at(self, key: OffsetKey, record: OffsetRecord) -> OffsetRecord:
+        """The first of the changes to this position: two that do not know of each other may be one, and its hold ends as theirs."""
+        same = [moved.record for moved in self.moved.get(key, ()) if moved.record.position == record.position]
+        return min(same, key=lambda one: one.committed_at_ms)
 
 
 def known(record: OffsetRecord) -> Position:
