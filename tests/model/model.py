@@ -111,7 +111,7 @@ class Model:
         return ""
 
     def _first_at(self, key: OffsetKey, record: OffsetRecord) -> OffsetRecord:
-        """The first of the changes to this position: two that do not know of each other may be one, and its hold ends as theirs."""
+        """The first of the changes to this position: two that do not know of each other are one, and its hold may end first."""
         same = [moved.record for moved in self.moved.get(key, ()) if moved.record.position == record.position]
         return min(same, key=lambda one: one.committed_at_ms)
 
