@@ -248,8 +248,8 @@ STORE_MUTANTS = (
     Mutant(
         "a-sweep-during-the-comparison",
         "sidecar/engine/expiry.py",
-        "        if not self._flusher.tracks_all:\n            return ",
-        "        if self._store.seq > 2**63:\n            return ",
+        "        return self._flusher.tracks_all  # else",
+        "        return self._store.seq < 2**63  # else",
         "a group whose commits the Meta Service lost goes, here too",
         (_WATCH + "test_a_sweep_waits_for_the_comparison_and_for_the_clock",),
     ),

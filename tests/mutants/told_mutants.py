@@ -9,8 +9,8 @@ TOLD_MUTANTS = (
     Mutant(
         "told-before-it-is-loaded",
         "sidecar/engine/changed_elsewhere.py",
-        "        await self._load_groups(found.groups)\n        self.groups += len(found.groups)\n        self._places = found.places\n",
-        "        self._places = found.places\n        await self._load_groups(found.groups)\n        self.groups += len(found.groups)\n",
+        "        await self._load_groups(found.groups)\n",
+        "        self._places = found.places\n        await self._load_groups(found.groups)\n",
         "a reset elsewhere is never seen here if the Meta Service is away in that moment",
         (f"{ELSEWHERE}::test_a_change_whose_load_failed_is_told_again",),
     ),

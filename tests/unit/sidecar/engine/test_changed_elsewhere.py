@@ -79,7 +79,7 @@ async def asked_and_looked(core: Core) -> None:
     core.elsewhere.told_at_ms = 0
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(core.elsewhere.run)
-        await eventually(lambda: core.elsewhere.told_at_ms and not core.elsewhere._expired)
+        await eventually(lambda: bool(core.elsewhere.told_at_ms) and not core.elsewhere._expired)
         tasks.cancel_scope.cancel()
 
 
@@ -214,7 +214,7 @@ async def compared(core: Core) -> None:
     """Run until a comparison that is under way has ended."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(core.elsewhere.run)
-        await eventually(lambda: core.elsewhere.told_at_ms and not core.elsewhere.comparing)
+        await eventually(lambda: bool(core.elsewhere.told_at_ms) and not core.elsewhere.comparing)
         tasks.cancel_scope.cancel()
 
 
