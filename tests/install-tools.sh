@@ -8,8 +8,11 @@ sh "$demo/unpack.sh" nats-server nats-server || echo "no nats-server; the test o
 # Unpacked, not installed: Debian's packages would start services.
 sh "$demo/unpack.sh" prometheus prometheus || echo "no prometheus and promtool; the tests of deploy/monitoring will say so"
 sh "$demo/unpack.sh" prometheus-alertmanager amtool || echo "no amtool; the test of its example will say so"
+# Either renders the pages; the one without windows is lighter.
+browser=chromium-headless-shell:chromium-headless-shell
+command -v chromium >/dev/null 2>&1 && browser=chromium:chromium
 missing=""
-for pair in strace:strace faketime:faketime mkfs.ext4:e2fsprogs mount:mount losetup:mount chromium:chromium etcdctl:etcd-client h2load:nghttp2-client systemd-analyze:systemd promtool:prometheus tmux:tmux; do
+for pair in strace:strace faketime:faketime mkfs.ext4:e2fsprogs mount:mount losetup:mount $browser etcdctl:etcd-client h2load:nghttp2-client systemd-analyze:systemd promtool:prometheus tmux:tmux; do
   command -v "${pair%%:*}" >/dev/null 2>&1 || PATH="$PATH:/usr/sbin:/sbin" command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
 done
 [ -n "$missing" ] || exit 0
