@@ -190,6 +190,8 @@ async def check_clean(section: EtcdSection, *groups: str) -> None:
                 assert layout.home(keys.group_of(where)) == cluster.name
             for entry in await _keys_below(cluster, keys.tombstones):
                 assert layout.home(keys.group_of(keys.buried(entry))) == cluster.name
+            for where in await _keys_below(cluster, keys.stores):
+                assert layout.home(keys.broker_of(where)) == cluster.name
 
 
 async def _keys_below(cluster: EtcdCluster, prefix: bytes) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Saves, resets, deletes and reads by Meta Services while offsets move, and a history that decides if all was well (2, 3)."""
+"""Saves, resets, deletes, reads and reports while offsets move, and a history that decides if all was well (2, 3)."""
 
 import asyncio
 import contextlib
@@ -9,13 +9,15 @@ from contextlib import asynccontextmanager
 from adapter.errors import MetaUnavailableError
 from adapter.metaservice.engine import whole_group
 from adapter.metaservice.etcd.engine import EtcdEngine
-from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, Status, next_era
+from adapter.model.records import STORE_ID_BYTES, OffsetKey, OffsetRecord, SaveEntry, Status, StoreReport, next_era
+from adapter.runtime.clocks import wall_ms
 from adapter.testing.history import META, History
 from adapter.testing.waiting import eventually
 from tests.durability.moving import CLUSTER
 
 PAUSE_S = 0.02  # of a writer or reader
 OLD_MS = 1  # when tombstones are from: long ago
+RUNNING, DOWN = 4, 8  # adapters that report their stores all the time, and others that have done so once
 
 
 class Load:
@@ -29,6 +31,7 @@ class Load:
         self._keys = [[OffsetKey("default", f"group-{group}", f"s{shard}") for shard in range(shards)] for group in range(groups)]
         # The last one was begun; each is above all before it.
         self._last = {key: OffsetRecord(1, 0) for group in self._keys for key in group}
+        self._reported = [StoreReport(f"broker-{number}", "/store", bytes(STORE_ID_BYTES), 1) for number in range(RUNNING + DOWN)]
 
     @property
     def keys(self) -> list[OffsetKey]:
@@ -47,20 +50,27 @@ class Load:
         await eventually(reached, 30.0)
 
     async def fill(self) -> None:
-        """Save every key once."""
+        """Save every key, and report every store, once."""
         for number, group in enumerate(self._keys):
             await self._save(self._metas[number % len(self._metas)], group)
+        for store in self._reported:
+            await self._metas[0].report_store(CLUSTER, store, b"", wall_ms())
 
     async def run(self) -> None:
         """Write, read and drop tombstones until cancelled. A group has two writers, a key one, which knows its last write."""
         writers = [self._write(half) for group in self._keys for half in (group[::2], group[1::2])]
-        await asyncio.gather(*writers, *(self._read_on(each) for each in self._metas), *(map(self._drop, self._metas)))
+        reporters = [self._report_on(number) for number in range(RUNNING)]
+        await asyncio.gather(
+            *writers, *reporters, *(self._read_on(each) for each in self._metas), *(map(self._drop, self._metas))
+        )
 
     async def check(self, *metas: EtcdEngine) -> None:
         """All that was acknowledged is at these Meta Services, whichever way they are asked, and no read before was wrong."""
         for each in metas:
             for way in (self._get, self._get_groups, self._list):
                 await way(each)
+            for number in range(len(self._reported)):
+                await self._check_reported(each, number)
         assert self.history.check() == []
 
     async def _write(self, keys: Sequence[OffsetKey]) -> None:
@@ -116,6 +126,23 @@ class Load:
         found, after = await each.list_page(CLUSTER, [], 10_000, b"")
         assert not after
         reading.found({key: _value(record) for key, record in found if key in self._last})
+
+    async def _report_on(self, number: int) -> None:
+        """As an adapter: ask first, then report progress."""
+        while True:
+            with contextlib.suppress(MetaUnavailableError):
+                await self._check_reported(self._random.choice(self._metas), number)
+                store = self._reported[number]
+                store = store._replace(flushed_seq=store.flushed_seq + 1)
+                await self._random.choice(self._metas).report_store(CLUSTER, store, b"", wall_ms())
+                self._reported[number] = store
+            await asyncio.sleep(PAUSE_S)
+
+    async def _check_reported(self, each: EtcdEngine, number: int) -> None:
+        store = self._reported[number]
+        known = await each.report_store(CLUSTER, store._replace(flushed_seq=0), b"", wall_ms())
+        assert known, store
+        assert known.store.flushed_seq >= store.flushed_seq
 
     async def _drop(self, each: EtcdEngine) -> None:
         while True:
