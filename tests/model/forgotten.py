@@ -54,7 +54,9 @@ class ForgetfulWorld(World):
         self.loop.create_task(self._forget(), context=Context())
         self.pass_time(0.02)
         self._sync()
-        gone = [key for key in before if not self.service.standing(key)]
+        # What an adapter saved right behind the removal may stand there already.
+        now = {key: self.service.standing(key) for key in before}
+        gone = [key for key, record in before.items() if not (after := now[key]) or after.position < record.position]
         for key in gone:
             self._note(key, before[key])
         return gone
