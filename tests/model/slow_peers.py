@@ -169,6 +169,9 @@ class SlowWorld(World):
         """They all do."""
         for at in range(len(self.brokers)):
             self.read_on(at)
+        for running, client in self.slow:
+            running.read(client.read_on)  # of a process that has ended, which it learns by that
+        self.slow.clear()
 
     def check_bounds(self) -> None:
         """What waits for a peer that does not read, or from it, does not grow."""
