@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 import anyio
@@ -23,6 +24,7 @@ from demo.table import QueueOffset
 CONSUME_S = 6.0
 AWAY_S = 6.0  # duration of the Meta Service's outage
 AFTER_S = 3.5  # how long the load continues after each fault
+TURNS = 10  # commits by each consumer, on average, for which an outage lasts at least
 WAIT_S = 30.0
 BOTH = (ADAPTER, META)  # a reset is acknowledged by both
 
@@ -117,6 +119,8 @@ class Scenario:
         self._cluster.meta.kill()
         self._state.tell("kill -9 of the Meta Service")
         await anyio.sleep(AWAY_S)
+        with suppress(TimeoutError):  # on a busy machine the consumers take longer
+            await eventually(lambda: self._state.acknowledged > before + TURNS * self._state.consumers, WAIT_S)
         status = await self._cluster.broker.status()
         committed = self._state.acknowledged - before
         _require(committed > 0, "no commit was acknowledged while the Meta Service was away")

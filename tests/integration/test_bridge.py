@@ -77,6 +77,13 @@ async def bridged(directory: Path, broker: FakeBroker, meta: FakeMeta | None = N
         yield Bridged(sidecar, client)
 
 
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What happens once a second, or is tried again after one, does so ten times as often."""
+    for name in ("LOOK_S", "SLAVE_S", "OWED_S", "LIST_AGAIN_S"):
+        monkeypatch.setattr(bridge, name, getattr(bridge, name) / 10)
+
+
 @pytest.fixture
 async def broker() -> FakeBroker:
     """A broker with two queues of a group, and a port of its own."""
