@@ -78,15 +78,15 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
     async def DescribeGroup(  # noqa: D102
         self, request: offsets_pb.DescribeGroupRequest, context: Context
     ) -> offsets_pb.DescribeGroupReply:
-        wanted = Wanted(parse_group(request.namespace, request.group), await parse_shards(request.shards))
-        return await Describing(self._core(), self._reloading.settings.mode_of, context).one(wanted)
+        describing = Describing(self._core(), self._reloading.settings.mode_of, context)
+        return await describing.one(Wanted(parse_group(request.namespace, request.group), await parse_shards(request.shards)))
 
     @audited
     async def DescribeGroups(  # noqa: D102
         self, request: offsets_pb.DescribeGroupsRequest, context: Context
     ) -> AsyncIterator[offsets_pb.DescribeGroupsReply]:
-        groups = await parse_groups(request.namespace, request.groups)
-        async for reply in Describing(self._core(), self._reloading.settings.mode_of, context).many(groups):
+        describing = Describing(self._core(), self._reloading.settings.mode_of, context)
+        async for reply in describing.many(await parse_groups(request.namespace, request.groups)):
             yield reply
 
     @audited
