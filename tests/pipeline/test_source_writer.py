@@ -190,14 +190,14 @@ class LazyPool:
     def __init__(self) -> None:
         self.flying = self.most = 0
 
-    def submit(self, call: Callable[..., Any], *arguments: Any) -> Any:
+    def submit(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """Keep the call for later."""
         self.flying += 1
         self.most = max(self.most, self.flying)
 
         def result() -> Any:
             self.flying -= 1
-            return call(*arguments)
+            return call(*arguments, **named)
 
         return SimpleNamespace(result=result)
 
@@ -205,7 +205,7 @@ class LazyPool:
 def test_only_a_few_calls_are_in_flight_at_a_time() -> None:
     """A task keeps only a few chunks in memory, however slow the Meta Service is."""
     pool: Any = LazyPool()
-    calls: Any = SimpleNamespace(merge=lambda rows: meta_pb.MergeOffsetDataReply(applied=len(rows.key_sizes) // 2))
+    calls: Any = SimpleNamespace(merge=lambda rows, **_: meta_pb.MergeOffsetDataReply(applied=len(rows.key_sizes) // 2))
     task = _Task(skip_bad=False)
     task.run(chunks((completed(batch, 1) for batch in batches_of(30)), "c"), calls, pool)
     assert task.written == Written(sent=3000, applied=3000)
