@@ -108,7 +108,7 @@ def test_a_stop_before_the_recovery_is_done_compares_too(directory: Path, robust
     with ended(adapter):
         _killed_with(adapter, robust, {"a": 5, "b": 5})
         robust.offsets[B] = 9
-        robust.before = failing(*[grpc.StatusCode.UNAVAILABLE] * 3, rpc="GetOffsetData")
+        robust.before = failing(*[grpc.StatusCode.UNAVAILABLE] * 8, rpc="GetOffsetData")
         adapter.launch()
         wait_until(lambda: "retry" in adapter.log.rsplit("store.opened", 1)[-1], "the recovery failed once")
         assert adapter.stop() in {0, 1}
