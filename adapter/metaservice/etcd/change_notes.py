@@ -1,7 +1,7 @@
 """Which groups were changed other than by commits: a key for each in its Raft group, put by the transaction of the change.
 
 The revision of that key is its place in the order. A reader that is up to date reads one other key, which each such transaction
-puts too. When there are more than MAX_NOTES keys, all are dropped: whoever had not read them compares everything.
+puts too. A reader that finds more than MAX_NOTES keys drops all: whoever had not read them compares everything.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ class ChangeNotes:
         if _revision(noted) <= since:
             return _Told((), now)
         wanted = etcd_pb.RangeRequest(
-            key=keys.notes, range_end=prefix_end(keys.notes), keys_only=True, min_mod_revision=since + 1
+            key=keys.notes, range_end=prefix_end(keys.notes), keys_only=True, min_mod_revision=since + 1, limit=MAX_NOTES
         )
         notes, dropped = await read(batcher, layout, self._fences, [wanted, etcd_pb.RangeRequest(key=keys.dropped)])
         now = self._place(batcher, notes.revision)
@@ -90,7 +90,7 @@ class ChangeNotes:
             return _Told((), now, gap=True)
         if notes.keys > MAX_NOTES:
             await self._drop(batcher, layout)
-        return _Told(self._groups(cluster, (row.where for row in notes.rows)), now)
+        return _Told(self._groups(cluster, (row.where for row in notes.rows)), now, gap=notes.more)
 
     async def _drop(self, batcher: TxnBatcher, layout: Layout) -> None:
         """Delete all notes of a Raft group. Sent twice it drops those that came in between, too."""
