@@ -64,6 +64,8 @@ def _hint(error: grpc.aio.AioRpcError) -> str:
         return "; the adapter answers, the Meta Service does not"
     if failed is not None:
         return ""
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return "; this is no adapter, or one of an earlier version than the command"
     if error.code() is grpc.StatusCode.UNAVAILABLE:
         return "; is the adapter running there, and ready? (--address)"
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -17,6 +17,14 @@ HOLD_MUTANTS = (
         (f"{HOLDS}test_a_commit_that_waited_does_not_undo_what_was_done_and_taken_up_meanwhile",),
     ),
     Mutant(
+        "commit-behind-a-save-undoes-a-reset",
+        "sidecar/engine/policies.py",
+        "commit._replace(waited=commit.waited or eras != self._committer.eras) for commit",
+        "commit for commit",
+        "a commit that is written through, and waited behind another save, undoes a reset that a reader took up meanwhile",
+        (f"{HOLDS}test_a_commit_that_waited_for_its_turn_does_not_undo_what_was_read_meanwhile",),
+    ),
+    Mutant(
         "change-not-kept-before-it-is-made",
         "sidecar/engine/resets.py",
         "await self._memory.keep(change, wanted.group, changes) if change else None",

@@ -16,6 +16,7 @@ from adapter.errors import AdapterError, ContendedError, NotReadyError
 from adapter.model.codec import group_prefix
 from adapter.model.records import (
     EPOCH_LIMIT,
+    ERA_BITS,
     FIRST_EPOCH,
     LOWER_HALF,
     GroupKey,
@@ -60,6 +61,7 @@ class Committer:
         self._dirty = dirty
         self._journal = journal
         self._clock = clock
+        self.eras = 0  # how often an era began here, or was taken up, other than by a commit
         self.syncs_each = store.wal_sync == "always"
         self._syncs: Coalescer[None, None] = Coalescer(self._sync, max_items=sys.maxsize)
         self._ended = False
@@ -92,6 +94,7 @@ class Committer:
         deciding = _Deciding(self._store, self._dirty, self.loaded, self.holds, self._clock)
         standing = deciding.decide(change)
         deciding.write()
+        self.eras += deciding.era_began
         if deciding.rewinds:
             self._journal.moved("rewind", deciding.rewinds)
         if self.watches.any:
@@ -128,6 +131,7 @@ class _Deciding:
         "_newly_loaded",
         "_staged",
         "_store",
+        "era_began",
         "rewinds",
     )
 
@@ -147,6 +151,7 @@ class _Deciding:
         self._forward_is_clean = False  # whether `_forward` is what the Meta Service holds
         self._members: dict[GroupKey, Member | None] = {}
         self.rewinds: list[Moved] = []
+        self.era_began = False  # other than by a commit: its consumers need not know of it
 
     def decide(self, change: Change) -> list[Standing]:
         """Decide the whole change, or raise."""
@@ -277,6 +282,7 @@ class _Deciding:
                 if after is None:
                     continue
                 if after != before:
+                    self.era_began |= after.epoch >> ERA_BITS > (before.epoch >> ERA_BITS if before else 0)
                     if after.epoch > EPOCH_LIMIT:
                         log.warning("epoch.high", key="/".join(key), warning=epoch_warning(after.epoch))
                     # A local value that only took the remote epoch still has to go there.
@@ -308,6 +314,7 @@ class _Deciding:
         for key in change.keys:
             before = self._standing(key)
             if before is not None and is_held(before.epoch):
+                self.era_began = True
                 self._stage(key, before._replace(epoch=taken_up(before.epoch)), clean=False)
         return []
 

@@ -5,6 +5,7 @@ write_back: the local store has it. write_through: the Meta Service has it.
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from adapter.errors import AdapterError
 from adapter.meta.client import Telling, failure_of
@@ -38,6 +39,13 @@ MAX_SHARED = 5_000  # offsets of one save, unless one caller alone has more: eac
 MAX_WAITING_BYTES = 64 * 2**20  # of commits that wait for the Meta Service
 
 
+class _Waiting(NamedTuple):
+    """A commit that waits for its turn, and `Committer.eras` when it came."""
+
+    commit: Commit
+    eras: int
+
+
 class WriteThrough:
     """Commits that are acknowledged when the Meta Service has them. Concurrent commits share one save call."""
 
@@ -57,7 +65,7 @@ class WriteThrough:
         self._uncompared = uncompared  # what `Saver.save` takes: before a recovery has ended, that is any key
         self._metrics = metrics
         self._journal = journal
-        self._saves: Coalescer[Commit, list[Standing]] = Coalescer(
+        self._saves: Coalescer[_Waiting, list[Standing]] = Coalescer(
             self._save, max_items=MAX_CALLERS, weight=_size, max_weight=MAX_SHARED
         )
         self.run = self._saves.run
@@ -71,7 +79,7 @@ class WriteThrough:
         if commit.members:
             # First, and durably: a member of an older generation must not come in behind this one.
             await self._committer.submit(Commit((), commit.mode, commit.members))
-        standing = await self._saves.submit(commit)
+        standing = await self._saves.submit(_Waiting(commit, self._committer.eras))
         # During the save an expiry or a delete may have forgotten a generation, and a member of an older one have committed.
         forgotten = {group: member for group, member in commit.members.items() if self._is_behind(group, member)}
         if forgotten:
@@ -82,7 +90,8 @@ class WriteThrough:
         seen = self._store.member(group)
         return seen is None or seen.generation < member.generation
 
-    async def _save(self, commits: Sequence[Commit]) -> list[list[Standing] | AdapterError]:
+    async def _save(self, waiting: Sequence[_Waiting]) -> list[list[Standing] | AdapterError]:
+        commits = [commit._replace(waited=commit.waited or eras != self._committer.eras) for commit, eras in waiting]
         offers: dict[OffsetKey, OffsetRecord] = {}
         planned = []
         done = 0
@@ -210,8 +219,8 @@ class Router:
         return standing
 
 
-def _size(commit: Commit) -> int:
-    return commit.size
+def _size(waiting: _Waiting) -> int:
+    return waiting.commit.size
 
 
 def _answer(plan: Sequence[Standing], outcomes: dict[OffsetKey, SaveOutcome]) -> list[Standing] | AdapterError:

@@ -1,5 +1,6 @@
 """A reset, delete or clone holds its shards: commits without an epoch change nothing until it is taken up (invariant 7)."""
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
 from adapter.testing.fake_meta import FakeMeta
-from tests.unit.helpers import commit_of, core_over, key, record, send
+from tests.unit.helpers import commit_of, core_over, during, key, record, send
 
 A, B = key("a"), key("b")
 G = GroupKey("default", "g")
@@ -313,6 +314,28 @@ async def test_a_commit_that_waited_does_not_undo_what_was_done_and_taken_up_mea
         stands = core.store.get(A)
         assert stands is not None
         assert (stands.offset, stands.epoch, stands.live) == (241, TAKEN, True)
+
+
+@pytest.mark.parametrize("form", [0, 1], ids=["entry", "column"])
+async def test_a_commit_that_waited_for_its_turn_does_not_undo_what_was_read_meanwhile(tmp_path: Path, form: int) -> None:
+    """Written through, behind another save, while the offset is reset elsewhere and a reader here takes that up."""
+    meta = FakeMeta({A: at(200, 1, NOW_MS - 1)})
+    async with core_over(tmp_path, meta, mode="write_through") as core:
+        core.reader.recovery_finished()
+        await core.loader.load(G)
+        late: list[asyncio.Task[list[Standing]]] = []
+
+        async def is_reset_and_read() -> None:
+            late.append(asyncio.create_task(send(core, plain(240)[form])))
+            await asyncio.sleep(0)  # it waits for its turn
+            meta.records[A] = at(100, ERA, NOW_MS + 5)
+            await core.reader.begin([Wanted(G, ())], STORE)
+
+        meta.faults.append(during(meta, is_reset_and_read))
+        await send(core, commit_of({B: 1}))
+        await late[0]
+        assert core.store.get(A) == at(100, TAKEN, NOW_MS + 5)
+        assert meta.records[A].offset == 100
 
 
 async def test_a_commit_that_waited_counts_when_it_was_made_after_the_reset(tmp_path: Path, policy: dict[str, Any]) -> None:
