@@ -24,7 +24,7 @@ SHARDS_TOGETHER = 1_000  # of the groups of a message, and those of its last gro
 Records = dict[str, OffsetRecord]  # by their shards
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Group:
     """What is known of a group. `unanswered`: why the Meta Service did not tell its own. `refused`: it is too large."""
 
@@ -75,7 +75,9 @@ class Describing:
                 while left and shards < SHARDS_TOGETHER and len(some) < LOAD_GROUPS:
                     some.append(await self._local(Wanted(left.popleft(), ())))
                     shards += len(some[-1].local)
-                await self._ask(some)
+                unread = await self._ask(some)
+                left.extendleft(one.wanted.group for one in reversed(unread))
+                del some[len(some) - len(unread) :]
                 reply = offsets_pb.DescribeGroupsReply()
                 for one, described in zip(some, await self._replies(some), strict=True):
                     error = str(one.refused or "")
@@ -100,21 +102,24 @@ class Describing:
             self._rows = 0
             await others()
 
-    async def _ask(self, groups: Sequence[_Group]) -> None:
-        """Ask the Meta Service for its records of these groups."""
+    async def _ask(self, groups: Sequence[_Group]) -> Sequence[_Group]:
+        """Ask the Meta Service for its records of these groups. Returns the last of them, if it has too many for all."""
         left = {one.wanted.group: one for one in groups if not one.refused}
         try:
             if not self._unanswered:
                 await self._read(left)
         except AdapterError as error:
             self._unanswered = str(error)
+        if not self._unanswered:
+            return groups[groups.index(next(iter(left.values()))) :] if left else ()
         for one in left.values():
             one.remote, one.unanswered = {}, self._unanswered
+        return ()
 
     async def _read(self, left: dict[GroupKey, _Group]) -> None:
-        """Read pages until none of the groups is left. Raises MetaUnavailableError."""
-        after = b""
-        while left:
+        """Read pages until none of the groups is left, or as many rows as one may have. Raises MetaUnavailableError."""
+        after, rows, asked = b"", 0, len(left)
+        while left and (rows < MAX_DESCRIBED or len(left) == asked):
             first = next(iter(left.values()))
             if first.wanted.shards:
                 found = await self._core.meta.get(first.wanted.keys)
@@ -124,6 +129,7 @@ class Describing:
             page = await self._core.meta.groups_page(list(left), after)
             for key, record in page.entries:
                 left[key.group_key].remote[key.shard] = record
+            rows += len(page.entries)
             after = page.after
             for group in [*left][: len(left) - len(page.left)]:
                 left.pop(group).check()

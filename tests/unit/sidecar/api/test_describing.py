@@ -67,6 +67,20 @@ async def test_one_that_is_too_large_hides_no_other(tmp_path: Path, monkeypatch:
             await of(core).one(Wanted(GROUPS[2], ()))
 
 
+async def test_what_the_meta_service_has_of_many_groups_is_not_held_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Little is here of them, and much there: a reply has about as many rows as one group may have."""
+    monkeypatch.setattr("adapter.sidecar.api.describing.MAX_DESCRIBED", 8)
+    meta = FakeMeta({OffsetKey(*group, f"t/{shard}"): record(shard) for group in GROUPS for shard in range(6)})
+    meta.page_rows = 4
+    async with core_over(tmp_path, meta) as core:
+        replies = await described(core)
+        assert [row.group for reply in replies for row in reply.groups] == [group.group for group in GROUPS]
+        assert all(len(row.description.shards) == 6 for reply in replies for row in reply.groups)
+        assert max(len(reply.groups) for reply in replies) <= 2
+
+
 async def test_while_the_meta_service_is_away_what_is_here_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked once, not for each group."""
     monkeypatch.setattr("adapter.sidecar.api.describing.SHARDS_TOGETHER", 1)
