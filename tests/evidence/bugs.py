@@ -807,8 +807,8 @@ WRONG = (
         found_by="the model",
     ),
     Bug(
-        "A rebalance left the reports of adapters' stores behind: beside a silent or removed Raft group a store that was put back went "
-        "unnoticed, and a loss was told that was none",
+        "A rebalance left the reports of adapters' stores behind: beside a silent or removed Raft group a store that was put "
+        "back went unnoticed, and a loss was told that was none",
         "f538d967",
         f"{UNIT}/metaservice/etcd/test_rebalancing.py::test_the_report_of_a_store_moves_although_its_adapter_is_down",
         found_by="the model",
