@@ -12,9 +12,11 @@ from adapter.rpc import etcd_pb
 from tests.etcd_rules import Contents, Row, range_read, transact, writes
 from tests.exploration.process import KEYS, METADATA, Request
 
+PLACED = (KEYS.offsets, KEYS.stores)  # what is in the Raft group that the layout says
+
 
 class Effect(NamedTuple):
-    """Of a call on a content: the content after it, the answer, and the offsets that it changed (key, before, after)."""
+    """Of a call on a content: the content after it, the answer, and what it changed of `PLACED` (key, before, after)."""
 
     after: int
     answer: bytes
@@ -38,10 +40,9 @@ class Stores:
         row = self._contents[content].rows.get(key)
         return row.value if row else None
 
-    def offsets(self, content: int) -> Iterator[tuple[bytes, bytes]]:
-        """All offsets, with their values."""
-        rows = self._contents[content].rows
-        return ((key, row.value) for key, row in rows.items() if key.startswith(KEYS.offsets))
+    def placed(self, content: int) -> list[bytes]:
+        """The keys of all offsets and reports."""
+        return [key for key in self._contents[content].rows if key.startswith(PLACED)]
 
     def keys_below(self, content: int, prefix: bytes) -> list[bytes]:
         """All keys with a prefix."""
@@ -114,7 +115,7 @@ def layout_of(stores: Stores, contents: tuple[int, ...]) -> Layout:
 
 def _changes(before: Contents, after: Contents) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
     for key in sorted({*before.rows, *after.rows}):
-        if key.startswith(KEYS.offsets):
+        if key.startswith(PLACED):
             old, new = before.rows.get(key), after.rows.get(key)
             if old != new:
                 yield key, old.value if old else None, new.value if new else None

@@ -9,9 +9,9 @@ from adapter.metaservice.etcd import rebalancing
 from adapter.metaservice.etcd.sharding import first_layout
 from adapter.rpc import etcd_pb
 from tests.exploration.contents import Stores
-from tests.exploration.process import GROUPS, KEYS, Birth, DiedError, Rebalance, Request, Save
+from tests.exploration.process import GROUPS, KEYS, STORE, Birth, DiedError, Operation, Rebalance, Report, Request, Save
 from tests.exploration.properties import Properties, ViolationError
-from tests.exploration.scope import Scope, stored_record
+from tests.exploration.scope import STORED, Scope, stored_record
 from tests.exploration.world import FAULTS, INDEX, NONE_SILENT, Kind, State, Step, World
 
 
@@ -74,7 +74,8 @@ class Exploration:
         stores = self.world.stores
         written = stores.execute(stores.empty, Request(GROUPS[0], is_txn=True, data=put.SerializeToString(), resend=True))
         contents = (written.after, *(stores.empty for _ in GROUPS[1:]))
-        program = (Save(tuple((key, stored_record()) for key in self.scope.stored)),)
+        saved = Save(tuple((key, stored_record()) for key in self.scope.stored if key != STORE))
+        program: tuple[Operation, ...] = (saved, *([Report(STORED)] if STORE in self.scope.stored else []))
         return self.world.end_of(contents, Birth("setup", program))[0]
 
     def _opened(self, contents: tuple[int, ...], birth: Birth) -> tuple[tuple[int, ...], int]:

@@ -20,7 +20,17 @@ from adapter.metaservice.etcd import rebalancing
 from adapter.metaservice.etcd.engine import EtcdEngine
 from adapter.metaservice.etcd.keys import Keys
 from adapter.metaservice.etcd.sharding import Layout
-from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, StoreMark
+from adapter.model.records import (
+    FIRST_EPOCH,
+    STORE_ID_BYTES,
+    OffsetKey,
+    OffsetRecord,
+    SaveEntry,
+    SaveOutcome,
+    Status,
+    StoreMark,
+    StoreReport,
+)
 from adapter.rpc import etcd_pb
 from adapter.runtime import backoff
 from adapter.runtime.clocks import Clocks
@@ -34,6 +44,9 @@ GROUPS = (METADATA, A, B)  # the Raft groups
 NOW_MS = 1_000_000  # the wall clock of all processes
 SECTION = EtcdSection(max_txn_ops=8)
 KEYS = Keys(SECTION.prefix)
+# The store that an adapter reports, whose home is B if there is one. Its write counter is told as an offset of this key.
+LOCAL_STORE = StoreReport("broker-2", "/store", bytes(STORE_ID_BYTES), 0)
+STORE = OffsetKey("", LOCAL_STORE.broker, LOCAL_STORE.path)
 _MAX_TURNS = 100  # of timers, until a process that makes no call counts as one that never will
 
 
@@ -77,13 +90,19 @@ class Drop(NamedTuple):
     before_ms: int
 
 
+class Report(NamedTuple):
+    """An adapter reports its store, up to this write, and asks what is remembered."""
+
+    seq: int
+
+
 class Rebalance(NamedTuple):
     """`offset-adapter meta rebalance` into these Raft groups."""
 
     groups: tuple[str, ...]
 
 
-Operation = Save | Read | Delete | Expire | Drop | Rebalance
+Operation = Save | Read | Delete | Expire | Drop | Report | Rebalance
 
 
 class Result(NamedTuple):
@@ -336,6 +355,9 @@ async def _perform(engine: EtcdEngine, operation: Operation) -> Result:
         return Result(operation, {}, removed=expiry.expired)
     if isinstance(operation, Drop):
         return Result(operation, {}, removed=await engine.drop_tombstones(operation.before_ms))
+    if isinstance(operation, Report):
+        known = await engine.report_store(CLUSTER, LOCAL_STORE._replace(flushed_seq=operation.seq), b"", NOW_MS)
+        return Result(operation, {STORE: OffsetRecord(FIRST_EPOCH, known.store.flushed_seq) if known else None})
     raise TypeError(operation)
 
 

@@ -7,28 +7,28 @@ from typing import NamedTuple
 
 from adapter.metaservice.etcd.keys import decode_value, encode_value
 from adapter.metaservice.etcd.sharding import Layout
-from adapter.model.codec import pack_names
-from adapter.model.records import OffsetKey
+from adapter.model.records import OffsetKey, OffsetRecord
 from tests.exploration.contents import Effect, Stores, layout_of
 from tests.exploration.process import (
-    CLUSTER,
     GROUPS,
     KEYS,
     METADATA,
+    STORE,
     Birth,
     Delete,
     Drop,
     Expire,
+    Operation,
     Read,
     Rebalance,
+    Report,
     Result,
     Save,
 )
-from tests.exploration.scope import ALL, NAMES, WHERE, Scope, told, values_of
+from tests.exploration.scope import ALL, EVERY, NAMES, PACKED, PLACE, WHERE, Scope, report_record, told, value_of, values_of
 from tests.exploration.world import DEAD, INDEX, Kind, Moved, State, Step, World
 
 _POSITION = 16  # bytes of epoch and offset
-PACKED = {key: pack_names(CLUSTER, *key[:2]) for key in ALL}
 
 
 class ViolationError(Exception):
@@ -116,9 +116,12 @@ class Properties:
         layout = layout_of(self._stores, last)
         if not layout.settled or {*layout.groups} != {*self._scope.change[1]}:
             raise ViolationError(f"a new rebalance ends with the layout {layout}")
-        look = Birth("the next meta", (Read(ALL),))
-        _, results = self._world.end_of(last, look)
-        found = tuple(encoded(results[0].stands[key]) for key in ALL)
+        read: dict[OffsetKey, OffsetRecord | None] = {}
+        looks: tuple[Operation, ...] = (Read(ALL), *([Report(0)] if STORE in self._scope.stored else []))
+        for look in looks:
+            _, results = self._world.end_of(last, Birth("the next meta", (look,)))
+            read.update(results[0].stands)
+        found = tuple(encoded(read.get(key)) for key in EVERY)
         if found != self._stands(last):
             raise ViolationError(
                 f"a new Meta Service reads {_told_values(found)}, and there stands {_told_values(self._stands(last))}"
@@ -149,9 +152,9 @@ class Properties:
         assert call is not None, result
         self._check_refused(result, call.failed)
         known = list(ghost.acknowledged)
-        if isinstance(operation, Read | Save):
+        if isinstance(operation, Read | Save | Report):
             for key, record in result.stands.items():
-                at = ALL.index(key)
+                at = EVERY.index(key)
                 value = encoded(record)
                 floor = (call.floor or ghost.acknowledged)[at]
                 if isinstance(operation, Save):
@@ -160,10 +163,12 @@ class Properties:
                     raise ViolationError(
                         f"{told(operation)}: it was told {_told(value)} of {NAMES[key]}, and {_told(floor)} had been acknowledged"
                     )
+                if isinstance(operation, Report):
+                    value = max(value or b"", encode_value(report_record(operation.seq)))
                 if value is not None:
                     known[at] = max(known[at] or b"", value)
         if isinstance(operation, Delete) and not result.error:
-            at = ALL.index(operation.key)
+            at = EVERY.index(operation.key)
             value = self._stands(state.contents)[at]
             if value is not None and decode_value(value).live:
                 raise ViolationError(f"{told(operation)}: done, and {_told(value)} stands")
@@ -177,10 +182,10 @@ class Properties:
         keys = result.failed
         if result.error:
             operation = result.operation
-            keys = tuple(dict(operation.records)) if isinstance(operation, Save) else getattr(operation, "keys", ())
+            keys = tuple(dict(operation.records)) if isinstance(operation, Save) else getattr(operation, "keys", (STORE,))
             if isinstance(result.operation, Delete | Expire | Drop) and failed:
                 return
-            if isinstance(result.operation, Read):
+            if isinstance(result.operation, Read | Report):
                 if not any(failed & self._places(key) for key in keys):
                     raise ViolationError(f"{told(operation)} fails ({result.error}); no answer from: {sorted(failed)}")
                 return
@@ -209,8 +214,9 @@ class Properties:
         name = GROUPS[group]
         value = self._stores.value(before.contents[group], KEYS.fence)
         fenced = Layout.decode(value.partition(b"{")[1] + value.partition(b"{")[2]) if value else None
-        for where, old, new in effect.changed:
+        for where, was, becomes in effect.changed:
             key = WHERE[where]
+            old, new = (value and value_of(key, value) for value in (was, becomes))
             if new is None:
                 self._check_deleted(state, name, key, old or b"")
                 continue
@@ -231,7 +237,7 @@ class Properties:
             if decode_value(old).live:
                 raise ViolationError(f"{NAMES[key]} is deleted in {name}, where it is at home")
             return
-        there = self._stores.value(state.contents[INDEX[home]], KEYS.offset(CLUSTER, key))
+        there = self._value(state.contents[INDEX[home]], key)
         if self._below(there, old):
             raise ViolationError(f"{NAMES[key]} is deleted in {name}: {_told(old)}; at home, in {home}, is {_told(there)}")
 
@@ -239,7 +245,7 @@ class Properties:
         self._check_nothing_lost(self._stands(contents), ghost.acknowledged, "where a reader would look")
 
     def _check_nothing_lost(self, standing: tuple[bytes | None, ...], known: tuple[bytes | None, ...], where: str) -> None:
-        for key, value, floor in zip(ALL, standing, known, strict=True):
+        for key, value, floor in zip(EVERY, standing, known, strict=True):
             if self._below(value, floor):
                 raise ViolationError(f"{NAMES[key]}: {_told(floor)} was acknowledged; {where} stands {_told(value)}")
 
@@ -250,19 +256,22 @@ class Properties:
             return found
         layout = layout_of(self._stores, contents)
         standing: list[bytes | None] = []
-        for key in ALL:
+        for key in EVERY:
             places = [name for name in (layout.home(PACKED[key]), layout.former(PACKED[key])) if name]
-            values = [self._stores.value(contents[INDEX[name]], KEYS.offset(CLUSTER, key)) for name in places]
+            values = [self._value(contents[INDEX[name]], key) for name in places]
             standing.append(max((value for value in values if value is not None), default=None))
         if layout.settled:
             for name in GROUPS[1:]:
-                strays = [
-                    where for where, _ in self._stores.offsets(contents[INDEX[name]]) if layout.home(PACKED[WHERE[where]]) != name
-                ]
+                placed = self._stores.placed(contents[INDEX[name]])
+                strays = [where for where in placed if layout.home(PACKED[WHERE[where]]) != name]
                 if strays:
                     raise ViolationError(f"all is moved and cleaned, and {NAMES[WHERE[strays[0]]]} is still in {name}")
         found = self._standing[contents] = tuple(standing)
         return found
+
+    def _value(self, content: int, key: OffsetKey) -> bytes | None:
+        value = self._stores.value(content, PLACE[key])
+        return value and value_of(key, value)
 
     def _below(self, value: bytes | None, floor: bytes | None) -> bool:
         """Whether a value is less than what was promised. An expiry keeps the position, and its tombstone may be removed."""
@@ -302,4 +311,4 @@ def _told(value: bytes | None) -> str:
 
 
 def _told_values(values: tuple[bytes | None, ...]) -> str:
-    return ", ".join(f"{NAMES[key]}={_told(value)}" for key, value in zip(ALL, values, strict=True))
+    return ", ".join(f"{NAMES[key]}={_told(value)}" for key, value in zip(EVERY, values, strict=True))

@@ -4,11 +4,28 @@ from collections.abc import Iterable
 from itertools import count
 from typing import NamedTuple
 
+from adapter.metaservice.etcd.broker_stores import decode_report
 from adapter.metaservice.etcd.keys import encode_value
 from adapter.metaservice.etcd.sharding import first_layout
 from adapter.model.codec import pack_names
 from adapter.model.records import FIRST_EPOCH, OffsetKey, OffsetRecord
-from tests.exploration.process import CLUSTER, KEYS, A, B, Birth, Delete, Drop, Expire, Operation, Read, Rebalance, Save
+from tests.exploration.process import (
+    CLUSTER,
+    KEYS,
+    LOCAL_STORE,
+    STORE,
+    A,
+    B,
+    Birth,
+    Delete,
+    Drop,
+    Expire,
+    Operation,
+    Read,
+    Rebalance,
+    Report,
+    Save,
+)
 from tests.exploration.world import Kind
 
 
@@ -23,8 +40,11 @@ MOVES = _group(B)
 STAYS = _group(A)
 M0, M1, S0 = OffsetKey("default", MOVES, "0"), OffsetKey("default", MOVES, "1"), OffsetKey("default", STAYS, "0")
 ALL = (M0, M1, S0)
-NAMES = {M0: "m0", M1: "m1", S0: "s0"}
-WHERE = {KEYS.offset(CLUSTER, key): key for key in ALL}
+EVERY = (*ALL, STORE)
+NAMES = {M0: "m0", M1: "m1", S0: "s0", STORE: "store"}
+PLACE = {**{key: KEYS.offset(CLUSTER, key) for key in ALL}, STORE: KEYS.store(CLUSTER, LOCAL_STORE.broker, LOCAL_STORE.path)}
+WHERE = {where: key for key, where in PLACE.items()}
+PACKED = {**{key: pack_names(CLUSTER, *key[:2]) for key in ALL}, STORE: pack_names(CLUSTER, LOCAL_STORE.broker)}
 
 GROWS = ((A,), (A, B))  # Raft group B is added
 SHRINKS = ((A, B), (A,))  # Raft group B is taken away
@@ -93,11 +113,26 @@ def read(*keys: OffsetKey) -> Read:
 def values_of(operations: Iterable[Operation]) -> dict[OffsetKey, set[bytes]]:
     """What may ever stand under a key, but for tombstones."""
     found: dict[OffsetKey, set[bytes]] = {key: {encode_value(stored_record())} for key in ALL}
+    found[STORE] = {encode_value(report_record(STORED))}
     for operation in operations:
         if isinstance(operation, Save):
             for key, record in operation.records:
                 found[key].add(encode_value(record))
+        elif isinstance(operation, Report):
+            found[STORE].add(encode_value(report_record(operation.seq)))
     return found
+
+
+def report_record(seq: int) -> OffsetRecord:
+    """A report up to this write, as the properties see it."""
+    return OffsetRecord(FIRST_EPOCH, seq)
+
+
+def value_of(key: OffsetKey, stored: bytes) -> bytes:
+    """The value of an offset. Of a report as if it were one: its time decides nothing."""
+    return (
+        encode_value(report_record(decode_report(LOCAL_STORE, PLACE[key], stored).store.flushed_seq)) if key == STORE else stored
+    )
 
 
 def told(operation: Operation) -> str:
@@ -110,6 +145,6 @@ def told(operation: Operation) -> str:
         return f"delete {NAMES[operation.key]}"
     if isinstance(operation, Expire):
         return f"expire {operation.key.group}"
-    if isinstance(operation, Drop):
-        return "remove old tombstones"
+    if isinstance(operation, Drop | Report):
+        return "remove old tombstones" if isinstance(operation, Drop) else f"report the store up to {operation.seq}"
     return f"rebalance to {', '.join(operation.groups)}"

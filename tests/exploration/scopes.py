@@ -2,8 +2,8 @@
 
 from itertools import chain
 
-from tests.exploration.process import METADATA, NOW_MS, A, B, Delete, Drop, Expire
-from tests.exploration.scope import ALL, FAULTS, M0, M1, S0, SHRINKS, Scope, read, save
+from tests.exploration.process import METADATA, NOW_MS, A, B, Delete, Drop, Expire, Report
+from tests.exploration.scope import ALL, EVERY, FAULTS, GROWS, M0, M1, S0, SHRINKS, Scope, read, save
 from tests.exploration.world import Kind
 
 CANCEL = frozenset({Kind.CANCEL})
@@ -15,7 +15,15 @@ SMALL = (
     Scope("save", "A key that moves is saved, then read.", ((save(5, M0), read(M0)),)),
     Scope("shrink", "The same, and a Raft group is taken away.", ((save(5, M0), read(M0)),), change=SHRINKS),
     Scope("start", "A Meta Service starts in the middle of it.", ((save(5, M0),),), late_start=True),
-    Scope("kill", "A rebalance is killed anywhere; its pages are one key.", ((read(S0),),), faults=1, kinds=KILL, page=1),
+    Scope(
+        "kill",
+        "A rebalance is killed anywhere; its pages are one key. A report moves as well, of an adapter that is down.",
+        ((read(S0),),),
+        faults=1,
+        kinds=KILL,
+        page=1,
+        stored=EVERY,
+    ),
 )
 
 FULL = (
@@ -71,6 +79,24 @@ WALKS = (
         faults=2,
         kinds=FAULTS | CANCEL,
         page=1,
+    ),
+    *(
+        Scope(
+            f"walk-report-{way}",
+            text,
+            ((Report(0), Report(5), Report(0)), (Report(6), Report(0), save(5, M0))),
+            rebalances=2,
+            change=change,
+            faults=3,
+            kinds=FAULTS | CANCEL,
+            page=1,
+            silent=(A, B, METADATA),
+            stored=EVERY,
+        )
+        for way, text, change in (
+            ("grow", "An adapter reports its store at two Meta Services.", GROWS),
+            ("shrink", "The same, and a Raft group is taken away.", SHRINKS),
+        )
     ),
 )
 

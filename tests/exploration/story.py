@@ -7,7 +7,7 @@ from adapter.rpc import etcd_pb
 from tests.exploration.explore import Exploration, pages
 from tests.exploration.process import GROUPS, KEYS, DiedError, Request
 from tests.exploration.properties import ViolationError
-from tests.exploration.scope import NAMES, WHERE, Scope, told
+from tests.exploration.scope import NAMES, WHERE, Scope, told, value_of
 from tests.exploration.world import DEAD, Kind, State, Step
 
 
@@ -128,7 +128,7 @@ def _value(key: bytes, compare: etcd_pb.Compare) -> str:
 
 def _stored(key: bytes, value: bytes) -> str:
     if key in WHERE:
-        record = decode_value(value)
+        record = decode_value(value_of(WHERE[key], value))
         return f"{record.offset}{'' if record.live else ' (tombstone)'}"
     if key == KEYS.layout:
         return f"v{value.partition(b':')[2].partition(b',')[0].decode()}"

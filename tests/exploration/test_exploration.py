@@ -23,7 +23,7 @@ def test_every_interleaving_of_a_small_scope_keeps_all_properties(scope: Scope) 
     assert found.executions > found.states
 
 
-@pytest.mark.parametrize("scope", WALKS[:2], ids=lambda scope: scope.name)
+@pytest.mark.parametrize("scope", [*WALKS[:2], WALKS[-1]], ids=lambda scope: scope.name)
 def test_random_walks_through_a_large_scope_keep_all_properties(scope: Scope) -> None:
     """With several faults, two rebalances, and a Raft group that may fall silent."""
     done = walk(scope, FEW, Random(SEED))

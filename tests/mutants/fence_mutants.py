@@ -102,7 +102,7 @@ FENCE_MUTANTS = (
         "                    await self._copy_reports(reports, layout)\n",
         "",
         "an adapter that was down during a rebalance does not notice that its store was put back or replaced",
-        (f"{_UNIT}::test_the_report_of_a_store_moves_although_its_adapter_is_down",),
+        (f"{_UNIT}::test_the_report_of_a_store_moves_although_its_adapter_is_down", f"{_TEST}[kill]"),
     ),
     Mutant(
         "move-overwrites-a-later-report",

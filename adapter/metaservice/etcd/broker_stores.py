@@ -66,10 +66,10 @@ class EtcdStores:
                     _value(read[name])
             # A Raft group that an earlier version moved everything else away from may still have the report.
             values = [value for value in found if isinstance(value, bytes) and value]
-            known = max((_decode(reported, where, value) for value in values), key=_pack, default=None)
+            known = max((decode_report(reported, where, value) for value in values), key=_pack, default=None)
             kept = decide_report(reported, known, replaces, max(now_ms, known.reported_at_ms + 1) if known else now_ms)
             # It has to be at home, too: the Raft group where it was before a change of the layout may not answer later.
-            at_home = _decode(reported, where, standing) if standing else None
+            at_home = decode_report(reported, where, standing) if standing else None
             if kept is None or _is_known(kept, at_home) or await self._put(home, guards[home], where, standing, kept):
                 return known
         raise MetaUnavailableError(f"{home}: the store of {reported.broker} is reported by several adapters at once")
@@ -141,7 +141,8 @@ def _is_known(kept: KnownStore, known: KnownStore | None) -> bool:
     return known is not None and kept.store == known.store and kept.reported_at_ms < known.reported_at_ms + REFRESH_MS
 
 
-def _decode(reported: StoreReport, where: bytes, value: bytes) -> KnownStore:
+def decode_report(reported: StoreReport, where: bytes, value: bytes) -> KnownStore:
+    """The report of a store that is stored under the key `where`. Raises StoreDamagedError."""
     if len(value) != _VALUE.size:
         raise foreign(where)
     reported_at_ms, store_id, flushed_seq = _VALUE.unpack(value)
