@@ -186,6 +186,7 @@ class Machines:
         """A broker forgets the generations of groups that were deleted or expired, whether the answer comes or not."""
         for group in change.members:
             self.model.generations.pop((broker.name, group), None)
+            self.model.forgotten[broker.name, group] += 1
 
     def _lost(self, broker: Broker) -> None:
         """A power cut or a failed sync took what was not synced: that is no longer owed, unless it was synced (always)."""

@@ -50,6 +50,7 @@ class Model:
         self.there: dict[OffsetKey, Position] = {}
         self.moved: dict[OffsetKey, list[Moved]] = {}
         self.generations: dict[tuple[str, GroupKey], int] = {}
+        self.forgotten: Counter[tuple[str, GroupKey]] = Counter()  # how often a delete or an expiry took a generation away
         # Who may have taken up a reset: the latest era that a commit of a key carried, and when a group was read from the store.
         self._eras: dict[OffsetKey, int] = {}
         self._reads: dict[GroupKey, int] = {}

@@ -44,6 +44,14 @@ BROKE = {
             '["rebalance",0,5],["flush_beside_a_silent_group",0,0,[0],0,0]]'
         ),
     ),
+    "an older generation gets in when a delete forgets the newer one while it waits": (
+        "slow",
+        (
+            '[["begin",2,[[2,0],[0,0]]],["commit",0,[[5,0]],0,[1,1],2],["apart",0,0,0,[[0,0]],0,0,2,2],["delete",0,0,0,2],'
+            '["commit",0,[[5,0]],0,[0,0],2],["commit_in_columns",0,[[4,0],[2,0]],0,0,2],["delete",0,4,1,0],'
+            '["commit_in_columns",0,[[0,0]],0,0,2],["commit",0,[[0,0],[4,0]],0,[1,0],0]]'
+        ),
+    ),
 }
 
 

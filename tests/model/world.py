@@ -96,7 +96,7 @@ class World(Consumers):
     ) -> None:
         assert running.sidecar
         name, through = running.broker.name, running.broker.writes_through
-        before = dict(self.model.generations)
+        before, forgotten = dict(self.model.generations), self.model.forgotten.copy()
         commits = running.sidecar.offsets.commits
         checked = commits.check(request)
         checked = await commits.prepare(checked)
@@ -108,9 +108,11 @@ class World(Consumers):
             one.at_ms = min(one.at_ms, self.now_ms())
         offered = dict(commit.offered())
         for group, member in commit.members.items():
-            if member.generation < before.get((name, group), 0):
-                self._violation(f"fencing: {name} acknowledged generation {member.generation} after {before[name, group]}")
             at = (name, group)
+            if self.model.forgotten[at] != forgotten[at]:
+                continue  # a delete or an expiry: whether this was decided before it or after it is not known
+            if member.generation < before.get(at, 0):
+                self._violation(f"fencing: {name} acknowledged generation {member.generation} after {before[at]}")
             self.model.generations[at] = max(self.model.generations.get(at, 0), member.generation)
         for key, record, _ in answers:
             if record is None:
