@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import ClassVar, NamedTuple, SupportsIndex
 
-from adapter.model.records import GroupKey, OffsetKey
+from adapter.model.records import GroupKey, OffsetKey, is_old_tombstone
 from adapter.runtime import backoff
 from adapter.runtime.clocks import Clocks
 from adapter.sidecar.engine.changes import Forget
+from adapter.sidecar.engine.tombstones import TOMBSTONE_MS
 from adapter.sidecar.storage.store import LocalStore
 from adapter.sidecar.storage.write_batch import Stored
 from tests.model import order
@@ -183,10 +184,17 @@ class Machines:
         self.machine.violations.append(text)
 
     def _forgot(self, broker: Broker, change: Forget) -> None:
-        """A broker forgets the generations of groups that were deleted or expired, whether the answer comes or not."""
+        """A broker forgets the generations of groups that were deleted or expired, whether the answer comes or not.
+
+        Of a commit that a delete had superseded nothing is owed once its tombstone is past, and forgotten.
+        """
         for group in change.members:
             self.model.generations.pop((broker.name, group), None)
             self.model.forgotten[broker.name, group] += 1
+        for key in change.keys:
+            owed = self.model.here.get((broker.name, key))
+            if owed and is_old_tombstone(owed.record, self.now_ms() - TOMBSTONE_MS):
+                del self.model.here[broker.name, key]
 
     def _lost(self, broker: Broker) -> None:
         """A power cut or a failed sync took what was not synced: that is no longer owed, unless it was synced (always)."""

@@ -44,6 +44,14 @@ BROKE = {
             '["rebalance",0,5],["flush_beside_a_silent_group",0,0,[0],0,0]]'
         ),
     ),
+    "a start forgets a tombstone that is past, taken up and not sent, and with it what it had superseded": (
+        "two",
+        (
+            '[["begin",0,[[0,0],[0,0]]],["meta",1,3],["in_flight",1,3,0,0,0,0,0],["commit",0,[[0,0]],0,[0,0],3],'
+            '["apart",0,3,0,[[0,0],[0,0]],1,0,1,1],["commit_much",0,0,3],["cut",0,0,3],["apart",0,0,0,[[0,0]],0,0,2,0],'
+            '["a_day_passes",0]]'
+        ),
+    ),
     "an older generation gets in when a delete forgets the newer one while it waits": (
         "slow",
         (
