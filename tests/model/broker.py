@@ -52,7 +52,7 @@ METRICS = AdapterMetrics()  # one for all: nothing here reads them
 METRICS.registry = _Unread()
 
 State = offsets_pb.StatusReply
-Submit = Callable[[Change], Coroutine[Any, Any, list[Standing]]]
+Apply = Callable[[Change], list[Standing]]
 Comparing = Callable[[], Coroutine[Any, Any, RecoveryReport]]
 
 
@@ -368,21 +368,22 @@ class Running(Process):
 
     def recovery_began(self, core: Core) -> None:
         """Remember what the Meta Service holds: the recovery has to find at least this (9)."""
-        core.committer.submit = self._watching(core.committer.submit)  # type: ignore[assignment,method-assign]
+        core.committer.apply = self._watching(core.committer.apply)  # type: ignore[assignment,method-assign]
         core.recovery.run = self._compared(core.recovery.run)  # type: ignore[method-assign]
         found = ((key, self.machine.service.standing(key)) for key in self.machine.keys)
         self._before = {key: record for key, record in found if record and core.store.get(key)}
 
-    def _watching(self, submit: Submit) -> Submit:
-        async def watched(change: Change) -> list[Standing]:
-            if not isinstance(change, Forget):
-                return await submit(change)
-            self.forgets += 1
-            self.machine.on_forget(self.broker, change)
-            removed = await submit(change)
-            if change.members and not change.gone:
-                self._expect_expired(removed)
-            return removed
+    def _watching(self, apply: Apply) -> Apply:
+        def watched(change: Change) -> list[Standing]:
+            standing = apply(change)
+            if isinstance(change, Forget):
+                self.forgets += 1
+                for key in change.keys:
+                    self._before.pop(key, None)  # it begins anew (2)
+                self.machine.on_forget(self.broker, change)
+                if change.members and not change.gone:
+                    self._expect_expired(standing)
+            return standing
 
         return watched
 

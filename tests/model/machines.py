@@ -186,15 +186,18 @@ class Machines:
     def _forgot(self, broker: Broker, change: Forget) -> None:
         """A broker forgets the generations of groups that were deleted or expired, whether the answer comes or not.
 
-        Of a commit that a delete had superseded nothing is owed once its tombstone is past, and forgotten.
+        Of a commit that a delete had superseded nothing is owed once its tombstone is past, and forgotten. Of one that expired,
+        its position: an adapter that lost its own removal in a power cut may bring back an older copy of it.
         """
         for group in change.members:
             self.model.generations.pop((broker.name, group), None)
             self.model.forgotten[broker.name, group] += 1
         for key in change.keys:
-            owed = self.model.here.get((broker.name, key))
+            owed, there = self.model.here.get((broker.name, key)), self.service.standing(key)
             if owed and is_old_tombstone(owed.record, self.now_ms() - TOMBSTONE_MS):
                 del self.model.here[broker.name, key]
+            elif owed and owed.record.live and there and not there.live:
+                self.model.here[broker.name, key] = owed._replace(record=owed.record._replace(committed_at_ms=0))
 
     def _lost(self, broker: Broker) -> None:
         """A power cut or a failed sync took what was not synced: that is no longer owed, unless it was synced (always)."""

@@ -52,6 +52,28 @@ BROKE = {
             '["a_day_passes",0]]'
         ),
     ),
+    "of what expired, an older copy that a power cut brings back is enough": (
+        "two",
+        (
+            '[["begin",0,[[2,0],[0,0]]],["power_cut",0,0,0,3],["a_day_passes",3],["power_cut",1,0,0,3],'
+            '["commit_much",0,7,3],["commit_much",0,0,2],["move",0,0,0],["commit_much",0,7,5],["a_day_passes",5],'
+            '["power_cut",1,0,0,3],["power_cut",0,0,0,0]]'
+        ),
+    ),
+    "what is handed over during a recovery begins anew": (
+        "lossy",
+        (
+            '[["begin",11,[[0,0],[0,0]]],["apart",0,4,1,[[0,0]],0,0,0,3],["apart",0,0,1,[[0,0]],0,0,0,5],'
+            '["apart",0,1,0,[[0,0]],0,0,0,0],["apart",0,0,1,[[0,0],[0,0],[0,0]],1,0,2,6],["fail_sync",0,6],'
+            '["apart",0,0,1,[[0,0],[0,0],[0,0]],0,0,0,0],["apart",0,2,1,[[0,0],[0,0]],0,0,0,6],["fail_sync",0,6],'
+            '["apart",0,0,1,[[0,0]],0,0,0,6],["fail_sync",0,0],["apart",0,2,1,[[0,0],[0,0]],0,0,0,6],'
+            '["fail_sync",0,6],["apart",0,3,1,[[0,0],[0,0],[0,0]],0,0,0,4],["apart",0,0,1,[[0,0]],0,0,0,0]]'
+        ),
+    ),
+    "a read of the store that is asked for strangely takes up what is held": (
+        "wide",
+        ('[["begin",0,[[0,0],[0,0]],0],["goes_on",1,5,0,0,0,[],0,0],["ask",1,2,2,2,3],["goes_on",0,5,0,0,0,[],0,0]]'),
+    ),
     "an older generation gets in when a delete forgets the newer one while it waits": (
         "slow",
         (

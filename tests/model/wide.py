@@ -6,7 +6,7 @@ no call ends with anything but an answer or an error of the adapter's.
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import count
 from types import ModuleType
@@ -99,6 +99,7 @@ STRANGE = [
     [offsets_pb.GroupCommits(group="g", generation=number, shard_names=["b"], offsets=[0]) for number in (1, 2)],
     [offsets_pb.GroupCommits(group="g", shard_names=["a"], offsets=[1], shards=[offsets_pb.ShardCommit(shard="a", offset=1)])],
 ]
+STORE_READ = 2, offsets_pb.STORE  # of `_calls`: what and which number
 BROADCAST = "bc"  # a group of which the model knows nothing
 LINGERS_S = 26.0  # longer than a peer has for its first frame
 
@@ -248,14 +249,9 @@ class WideWorld(World):
             return
 
         async def imported() -> None:
-            groups = {key.group_key for key in offsets} if execute else ()
-            self.model.reading.update(groups)
-            try:
+            # It is the operator's, and takes up what is held.
+            with self._taking_up({key.group_key for key in offsets} if execute else ()):
                 await running.demand(running.serving().resets.merge(Commit(entries, mode), execute=execute))
-            finally:  # it is the operator's, and takes up what is held
-                self.model.reading.subtract(groups)
-                for group in groups:
-                    self.model.read_from_store(group, self.now_ms())
 
         running.call(imported)
 
@@ -270,16 +266,17 @@ class WideWorld(World):
 
     def ask(self, at: int, what: int, group: GroupKey, number: int) -> None:
         """Somebody calls the API."""
-        self._ask(at, lambda running: _calls(running, group, number)[what]())
+        self._ask(at, lambda running: _calls(running, group, number)[what](), [group] if (what, number) == STORE_READ else ())
 
-    def _ask(self, at: int, work: Callable[[Running], Awaitable[Any]]) -> None:
+    def _ask(self, at: int, work: Callable[[Running], Awaitable[Any]], taking_up: Collection[GroupKey] = ()) -> None:
         running = self._running(at)
         if not running or running.sidecar is None:
             return
 
         async def asked() -> None:
             try:
-                await running.demand(work(running))
+                with self._taking_up(taking_up):
+                    await running.demand(work(running))
             except AbortedError as error:
                 if error.args[0] in {grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL}:
                     self._violation(f"{running.broker.name} answered with {error}")

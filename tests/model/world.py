@@ -3,7 +3,8 @@
 Every method is one step: it starts a call, which `pass_time` lets happen.
 """
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from adapter.errors import InvalidInputError
@@ -178,13 +179,19 @@ class World(Consumers):
                 self._violation(f"STORE read: {running.broker.name} has {here} of {key}, where {stood} stands")
 
     async def _read_store(self, core: Core, group: GroupKey) -> None:
-        """What is held may be taken up by this as long as it runs."""
-        self.model.reading[group] += 1
-        try:
+        with self._taking_up([group]):
             await core.reader.begin([Wanted(group, [])], ReadMode.STORE)
+
+    @contextmanager
+    def _taking_up(self, groups: Collection[GroupKey]) -> Iterator[None]:
+        """What is held may be taken up as long as this runs."""
+        self.model.reading.update(groups)
+        try:
+            yield
         finally:
-            self.model.reading[group] -= 1
-            self.model.read_from_store(group, self.now_ms())
+            self.model.reading.subtract(groups)
+            for group in groups:
+                self.model.read_from_store(group, self.now_ms())
 
     # Brokers hand over
 
