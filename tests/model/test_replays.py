@@ -74,6 +74,13 @@ BROKE = {
         "wide",
         ('[["begin",0,[[0,0],[0,0]],0],["goes_on",1,5,0,0,0,[],0,0],["ask",1,2,2,2,3],["goes_on",0,5,0,0,0,[],0,0]]'),
     ),
+    "a group that comes while a comparison begins again hides no key of the groups behind it": (
+        "exchanged",
+        (
+            '[["begin",3,[[0,0],[0,0]]],["goes_on",0,0,0,0,0,[],0,0],["apart",0,4,1,[[0,0],[0,0]],2,0,0,0],'
+            '["power_cut",0,0,0,0],["commit_together",0,[[[2,0,0,0]],[[2,0,0,0]]],0,0,3,0,0]]'
+        ),
+    ),
     "an older generation gets in when a delete forgets the newer one while it waits": (
         "slow",
         (

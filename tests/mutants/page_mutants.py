@@ -2,6 +2,8 @@
 
 from tests.mutants.mutant import Mutant
 
+COMPARISON = "unit/sidecar/engine/test_comparison.py::"
+
 PAGE_MUTANTS = (
     Mutant(
         "page-skips-the-row-at-its-border",
@@ -114,6 +116,14 @@ PAGE_MUTANTS = (
         (
             "unit/sidecar/engine/test_comparison.py::test_each_row_of_a_group_is_read_once_however_many_batches_its_local_keys_are",
         ),
+    ),
+    Mutant(
+        "loss-compares-what-came-meanwhile",
+        "sidecar/engine/comparison.py",
+        "        self._local.extend(row for row in rows if row[0] > last or row[1].key.group_key in self._groups)\n",
+        "        self._local.extend(rows)\n",
+        "a group that is new hides the keys behind it from a comparison that begins again: what is larger here is not sent",
+        (f"{COMPARISON}test_a_group_that_comes_meanwhile_hides_no_key_from_a_comparison_that_begins_again",),
     ),
     Mutant(
         "read-ahead-forgets-a-removal",

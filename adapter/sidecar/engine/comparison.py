@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import anyio
 
 from adapter.meta.client import MetaClient
-from adapter.model.codec import encode_key
+from adapter.model.codec import encode_key, group_prefix
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
 from adapter.runtime.slices import in_slices
 from adapter.sidecar.storage.store import LocalStore
@@ -106,8 +106,7 @@ class WholeGroups:
         while True:
             if not self._local and not self._remote:
                 self._forgets_before = self._forgets()
-            if not self._local and not self._local_all:
-                await self._read_local()
+            await self._read_local()
             while self._left[0] and not self._remote:
                 await self._read_remote()
             if self._remote or self._goes_on():
@@ -139,9 +138,15 @@ class WholeGroups:
         return bool(self._local) and self._local[0][1].key.group_key in self._groups
 
     async def _read_local(self) -> None:
-        page = await self._store.page(self._batch_keys, after=self._after)
-        self._local.extend((encode_key(stored.key), stored) for stored in page)
-        self._local_all = len(page) < self._batch_keys
+        after = self._after
+        # A group between those that are being read is new: it was committed to or loaded meanwhile, and is compared so.
+        last = max(map(group_prefix, self._groups), default=b"")
+        while not self._local and not self._local_all:
+            page = await self._store.page(self._batch_keys, after=after)
+            rows = ((encode_key(stored.key), stored) for stored in page)
+            self._local.extend(row for row in rows if row[0] > last or row[1].key.group_key in self._groups)
+            self._local_all = len(page) < self._batch_keys
+            after = page[-1].key if page else after
 
     async def _read_remote(self) -> None:
         page = await self._meta.groups_page(*self._left)

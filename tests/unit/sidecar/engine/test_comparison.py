@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from adapter.errors import AdapterError, ContendedError, TimedOutError
 from adapter.meta.client import GroupsPage
 from adapter.model.codec import encode_key
-from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
+from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord
+from adapter.sidecar.engine.changes import Commit
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import core_over, key, record
@@ -112,6 +113,32 @@ async def test_a_removal_meanwhile_lets_only_its_page_be_read_again(tmp_path: Pa
         # The whole group is read after a loss: what was handed over looks like lost, and comes with its newest value.
         assert core.store.get(key("s0005", "a")) == record(20)
         assert len(meta.rows) == 14
+
+
+@pytest.mark.parametrize("batch_keys", [1, 3, 20])
+async def test_a_group_that_comes_meanwhile_hides_no_key_from_a_comparison_that_begins_again(
+    tmp_path: Path, batch_keys: int
+) -> None:
+    """Its keys lie between the groups that are being read; what was larger here behind them was never sent (3)."""
+    left_behind(tmp_path, {**sized({"a": 2}), **sized({"c": 2}, 9)}, flushed=100)
+    lost(tmp_path, 1)
+
+    class Busy(PagedMeta):
+        async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
+            page = await super().groups_page(groups, after, patient=patient)
+            if any(where.group == "c" for where, _ in page.entries) and key("b0", "b") not in local(core):
+                core.committer.apply(Commit([(key("b0", "b"), OffsetRecord(0, 1))], CommitMode.INCREASE_ONLY))
+                await core.handover.remove([Wanted(GroupKey("default", "c"), ["s0000"])])
+            return page
+
+    meta = Busy(sized({"a": 2, "c": 2}), page_rows=2)
+    async with core_over(tmp_path, meta, tracks_all=False, recovery={"batch_keys": batch_keys}) as core:
+        while not core.recovery.report.done:
+            try:
+                await core.recovery.run()
+            except ContendedError:
+                continue
+        assert meta.records[key("s0001", "c")] == record(9)
 
 
 async def test_what_was_removed_between_the_read_of_a_batch_and_its_comparison_does_not_come_back(tmp_path: Path) -> None:
