@@ -15,7 +15,7 @@ import grpc
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from adapter.client.broker_log import BrokerLog, NoBrokerLog
-from adapter.errors import AdapterError, DiskFullError, NotReadyError, StorageFailedError
+from adapter.errors import AdapterError, ContendedError, DiskFullError, NotReadyError, StorageFailedError
 from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.runtime.clocks import Clocks
@@ -375,17 +375,28 @@ class Running(Process):
 
     def _watching(self, apply: Apply) -> Apply:
         def watched(change: Change) -> list[Standing]:
-            standing = apply(change)
-            if isinstance(change, Forget):
-                self.forgets += 1
-                for key in change.keys:
-                    self._before.pop(key, None)  # it begins anew (2)
-                self.machine.on_forget(self.broker, change)
-                if change.members and not change.gone:
-                    self._expect_expired(standing)
-            return standing
+            if not isinstance(change, Forget):
+                return apply(change)
+            refused = False
+            try:
+                removed = apply(change)
+            except ContendedError:
+                refused = True
+                raise
+            finally:  # a kill in the middle of it may come behind the write
+                if not refused:
+                    self._forgot(change)
+            if change.members and not change.gone:
+                self._expect_expired(removed)
+            return removed
 
         return watched
+
+    def _forgot(self, change: Forget) -> None:
+        self.forgets += 1
+        for key in change.keys:
+            self._before.pop(key, None)  # it begins anew (2)
+        self.machine.on_forget(self.broker, change)
 
     def _expect_expired(self, removed: Sequence[Standing]) -> None:
         """An expiry forgets nothing that was committed lately, whenever it had looked at it, nor the generation with it."""

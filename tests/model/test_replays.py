@@ -81,6 +81,13 @@ BROKE = {
             '["power_cut",0,0,0,0],["commit_together",0,[[[2,0,0,0]],[[2,0,0,0]]],0,0,3,0,0]]'
         ),
     ),
+    "a kill in the middle of a removal may come behind its write": (
+        "two",
+        (
+            '[["begin",0,[[0,0],[0,0]]],["commit",0,[[1,1]],0,[0,0],0],["a_day_passes",2],["kill",0,[1,6],0,0],'
+            '["commit",0,[[1,0]],0,[1,1],6]]'
+        ),
+    ),
     "an older generation gets in when a delete forgets the newer one while it waits": (
         "slow",
         (
