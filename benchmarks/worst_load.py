@@ -230,7 +230,10 @@ ALL = {**ADAPTER, **{f"meta: {name}": worst for name, worst in META_SERVICE.item
 
 def attack(address: str, worst: Worst, times: int, timeout_s: float) -> Counter[str]:
     """Send a request several times at once; returns status -> number."""
-    data = worst.make().SerializeToString()
+    return _sent(address, worst, worst.make().SerializeToString(), times, timeout_s)
+
+
+def _sent(address: str, worst: Worst, data: bytes, times: int, timeout_s: float) -> Counter[str]:
     found: Counter[str] = Counter()
     with grpc.insecure_channel(address, [*OPTIONS, ("grpc.use_local_subchannel_pool", 1)]) as channel:
         # A streaming call for all methods, also unary ones; replies are not parsed.
@@ -254,12 +257,13 @@ def _messages(data: bytes, times: int) -> Iterator[bytes]:
 
 def flood(address: str, worst: Worst, times: int, seconds: float, connections: int) -> Counter[str]:
     """Send a request several times at once over each of these connections, for so long; returns status -> number."""
+    data = worst.make().SerializeToString()
     until = time.monotonic() + seconds
     found: list[Counter[str]] = []
 
     def one() -> None:
         while time.monotonic() < until:
-            found.append(attack(address, worst, times, PATIENCE_S))
+            found.append(_sent(address, worst, data, times, PATIENCE_S))
 
     threads = [threading.Thread(target=one) for _ in range(connections)]
     for thread in threads:
