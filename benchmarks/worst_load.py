@@ -1,10 +1,13 @@
 """The most expensive requests that fit into a message, by method, and a process that sends several of them at once.
 
-`python -m benchmarks.worst_load ADDRESS NAME TIMES SECONDS` prints the outcomes as JSON: status -> number.
+`python -m benchmarks.worst_load ADDRESS NAME TIMES SECONDS` prints the outcomes as JSON: status -> number. With
+CONNECTIONS behind that, so many connections send them for these seconds, again and again.
 """
 
 import json
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -27,6 +30,7 @@ MIB = 2**20
 FULL = 4 * MIB - 1024  # bytes of a full message
 OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 COMMIT = 5_000  # offsets of a commit: the limit
+PATIENCE_S = 60.0  # for the answers to a flood
 
 Shard = offsets_pb.ShardCommit
 Group = offsets_pb.GroupCommits
@@ -226,11 +230,12 @@ ALL = {**ADAPTER, **{f"meta: {name}": worst for name, worst in META_SERVICE.item
 
 def attack(address: str, worst: Worst, times: int, timeout_s: float) -> Counter[str]:
     """Send a request several times at once; returns status -> number."""
-    data = worst.make().SerializeToString()
+    return _sent(address, worst, worst.make().SerializeToString(), times, timeout_s)
+
+
+def _sent(address: str, worst: Worst, data: bytes, times: int, timeout_s: float) -> Counter[str]:
     found: Counter[str] = Counter()
-    with grpc.insecure_channel(
-        address, [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-    ) as channel:
+    with grpc.insecure_channel(address, [*OPTIONS, ("grpc.use_local_subchannel_pool", 1)]) as channel:
         # A streaming call for all methods, also unary ones; replies are not parsed.
         call: Any = channel.stream_stream(worst.path)
         calls = [call(_messages(data, worst.stream or 1), timeout=timeout_s) for _ in range(times)]
@@ -250,6 +255,29 @@ def _messages(data: bytes, times: int) -> Iterator[bytes]:
         yield data
 
 
+def flood(address: str, worst: Worst, times: int, seconds: float, connections: int) -> Counter[str]:
+    """Send a request several times at once over each of these connections, for so long; returns status -> number."""
+    data = worst.make().SerializeToString()
+    until = time.monotonic() + seconds
+    found: list[Counter[str]] = []
+
+    def one() -> None:
+        while time.monotonic() < until:
+            found.append(_sent(address, worst, data, times, PATIENCE_S))
+
+    threads = [threading.Thread(target=one) for _ in range(connections)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(found, Counter[str]())
+
+
 if __name__ == "__main__":
-    address_, name_, times_, timeout_ = sys.argv[1:]
-    print(json.dumps(attack(address_, ALL[name_], int(times_), float(timeout_))))
+    address_, name_, times_, seconds_, *connections_ = sys.argv[1:]
+    worst_, arguments_ = ALL[name_], (int(times_), float(seconds_))
+    print(
+        json.dumps(
+            flood(address_, worst_, *arguments_, int(connections_[0])) if connections_ else attack(address_, worst_, *arguments_)
+        )
+    )

@@ -18,9 +18,12 @@ NEW, RAISED, UNCHANGED, LARGER = "new", "raised", "unchanged", "larger_stands"
 Row = offsets_pb.ChangeReply.Row
 
 
-def kind_of(row: Row) -> str:
-    """The outcome for an offset, or in a dry run the expected one: NEW, RAISED, UNCHANGED or LARGER."""
-    if row.warning:
+def kind_of(row: Row, *, execute: bool) -> str:
+    """The outcome for an offset, or in a dry run the expected one: NEW, RAISED, UNCHANGED or LARGER.
+
+    A dry run also warns of offsets that would be imported, though their log does not have them.
+    """
+    if row.warning and (execute or not row.changed):
         return LARGER
     if not row.changed:
         return UNCHANGED
@@ -37,6 +40,7 @@ class Report:
         self._counts: Counter[str] = Counter()
         self._shown: dict[str, list[Row]] = {NEW: [], RAISED: [], LARGER: []}
         self._contended: list[str] = []
+        self._outside = 0  # offsets that their log does not have
         self._confirmed = True
         if as_json:
             _print('{"rows": [', end="")
@@ -48,8 +52,9 @@ class Report:
             _print("," if self._counts else "")
             _print(",\n".join(json_text(_as_dict(row)) for row in reply.rows), end="")
         for row in reply.rows:
-            kind = kind_of(row)
+            kind = kind_of(row, execute=self._execute)
             self._counts[kind] += 1
+            self._outside += kind in (NEW, RAISED) and bool(row.warning)
             if kind != UNCHANGED and len(self._shown[kind]) < SHOWN:
                 self._shown[kind].append(row)
 
@@ -60,7 +65,7 @@ class Report:
     def end(self, repeated: int, *, whole: bool = True) -> bool:
         """Print the totals; `whole` is False if an error ended the import early. True if all was imported as requested."""
         counts = {kind: self._counts[kind] for kind in (NEW, RAISED, UNCHANGED, LARGER)}
-        counts |= {"repeated": repeated, "unreadable": self._unreadable}
+        counts |= {"repeated": repeated, "unreadable": self._unreadable, "outside": self._outside}
         executed = self._execute and self._confirmed and whole
         if self._as_json:
             rest = {"executed": executed, "counts": counts, "contended": self._contended}
@@ -86,6 +91,11 @@ class Report:
             f"{counts[LARGER]:,} where a larger one stands; in the file: {counts['repeated']:,} repeated, "
             f"{counts['unreadable']:,} unreadable"
         )
+        if self._outside:
+            warn(
+                f"{counted(self._outside, 'offset')} outside of the log, see the notes: the log was made anew, or the file is of "
+                "another broker; once imported, `offsets reset GROUP --to-current` brings them into the log"
+            )
         changed, total = counts[NEW] + counts[RAISED], self._counts.total()
         if not self._execute:
             done = "dry run" if whole else "dry run, not ended"

@@ -17,7 +17,7 @@ from pydantic import Field
 from adapter.errors import BrokerLogError
 from adapter.model.bounds import Bounds
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.runtime.channels import close_channels
+from adapter.runtime.channels import close_channels, open_channel
 from adapter.runtime.clocks import wall_ms
 from adapter.runtime.config import OptionalAddress, Section
 
@@ -97,7 +97,7 @@ class GrpcBrokerLog:
     @asynccontextmanager
     async def open(cls, section: BrokerLogSection) -> AsyncIterator["GrpcBrokerLog"]:
         """A client over a new channel. Connects on first use."""
-        channel = grpc.aio.insecure_channel(section.address, _CHANNEL_OPTIONS)
+        channel = open_channel(section.address, None, _CHANNEL_OPTIONS)
         try:
             yield cls(section, channel)
         finally:

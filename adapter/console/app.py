@@ -115,7 +115,8 @@ def _live_of(view: View, site: Site, live: Live) -> Callable[[Request], Awaitabl
             now = await view.build(site, query)
             return await pages.aside(lambda: now.fragments(pages, link))
 
-        return live.open(StreamKey(view.name, link(view.name, **built.query)), build, seen)
+        host = request.client.host if request.client else ""
+        return live.open(StreamKey(view.name, link(view.name, **built.query)), build, seen, host)
 
     return answer
 

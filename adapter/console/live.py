@@ -2,10 +2,12 @@
 
 A view that somebody looks at is built again when the fleet says that something changed, at most twice per second, and at least
 once per second. A reader gets the difference between what it was sent last and what is now; whoever is slow skips what was in
-between, and is dropped when it takes nothing for `SEND_S`. Their number is bounded.
+between, and is dropped when it takes nothing for `SEND_S`. Their number is bounded: beyond it, an address that has more than the
+new reader's gives one up.
 """
 
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import NamedTuple
@@ -55,6 +57,20 @@ class _Shown:
         self.changed = anyio.Event()
 
 
+class _Reader:
+    """One stream: the address of who reads it, and whether it has to end."""
+
+    def __init__(self, host: str, shown: _Shown) -> None:
+        self.host = host
+        self._shown = shown
+        self.ends = False
+
+    def end(self) -> None:
+        """Let it end; the page connects again if there is room."""
+        self.ends = True
+        self._shown.tell()
+
+
 class StreamKey(NamedTuple):
     """What identifies a page: its view and its parameters."""
 
@@ -70,6 +86,7 @@ class Live:
         self._meta = meta
         self._most = most
         self.metrics = metrics
+        self._readers: dict[_Reader, None] = {}  # in the order in which they came; without those that have to end
         self.streams = 0
         self._views: dict[StreamKey, _Shown] = {}
         self._wake = anyio.Event()
@@ -100,13 +117,27 @@ class Live:
         for shown in self._views.values():
             shown.tell()
 
-    def open(self, key: StreamKey, build: BuildFragments, seen: str) -> EventSourceResponse:
-        """A stream for a reader whose page shows fragments with the digest `seen`. Raises HTTPException 503 beyond the limit."""
+    def open(self, key: StreamKey, build: BuildFragments, seen: str, host: str) -> EventSourceResponse:
+        """A stream for a reader at an address, whose page shows fragments with the digest `seen`.
+
+        Raises HTTPException 503 beyond the limit.
+        """
         if self._tasks is None or self._stopping.is_set():
             raise HTTPException(503, "there are no live pages now", {"Retry-After": "5"})
-        if self.streams >= self._most:
+        if len(self._readers) >= self._most and not self._make_room(host):
             raise HTTPException(503, f"there are {self.streams} live pages already (server.streams)", {"Retry-After": "10"})
-        return _Stream(self._events(key, build, seen), self)
+        return _Stream(self._events(key, build, seen, host), self)
+
+    def _make_room(self, host: str) -> bool:
+        """End the oldest stream of the address with the most; False if that has hardly more than this one."""
+        hosts = Counter(reader.host for reader in self._readers)
+        most, count = next(iter(hosts.most_common(1)), (host, 0))
+        if count <= hosts[host] + 1:
+            return False
+        oldest = next(reader for reader in self._readers if reader.host == most)
+        del self._readers[oldest]
+        oldest.end()
+        return True
 
     def _count(self, more: int) -> None:
         self.streams += more
@@ -121,20 +152,22 @@ class Live:
             await self._meta.wait()
             self._tell()
 
-    async def _events(self, key: StreamKey, build: BuildFragments, seen: str) -> AsyncIterator[ServerSentEvent]:
+    async def _events(self, key: StreamKey, build: BuildFragments, seen: str, host: str) -> AsyncIterator[ServerSentEvent]:
         shown = self._views.get(key)
         if shown is None:
             shown = self._views[key] = _Shown(build)
             assert self._tasks is not None  # noqa: S101 - checked by `open`
             self._tasks.start_soon(self._keep, key, shown, name="live.view")
         shown.readers += 1
+        reader = _Reader(host, shown)
+        self._readers[reader] = None
         self._count(1)
         sent: Fragments | None = None
         ends_at = anyio.current_time() + LIFE_S
         try:
             yield ServerSentEvent(event="alive", data="-", retry=RETRY_MS)
             # No cancel scope is open at a `yield`: it would reach into the sending.
-            while not self._stopping.is_set() and anyio.current_time() < ends_at:
+            while not (self._stopping.is_set() or reader.ends) and anyio.current_time() < ends_at:
                 changed, now = shown.changed, shown.fragments
                 if shown.gone:
                     yield ServerSentEvent(event="away", data="-")
@@ -149,6 +182,7 @@ class Live:
                     await changed.wait()
         finally:
             self._count(-1)
+            self._readers.pop(reader, None)
             shown.readers -= 1
 
     async def _keep(self, key: StreamKey, shown: _Shown) -> None:

@@ -12,7 +12,7 @@ from adapter.errors import MetaUnavailableError, RefusedError, UnknownCallError
 from adapter.meta.config import MetaSection
 from adapter.meta.errors import DeniedError, translated
 from adapter.rpc import meta_grpc, meta_pb
-from adapter.runtime.channels import credentials
+from adapter.runtime.channels import NO_REPEATS, credentials
 from adapter.runtime.config import ClientTls
 
 FIRST_PAUSE_S = 0.05
@@ -26,6 +26,7 @@ _CHANNEL_OPTIONS = (
     # Reconnect soon: a channel in a long backoff would fail the next attempts without trying.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    NO_REPEATS,
 )
 
 _BACKOFF = wait_random_exponential(multiplier=FIRST_PAUSE_S, max=MAX_PAUSE_S)

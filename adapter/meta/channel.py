@@ -6,9 +6,6 @@ CHANNEL_OPTIONS = (
     # Reconnect soon: a channel in a long backoff would fail the next attempts without trying.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    # gRPC repeats a call that was not sent, without a limit and without a pause. A peer that says goodbye (GOAWAY) and stays
-    # connected refuses each at once: gigabytes, and a core. Our own retries have a backoff and a limit.
-    ("grpc.enable_retries", 0),
     # Detect a machine that died without closing its connections; otherwise calls go to it until TCP gives up after minutes.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 10_000),  # `keepalive_timeout_ms` alone ends no connection in grpcio 1.85

@@ -14,8 +14,14 @@ if TYPE_CHECKING:  # pydantic takes time to import, and a command without TLS do
 
 Options = Sequence[tuple[str, int | str]]
 
-# Without it a new channel shares the connection of another one in this process, and its backoff after a failure.
-_ITS_OWN = ("grpc.use_local_subchannel_pool", 1)
+# gRPC repeats a call that was not sent, without a limit and without a pause. A peer that says goodbye (GOAWAY) and stays
+# connected refuses each at once: hundreds of megabytes for one call, and a core. Our own retries have a backoff and a limit.
+NO_REPEATS = ("grpc.enable_retries", 0)
+_ALWAYS = (
+    # Without it a new channel shares the connection of another one in this process, and its backoff after a failure.
+    ("grpc.use_local_subchannel_pool", 1),
+    NO_REPEATS,
+)
 
 
 def open_channel(
@@ -33,9 +39,9 @@ def open_channel(
 def open_channel_with(address: str, files: PemFiles | None, options: Options, server_name: str = "") -> grpc.aio.Channel:
     """Make a channel as `open_channel` does, with files that are read already."""
     if files is None or address.startswith("unix:"):
-        return grpc.aio.insecure_channel(address, [*options, _ITS_OWN])
+        return grpc.aio.insecure_channel(address, [*options, *_ALWAYS])
     named = [("grpc.ssl_target_name_override", server_name)] if server_name else []
-    return grpc.aio.secure_channel(address, files.channel_credentials(), [*options, *named, _ITS_OWN])
+    return grpc.aio.secure_channel(address, files.channel_credentials(), [*options, *named, *_ALWAYS])
 
 
 async def close_channels(channels: Iterable[grpc.aio.Channel]) -> None:

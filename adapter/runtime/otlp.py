@@ -26,7 +26,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
 from prometheus_client import CollectorRegistry
 
-from adapter.runtime.channels import credentials
+from adapter.runtime.channels import NO_REPEATS, credentials
 from adapter.runtime.otlp_metrics import metrics_data
 from adapter.runtime.telemetry import Span, TelemetrySection, TraceContext, read_headers
 
@@ -159,6 +159,7 @@ class OtlpTelemetry:
             "credentials": self._credentials,
             "headers": self._headers,
             "timeout": EXPORT_S,
+            "channel_options": (NO_REPEATS,),
         }
         self._spans = spans = _Counted(OTLPSpanExporter(**common), "spans", SpanExportResult.SUCCESS, len, self._reason)
         self._metrics = metrics = _Counted(

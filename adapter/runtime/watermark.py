@@ -2,6 +2,8 @@
 
 Its file is overwritten in place after each WriteBatch and before its acknowledgement. If RocksDB opens with an older write,
 acknowledged writes are missing. The file survives a killed process; after a power cut it is at least as new as the last `sync`.
+A slot of it that is damaged, as no kill and no power cut leaves it, counts as one write more than the other one: what it said may
+have been that, and a store that has the write lost nothing.
 """
 
 import os
@@ -15,7 +17,7 @@ from adapter.runtime.files import sync_directory
 _MAGIC = b"OFFSETWM"
 _BODY = struct.Struct(">8sQ")
 _CRC = struct.Struct(">I")
-_SLOT = 32  # bytes; two slots are written alternately: a torn write leaves the other one intact
+_SLOT = 32  # bytes; two slots are written alternately, each after the WriteBatch that follows that of the other one
 
 
 class Watermark:
@@ -30,7 +32,7 @@ class Watermark:
         self._slot = slots.index(min(slots))
         self._path = path
         self._established = self.intact = intact
-        self.value = max(slots)
+        self.value = max(slots) + (min(slots) < 0)
 
     @classmethod
     def open(cls, path: Path) -> Self:

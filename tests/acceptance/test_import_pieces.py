@@ -108,6 +108,25 @@ def test_success_is_said_only_for_what_the_adapter_confirms(tool: Tool, file: Pa
     assert ran.err == "not done: the adapter does not confirm it; look with `groups describe`, and try again\n"
 
 
+def test_positions_outside_of_the_log_are_told_in_the_table_and_behind_it(tool: Tool, file: Path) -> None:
+    """In the dry run, which is a success; JSON counts them. Once it is executed, a warning is of a larger offset that stands."""
+
+    def script(request: offsets_pb.ImportOffsetsRequest) -> Change:
+        reply = merged(request)
+        reply.rows[0].warning = "6 is beyond the log's end 5"
+        return reply
+
+    tool.admin.script = script
+    ran = tool("import", file)
+    assert ran.code == OK
+    assert "beyond the log's end 5" in ran.out
+    assert "outside of the log, see the notes" in ran.err
+    found = tool("import", file, "--json").json["counts"]
+    assert (found["outside"] > 0, found["larger_stands"]) == (True, 0)
+    found = tool("import", file, "--execute", "--json").json["counts"]
+    assert (found["outside"], found["larger_stands"] > 0) == (0, True)
+
+
 def test_a_person_sees_how_far_it_is(tool: Tool, file: Path) -> None:
     """First of the reading, then of what is sent; on standard error, and only on a terminal."""
     ran = tool("import", file, "--execute", "--json", terminal=True)
@@ -138,7 +157,7 @@ def test_a_large_file_shows_its_beginning_and_all_of_it_in_json(tool: Tool, larg
     )
     ran = tool("import", large, "--execute", "--json")
     assert (ran.code, ran.json["executed"], len(ran.json["rows"])) == (OK, True, 20_000)
-    zeros = dict.fromkeys(("raised", "unchanged", "larger_stands", "repeated", "unreadable"), 0)
+    zeros = dict.fromkeys(("raised", "unchanged", "larger_stands", "repeated", "unreadable", "outside"), 0)
     assert ran.json["counts"] == {"new": 20_000, **zeros}
     row = ran.json["rows"][-1]
     assert {name: row[name] for name in ("namespace", "group", "changed", "warning")} == {

@@ -17,7 +17,7 @@ from adapter.meta.config import MetaSection
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry
 from adapter.testing.processes import ServiceProcess, ended, free_port, meta_process
 from adapter.testing.waiting import PATIENCE_S
-from tests.durability.wal_damage import DAMAGE
+from tests.durability.wal_damage import DAMAGE, _flip, _truncate, _wal
 from tests.unit.helpers import key, record
 
 HANDED_OVER, RESET = key("handed-over"), key("reset")
@@ -158,3 +158,38 @@ async def test_an_intact_store_starts_after_each_kill(killed: Path, tmp_path: Pa
         assert again["stores"][0]["revision"] >= first["stores"][0]["revision"]
         assert {**again["stores"][0], "revision": 0} == {**first["stores"][0], "revision": 0}
         assert await standing(service.address) == STANDS
+
+
+async def test_a_directory_that_was_deleted_begins_anew_and_the_log_says_so(killed: Path, tmp_path: Path) -> None:
+    """Nothing here knows what was there; adapters do, by its identity. No other start says that it made a store (1)."""
+    service = damaged(killed, tmp_path, lambda _: None)
+    with ended(service):
+        service.start()
+        assert "engine.created" not in service.log
+        service.kill()
+        shutil.rmtree(tmp_path / "meta")
+        service.start()
+        assert "engine.created" in service.log
+        assert not status(service)["loss"]
+        assert await standing(service.address) == {}
+
+
+@pytest.mark.parametrize("cut", [True, False], ids=["and the end of the log", "alone"])
+def test_a_watermark_whose_newer_half_is_damaged_hides_no_loss(cut: bool, killed: Path, tmp_path: Path) -> None:
+    """It read as its older half, which a log without its last write fits; alone it is no loss."""
+
+    def damage(meta: Path) -> None:
+        mark = meta / "watermark"
+        newer = max(range(2), key=lambda slot: mark.read_bytes()[32 * slot + 8 : 32 * slot + 16])
+        _flip(mark, 32 * newer + 15)
+        if cut:
+            wal = _wal(meta / "db")
+            _truncate(wal, wal.stat().st_size - 7)
+
+    service = damaged(killed, tmp_path, damage)
+    with ended(service):
+        if cut:
+            assert_refused(service)
+            assert run_meta("repair", "--yes", "--config", str(tmp_path / "meta.toml")).returncode == 0
+        service.start()
+        assert bool(status(service)["loss"]) is cut

@@ -22,7 +22,7 @@ from adapter.testing.processes import ServiceProcess, adapter_process, ended, fr
 from adapter.testing.waiting import positions
 from tests.durability.callers import WAIT_S, Answer, Callers, check_local, contradictions, history_of, local_positions, under
 from tests.durability.machine import ALONE, NOWHERE
-from tests.durability.wal_damage import DAMAGE, WAL_DAMAGE, _truncate, _wal
+from tests.durability.wal_damage import DAMAGE, WAL_DAMAGE, _flip, _truncate, _wal
 
 ALARM = "store.acknowledged_writes_lost"
 
@@ -209,6 +209,25 @@ async def test_repair_keeps_a_copy_and_what_is_intact(killed: Killed, tmp_path: 
         service.start()
         await check_local(service, killed.history)
         await _assert_no_alarm(service)
+
+
+@pytest.mark.parametrize("cut", [True, False], ids=["and the end of the wal", "alone"])
+async def test_a_watermark_whose_newer_half_is_damaged_hides_no_loss(cut: bool, killed: Killed, tmp_path: Path) -> None:
+    """It read as its older half, which a log without its last write fits. Alone it is no loss: the store has that write (1)."""
+    service = _adapter(tmp_path, NOWHERE, killed.copy(tmp_path / "cache"))
+    mark, wal = tmp_path / "cache" / "watermark", _wal(tmp_path / "cache" / "db")
+    newer = max(range(2), key=lambda slot: mark.read_bytes()[32 * slot + 8 : 32 * slot + 16])
+    _flip(mark, 32 * newer + 15)
+    if cut:
+        _truncate(wal, wal.stat().st_size - 7)
+    with ended(service):
+        service.start()
+        missing = contradictions(killed.history, await local_positions(service))
+        assert bool(missing) is cut
+        if cut:
+            await _assert_alarmed(service)
+        else:
+            await _assert_no_alarm(service)
 
 
 async def test_an_alarm_lasts(killed: Killed, tmp_path: Path) -> None:

@@ -1,50 +1,61 @@
-"""A peer in the place of the Meta Service that says goodbye (GOAWAY, RFC 9113, section 6.8) and stays connected."""
+"""A peer in the place of a service that a process calls, which says goodbye (GOAWAY) and stays connected."""
 
-import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from adapter.testing.processes import adapter_process, ended
-from adapter.testing.waiting import PATIENCE_S
+import grpc
+import grpc.aio
+import pytest
+
+from adapter.client.broker_log import BrokerLogSection, GrpcBrokerLog
+from adapter.errors import BrokerLogError, MetaUnavailableError, TimedOutError
+from adapter.meta.blocking import MetaCalls
+from adapter.meta.config import MetaSection
+from adapter.rpc import offsets_grpc, offsets_pb
+from adapter.runtime.channels import open_channel
+from adapter.testing.processes import ended
+from benchmarks.worst_peers import IN_PLACE_OF, goodbyes
 from tests.integration.helpers import wait_until
-from tests.integration.honest import MIB, Held, undisturbed
+from tests.integration.honest import MIB, Held, Honest, HonestAdapter, HonestConsumer
 
-SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-GOAWAY = bytes([0, 0, 8, 7, 0, 0, 0, 0, 0]) + bytes(8)  # no call was begun, no error
-COMMITS = 300
-
-
-@contextmanager
-def goodbyes() -> Iterator[str]:
-    """The address of such a peer."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    accepted: list[socket.socket] = []
-
-    def serve() -> None:
-        with suppress(OSError):
-            while True:
-                connection, _ = listener.accept()
-                connection.sendall(SETTINGS + GOAWAY)
-                accepted.append(connection)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    yield f"127.0.0.1:{listener.getsockname()[1]}"
-    listener.shutdown(socket.SHUT_RDWR)
-    thread.join(PATIENCE_S)
-    for each in (listener, *accepted):
-        each.close()
+CALLS = 300
+UNTIL_MS = 3_000  # for a call: with gRPC's own retries it is repeated so long
 
 
-def test_a_peer_that_says_goodbye_and_stays_costs_no_memory_and_no_time(directory: Path) -> None:
-    """GRPC repeated the calls without a pause: gigabytes, and commits waited for seconds."""
+@pytest.mark.parametrize("what", IN_PLACE_OF)
+def test_a_peer_that_says_goodbye_and_stays_costs_no_memory_and_no_time(what: str, directory: Path) -> None:
+    """GRPC repeated the calls without a pause: hundreds of megabytes for each, and commits waited for seconds."""
     with goodbyes() as address:
-        adapter = adapter_process(directory, address)
-        with ended(adapter):
-            adapter.start()
-            with undisturbed(adapter) as honest:
-                wait_until(lambda: honest.acknowledged >= COMMITS, "commits go on")
-            assert Held(adapter).memory("VmHWM") < 300 * MIB  # since its start, when the first calls were made
+        service = IN_PLACE_OF[what](directory, address)
+        with ended(service):
+            service.start()
+            honest: Honest = HonestConsumer(service) if service.command == "serve" else HonestAdapter(service)
+            honest.start()
+            wait_until(lambda: honest.acknowledged >= CALLS or bool(honest.refused), "commits and saves go on")
+            honest.stop()
+            assert Held(service).memory("VmHWM") < 200 * MIB  # since its start, when the first calls were made
             assert honest.worst_cpu_s < 5.0
+
+
+async def test_a_call_to_such_a_peer_is_not_repeated() -> None:
+    """It ends, and our own retries have a pause; gRPC's went on until the deadline."""
+    with goodbyes() as address:
+        async with open_channel(address, None, ()) as channel:
+            stub: Any = offsets_grpc.OffsetStoreStub(channel)
+            with pytest.raises(grpc.aio.AioRpcError) as failed:
+                await stub.ListOffsets(offsets_pb.ListOffsetsRequest(), timeout=UNTIL_MS / 1_000)
+            assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
+        section = BrokerLogSection(address=address, timeout_ms=UNTIL_MS)
+        async with GrpcBrokerLog.open(section) as log:
+            with pytest.raises(BrokerLogError, match="cannot be reached"):
+                await log.bounds("default", ["s"])
+
+
+def test_a_call_of_a_job_to_such_a_peer_is_not_repeated() -> None:
+    """The same, of Spark's tasks."""
+    with goodbyes() as address:
+        calls = MetaCalls(MetaSection(endpoints=(address,), timeout_ms=UNTIL_MS), retry_s=0)
+        with pytest.raises(MetaUnavailableError) as failed:
+            calls.split("default", "", 1)
+        calls.close()
+        assert not isinstance(failed.value, TimedOutError)

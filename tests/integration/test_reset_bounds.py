@@ -315,3 +315,45 @@ async def test_one_shard_without_bounds_is_named_beside_the_known_ones(directory
         reply = await reset(client, to_offset=20)
     assert {shard: row[1] for shard, row in rows(reply).items()} == {"s": 9, "none": 20}
     assert "the bounds of none are not known: the target was not checked" in reply.warnings
+
+
+BEYOND = (
+    "6 is beyond the log's end 5: a consumer there gets nothing until the log is that long, or starts where its own rule says"
+)
+BEFORE = "1 is before the log's start 2: a consumer starts there, or where its own rule says"
+
+
+async def test_an_import_warns_of_positions_that_the_log_does_not_have(directory: Path) -> None:
+    """In the dry run, if they are news and the bounds are known. They are imported as they are."""
+    log = memory_log(beyond=[1, 2, 3, 4, 5], before=[1, 2, 3], end=[1, 2, 3], stands=[1])
+    log.trim(ShardKey("default", "before"), 2)
+    offsets = {"beyond": 6, "before": 1, "end": 3, "stands": 9, "unknown": 9}
+    commits = [offsets_pb.ShardCommit(shard=shard, offset=offset) for shard, offset in offsets.items()]
+    request = offsets_pb.ImportOffsetsRequest(groups=[offsets_pb.GroupCommits(group="g", shards=commits)])
+    async with serving_log(log) as broker, adapter_at(directory, broker, meta_of(stands=9)) as client:
+        found = {row.shard: row.warning for row in (await client.admin.ImportOffsets(request, timeout=PATIENCE_S)).rows}
+        assert found == {"beyond": BEYOND, "before": BEFORE, "end": "", "stands": "", "unknown": ""}
+        request.execute = True
+        reply = await client.admin.ImportOffsets(request, timeout=PATIENCE_S)
+        assert (reply.executed, {row.warning for row in reply.rows}) == (True, {""})
+        assert await read(client) == offsets
+
+
+async def test_an_import_without_the_broker_is_checked_by_what_commits_told(directory: Path) -> None:
+    """A broker that does not answer refuses no import."""
+    rows = [offsets_pb.ShardCommit(shard="s", offset=3, low_watermark=2, high_watermark=5)]
+    told = offsets_pb.CommitOffsetsRequest(groups=[offsets_pb.GroupCommits(group="other", shards=rows)])
+    commits = [offsets_pb.ShardCommit(shard="s", offset=6)]
+    request = offsets_pb.ImportOffsetsRequest(groups=[offsets_pb.GroupCommits(group="g", shards=commits)])
+    async with adapter_at(directory, f"127.0.0.1:{free_port()}", meta_of()) as client:
+        await client.store.CommitOffsets(told, timeout=PATIENCE_S)
+        (row,) = (await client.admin.ImportOffsets(request, timeout=PATIENCE_S)).rows
+        assert (row.changed, row.warning) == (True, BEYOND)
+
+
+async def test_a_clone_warns_of_positions_that_the_log_does_not_have(directory: Path) -> None:
+    """It copies them as they are."""
+    async with serving_log(memory_log(s=[1] * 5, t=[1])) as broker, adapter_at(directory, broker, meta_of(s=6, t=1)) as client:
+        request = offsets_pb.CloneGroupRequest(from_group="g", to_group="h", execute=True)
+        reply = await client.admin.CloneGroup(request, timeout=PATIENCE_S)
+        assert {row.shard: (row.after.offset, row.warning) for row in reply.rows} == {"s": (6, BEYOND), "t": (1, "")}

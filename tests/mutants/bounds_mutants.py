@@ -163,11 +163,11 @@ BOUNDS_MUTANTS = (
         (f"{_CONNECTIONS}test_pages_have_turns_and_too_many_are_refused",),
     ),
     Mutant(
-        "grpc-repeats-calls-to-the-meta-service",
-        "meta/channel.py",
-        '    ("grpc.enable_retries", 0),\n',
+        "grpc-repeats-calls",
+        "runtime/channels.py",
+        "    NO_REPEATS,\n",
         "",
-        "a peer that says goodbye and stays connected takes gigabytes of an adapter",
-        ("integration/test_goodbye.py::test_a_peer_that_says_goodbye_and_stays_costs_no_memory_and_no_time",),
+        "a peer that says goodbye and stays connected takes hundreds of megabytes for each call",
+        ("integration/test_goodbye.py::test_a_call_to_such_a_peer_is_not_repeated",),
     ),
 )

@@ -111,6 +111,13 @@ class RocksDbEngine:
         """Open or create the store, and check it. Blocks. Raises the errors of `store.open_store`."""
         opened = open_store(path)
         state, loss = opened.state, opened.loss
+        if len(opened.starts) == 1 and not state.records:
+            log.info(
+                "engine.created",
+                path=str(path),
+                help="a new store, without offsets; if there were some here, its directory was removed or is not mounted: "
+                "stop this process, and put it back",
+            )
         log.info("engine.opened", path=str(path), rows=state.records, seq=state.seq, incarnation=state.incarnation)
         if loss:
             log.error(

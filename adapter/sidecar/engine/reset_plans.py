@@ -141,12 +141,12 @@ def plan_delete(keys: Sequence[OffsetKey], known: Known) -> list[Change]:
 
 
 def plan_clone(sources: Mapping[OffsetKey, OffsetRecord], keys: Mapping[OffsetKey, OffsetKey], known: Known) -> list[Change]:
-    """Give each key the offset of its source; `keys` is source -> key."""
+    """Give each key the offset of its source, also one that its log does not have; `keys` is source -> key."""
     changes = []
     for source, key in keys.items():
         before, model = known.standing.get(key), sources[source]
         after = model._replace(epoch=_era_after(key, before, known), committed_at_ms=known.now_ms)
-        changes.append(Change(key, before, after))
+        changes.append(Change(key, before, after, outside(after.offset, known.bounds.get(key.shard))))
     return changes
 
 
@@ -221,6 +221,18 @@ def _clamp(wanted: int, bounds: Bounds | None) -> tuple[int, str]:
         return target, ""
     what = f"the shard has {low} to {high}" if bounds else "offsets go from 0 to 2^64 - 1"
     return target, f"{wanted} is outside: {what}"
+
+
+def outside(offset: int, bounds: Bounds | None) -> str:
+    """A warning for an offset that is given as it is, though the log does not have it; empty if it has, or nothing is known."""
+    if bounds and offset > bounds.high:
+        return (
+            f"{offset} is beyond the log's end {bounds.high}: "
+            "a consumer there gets nothing until the log is that long, or starts where its own rule says"
+        )
+    if bounds and offset < bounds.low:
+        return f"{offset} is before the log's start {bounds.low}: a consumer starts there, or where its own rule says"
+    return ""
 
 
 def some_of(names: Sequence[str]) -> str:

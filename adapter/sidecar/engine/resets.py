@@ -6,7 +6,7 @@ read back and compare (`reset_writer`). A dry run plans on what it loaded first,
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -42,6 +42,7 @@ from adapter.sidecar.engine.reset_plans import (
     active_warning,
     check_there,
     no_offset_of,
+    outside,
     plan_clone,
     plan_delete,
     plan_reset,
@@ -54,6 +55,7 @@ from adapter.sidecar.shard_bounds import ReportedBounds
 from adapter.sidecar.storage.store import LocalStore
 
 LIST_PAGE = 1_000
+_AS_IT_IS = Reset(To.CURRENT)  # asks for bounds that need not be known
 KNOW_LIMIT_S = 1.0  # after which a change whose shards are removed again and again is given up
 
 
@@ -238,14 +240,19 @@ class Resets:
             raise InvalidInputError(f"from_group: {what}; nothing was cloned")
         chosen = wanted.keys or list(sources)
         source_of = {OffsetKey(*target, source.shard): source for source in chosen}
+        bounds, _ = await self._bounds(target.namespace, [key.shard for key in chosen], _AS_IT_IS)
 
         def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
-            return plan_clone(sources, {source_of[key]: key for key in keys}, Known(standing, now_ms=now_ms, holds=self._holds))
+            known = Known(standing, bounds, now_ms=now_ms, holds=self._holds)
+            return plan_clone(sources, {source_of[key]: key for key in keys}, known)
 
         return await self._change("clone", Wanted(target, [key.shard for key in chosen]), plan, [], execute=execute)
 
     async def merge(self, commit: Commit, *, execute: bool) -> Outcome:
-        """Merge offsets, written through. A larger stored offset stays: such a change has `after` equal to `before`."""
+        """Merge offsets, written through. A larger stored offset stays: such a change has `after` equal to `before`.
+
+        A dry run warns of offsets that their log does not have.
+        """
         commit = commit._replace(entries=commit.offered(), columns=(), by_operator=True)
         await self._loader.load_patiently(
             *(
@@ -266,12 +273,15 @@ class Resets:
             stands_now = {key: record for key, record, _ in written if record}
             await self._writer.read_back(stands_now, at_least=True)
             after |= stands_now
+        bounds = {} if execute else await self._bounds_of(key for key, _ in commit.entries)
         changes = []
         for key, offered in commit.entries:
             stands, stood = after[key], before[key]
             same = stood is not None and (stood.position, stood.live) == (stands.position, stands.live)
             kept = stood if same else stands
             warning = "" if stands.offset == offered.offset else f"{stands.offset} stands and is larger"
+            if not (same or warning):
+                warning = outside(stands.offset, bounds.get(ShardKey(key.namespace, key.shard)))
             changes.append(Change(key, stood, kept, warning))
         if execute:
             self._journal.moved("import", moved_by(changes))
@@ -371,6 +381,15 @@ class Resets:
         while self._own and now_ms - self._own[0].noted_ms >= ACTIVE_MS:
             self._own.popleft()
         return {own.committed_at_ms for own in self._own if own.group == group}
+
+    async def _bounds_of(self, keys: Iterable[OffsetKey]) -> dict[ShardKey, Bounds]:
+        """What is known of the bounds of these shards."""
+        named = groupby(sorted({ShardKey(key.namespace, key.shard) for key in keys}), lambda shard: shard.namespace)
+        found: dict[ShardKey, Bounds] = {}
+        for namespace, shards in [(namespace, [shard.shard for shard in some]) for namespace, some in named]:
+            bounds, _ = await self._bounds(namespace, shards, _AS_IT_IS)
+            found |= {ShardKey(namespace, shard): each for shard, each in bounds.items()}
+        return found
 
     async def _bounds(self, namespace: str, shards: Sequence[str], reset: Reset) -> tuple[dict[str, Bounds], list[str]]:
         """The bounds of shards: from the broker's log, else as reported with commits; and warnings about them."""

@@ -26,13 +26,13 @@ Event = tuple[str, str]
 class Reader:
     """A browser that reads a stream: ASGI by hand, since a test must see an answer that does not end."""
 
-    def __init__(self, app: Starlette, path: str) -> None:
+    def __init__(self, app: Starlette, path: str, host: str = "127.0.0.1") -> None:
         self._app = app
         path, _, query = path.partition("?")
         self._scope: MutableMapping[str, Any] = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http", "path": path,
             "raw_path": path.encode(), "query_string": query.encode(), "root_path": "", "headers": [(b"host", BASE[7:].encode())],
-            "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 9540),
+            "client": (host, 1), "server": ("127.0.0.1", 9540),
         }  # fmt: skip
         self._gone = anyio.Event()
         self.taking = anyio.Event()
@@ -203,6 +203,25 @@ async def test_streams_are_bounded() -> None:
         tasks.start_soon(third.run)
         await third.next("fragments")
         assert third.status == 200
+
+
+async def test_the_address_with_the_most_streams_gives_one_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest, and at once; it gets no place back while others have as many."""
+    monkeypatch.setattr(live_module, "ALIVE_S", 3_600.0)
+    app = application(fleet_of("a"), settings=ConsoleConfig(server=ConsoleServerSection(streams=2)))
+    async with running(app) as tasks:
+        first, second, refused = (Reader(app, "/live/groups") for _ in range(3))
+        other = Reader(app, "/live/groups", "127.0.0.2")
+        for reader in (first, second, other):
+            tasks.start_soon(reader.run)
+            await reader.next("fragments")
+        with anyio.fail_after(60):
+            await first.ended.wait()
+        with anyio.move_on_after(30):
+            await refused.run()
+        assert (refused.status, other.status) == (503, 200)
+        assert [reader.ended.is_set() for reader in (second, other)] == [False, False]
+        assert app.state.background.live.streams == 2
 
 
 async def test_a_reader_that_takes_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
