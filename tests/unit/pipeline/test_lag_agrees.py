@@ -98,7 +98,7 @@ async def test_an_adapter_and_the_job_give_the_same_status_in_each_second(tmp_pa
     """WARN has the same two thresholds in both: it does not alternate with OK."""
     batches = LagBatches(SETTINGS)
     found: list[tuple[str, str]] = []
-    limits = {"window_points": 8, "minimum_points": 3, "point_distance_ms": 1_000, "head_points": 30}
+    limits: dict[str, Any] = {"window_points": 8, "minimum_points": 3, "point_distance_ms": 1_000, "head_points": 30}
     async with lagging(tmp_path, **limits) as lag:
         for second, (offset, high) in enumerate(series()):
             await lag.step(offset, high, overwrite=True)
