@@ -4,8 +4,9 @@ Importing the package loads no RocksDB and no settings. `ClientTls` and RocketMQ
 accessed.
 
 Modules: `client` (OffsetClient, for asyncio), `blocking` (BlockingOffsetClient, for threads), `batching` and `pending`
-(concurrent commits share requests), `ack_window` (AckWindow: the committable offset while messages finish out of order),
-`offset_store` (RocketMQ's OffsetStore), `broker_log` (the bounds of a broker's log; also used by the adapter itself).
+(concurrent commits share requests), `progress` (Progress: an offset with bounds, metadata and labels), `ack_window` (AckWindow:
+the committable offset while messages finish out of order), `offset_store` (RocketMQ's OffsetStore), `broker_log` (the bounds of a
+broker's log; also used by the adapter itself).
 """
 
 from importlib import import_module
@@ -15,6 +16,7 @@ from adapter.client.ack_window import AckWindow
 from adapter.client.blocking import BlockingOffsetClient
 from adapter.client.client import OffsetClient
 from adapter.client.pending import Committed
+from adapter.client.progress import Progress
 from adapter.model.queues import MessageQueue
 from adapter.model.records import CommitMode, Member, ReadMode
 
@@ -53,6 +55,7 @@ __all__ = [
     "OffsetClient",
     "OffsetStore",
     "OffsetStoreError",
+    "Progress",
     "QueueBounds",
     "ReadMode",
     "ReadOffsetType",

@@ -28,7 +28,9 @@ from adapter.client.pending import (
     checked_offsets,
     closed_error,
     timeout_error,
+    weight_of,
 )
+from adapter.client.progress import Progress
 from adapter.model.records import CommitMode, Member
 from adapter.rpc import offsets_pb
 from adapter.runtime.backoff import MAX_DOUBLINGS, jitter
@@ -82,7 +84,7 @@ class Batcher:
     def commit(
         self,
         key: tuple[str, str],
-        offsets: Mapping[str, int],
+        offsets: Mapping[str, int | Progress],
         mode: CommitMode,
         epochs: Mapping[str, int],
         member: Member | None,
@@ -97,21 +99,21 @@ class Batcher:
         if self._closed:
             raise closed_error(sent=False)
         group = self._groups.get(key) or self._new_group(key)
-        offsets = checked_offsets(offsets)
+        numbers, told = checked_offsets(offsets)
         if epochs:
-            epochs = checked_epochs(epochs, offsets)
-        weight = len(offsets)
+            epochs = checked_epochs(epochs, numbers)
+        weight = weight_of(numbers, told)
         if mode is CommitMode.OVERWRITE:
             batch = self._new_batch(group, member, overwrite=True)
         else:
             open_batch = group.open.get(member)
-            if open_batch is None or not open_batch.accepts(offsets, epochs, weight):
+            if open_batch is None or not open_batch.accepts(numbers, epochs, told, weight):
                 open_batch = self._new_batch(group, member)
             batch = open_batch
         loop = self._loop or self._enter_loop()
         answer: Answer = loop.create_future()
         deadline = deadline or loop.time() + self._timeout_s
-        batch.add((answer, offsets, epochs, deadline), weight)
+        batch.add((answer, numbers, epochs, deadline, told), weight)
         self.limit.used += weight
         if not group.scheduled:
             self._schedule(group)
@@ -166,7 +168,7 @@ class Batcher:
         loop = asyncio.get_running_loop()
         now, next_at = loop.time(), float("inf")
         for batch in self._batches():
-            for answer, _, _, deadline in batch.callers:
+            for answer, _, _, deadline, _ in batch.callers:
                 if deadline > now:
                     next_at = min(next_at, deadline)
                     break
@@ -319,7 +321,7 @@ class Batcher:
         for caller in reversed(batch.callers):
             if not caller[0].done():
                 alone = Batch(batch.group, batch.member, alone=True)
-                alone.add(caller, len(caller[1]))
+                alone.add(caller, weight_of(caller[1], caller[4]))
                 self.limit.used += alone.weight
                 batch.group.queue.appendleft(alone)
         self.limit.release(batch.weight)

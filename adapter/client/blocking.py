@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from adapter.client.client import DEFAULT_TIMEOUT_S, OffsetClient
 from adapter.client.pending import Committed
+from adapter.client.progress import Progress
 from adapter.model.records import DEFAULT_NAMESPACE, CommitMode, Member, ReadMode
 from adapter.rpc import offsets_pb
 
@@ -61,7 +62,7 @@ class BlockingOffsetClient:
     def commit(
         self,
         group: str,
-        offsets: Mapping[str, int],
+        offsets: Mapping[str, int | Progress],
         *,
         namespace: str = DEFAULT_NAMESPACE,
         mode: CommitMode = CommitMode.INCREASE_ONLY,

@@ -15,6 +15,7 @@ import grpc.aio
 from adapter import rpc
 from adapter.client.batching import Batcher
 from adapter.client.pending import Committed, rpc_error
+from adapter.client.progress import Progress
 from adapter.errors import ConfigError, InvalidInputError
 from adapter.model.records import DEFAULT_NAMESPACE, CommitMode, Member, ReadMode
 from adapter.rpc import offsets_grpc, offsets_pb
@@ -99,14 +100,14 @@ class OffsetClient:
     async def commit(
         self,
         group: str,
-        offsets: Mapping[str, int],
+        offsets: Mapping[str, int | Progress],
         *,
         namespace: str = DEFAULT_NAMESPACE,
         mode: CommitMode = CommitMode.INCREASE_ONLY,
         epochs: Mapping[str, int] = MappingProxyType({}),
         member: Member | None = None,
     ) -> Committed:
-        """Commit shard -> next offset to read.
+        """Commit shard -> next offset to read; a Progress tells more, such as the end of the log, by which lag is counted.
 
         Returns, once the commit is durable, the shards for which a larger offset is stored, and in `raised` the epochs of those
         that were stored in a new one. A superseded row with `held` is of a shard that was reset, deleted or cloned: read it with

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import grpc
 import grpc.aio
 
+from adapter.client.progress import Progress
 from adapter.errors import InvalidInputError
 from adapter.model.names import check_name, name_problem
 from adapter.model.records import EPOCH_MAX, U64_MAX, GroupKey, Member
@@ -36,19 +37,36 @@ class Committed(list[offsets_pb.Superseded]):
 
 
 Answer: TypeAlias = "asyncio.Future[Committed | None]"  # of one commit; None if all of it was plainly applied
-# One call of `commit`: (answer, shard -> offset, shard -> epoch, deadline in the loop's time). A tuple, because it is cheap.
-Caller: TypeAlias = tuple[Answer, dict[str, int], Mapping[str, int], float]
+Told: TypeAlias = Mapping[str, Progress]  # shard -> what came with its offset, if anything did
+# One call of `commit`: (answer, shard -> offset, shard -> epoch, deadline in the loop's time, told). As a tuple it is cheap.
+Caller: TypeAlias = tuple[Answer, dict[str, int], Mapping[str, int], float, Told]
 SupersededBy: TypeAlias = Mapping[str, offsets_pb.Superseded]  # shard -> the larger offset that the adapter has
 Raised: TypeAlias = Mapping[str, int]  # shard -> the new epoch
+
+NOTHING_TOLD: Told = MappingProxyType({})
+_TEXT_BYTES = 512  # of a Progress, that count as much as an offset more
 
 
 class Batch:
     """Commits of one group that are sent as one: the largest offset of each shard, and the callers that wait for the answer.
 
-    All commits of a batch have the same member, mode and, for a shard that they share, epoch.
+    All commits of a batch have the same member, mode and, for a shard that they share, epoch and log.
     """
 
-    __slots__ = ("_differ", "_room", "alone", "callers", "epochs", "error", "group", "member", "offsets", "overwrite", "weight")
+    __slots__ = (
+        "_differ",
+        "_room",
+        "alone",
+        "callers",
+        "epochs",
+        "error",
+        "group",
+        "member",
+        "offsets",
+        "overwrite",
+        "told",
+        "weight",
+    )
 
     def __init__(
         self, group: "Group", member: Member | None, *, room: int = 0, alone: bool = False, overwrite: bool = False
@@ -57,8 +75,9 @@ class Batch:
         self.member = member
         self.offsets: dict[str, int] = {}
         self.epochs: dict[str, int] = {}  # only of shards whose epoch the callers named
+        self.told: dict[str, Progress] = {}  # of the newest offset that came with more
         self.callers: list[Caller] = []
-        self.weight = 0  # offsets of all callers together, repeated shards included
+        self.weight = 0  # offsets of all callers together, repeated shards included; see `weight_of`
         self.overwrite = overwrite
         self.alone = alone or overwrite  # a single commit, which is neither merged nor sent with others
         self.error: Exception | None = None  # of its last request, if that was lost
@@ -68,8 +87,7 @@ class Batch:
     @property
     def deadline(self) -> float:
         """The latest deadline of its callers, which are sorted by it."""
-        _, _, _, deadline = self.callers[-1]
-        return deadline
+        return self.callers[-1][3]
 
     @property
     def awaited(self) -> bool:
@@ -79,13 +97,17 @@ class Batch:
                 return True
         return False
 
-    def accepts(self, offsets: Mapping[str, int], epochs: Mapping[str, int], weight: int) -> bool:
-        """Whether a commit may be merged in: it fits, and no shard gets two epochs, of which only the adapter knows the newer."""
-        return weight <= self._room - self.weight and (not (epochs or self.epochs) or self._agrees(offsets, epochs))
+    def accepts(self, offsets: Mapping[str, int], epochs: Mapping[str, int], told: Told, weight: int) -> bool:
+        """Whether a commit may be merged in: it fits, and no shard gets two epochs, of which only the adapter knows the newer.
+
+        Nor two logs: their offsets are not compared.
+        """
+        plain = not (epochs or self.epochs or (told and self.told))
+        return weight <= self._room - self.weight and (plain or self._agrees(offsets, epochs, told))
 
     def add(self, caller: Caller, weight: int) -> None:
         """Merge a commit in."""
-        _, offsets, epochs, _ = caller
+        _, offsets, epochs, _, told = caller
         newest = self.offsets
         for shard, offset in offsets.items():
             known = newest.setdefault(shard, offset)
@@ -95,16 +117,19 @@ class Batch:
                     newest[shard] = offset
         if epochs:
             self.epochs.update(epochs)
+        for shard, progress in told.items():
+            if progress.offset == newest[shard]:
+                self.told[shard] = progress
         self.weight += weight
         self.callers.append(caller)
 
     def merge(self, other: "Batch", room: int) -> bool:
         """Merge another batch in, if they fit together and have at most `room` entries; returns whether it was done."""
         together = not (self.alone or other.alone) and self.member == other.member and self.weight + other.weight <= room
-        if not together or not self._agrees(other.offsets, other.epochs):
+        if not together or not self._agrees(other.offsets, other.epochs, other.told):
             return False
         for caller in other.callers:
-            self.add(caller, len(caller[1]))
+            self.add(caller, weight_of(caller[1], caller[4]))
         self.callers.sort(key=itemgetter(3))
         self.error = self.error or other.error
         return True
@@ -114,10 +139,17 @@ class Batch:
         commits.namespace, commits.group = self.group.key
         if self.member:
             commits.generation, commits.member_id = self.member
-        commits.shard_names.extend(self.offsets)
-        commits.offsets.extend(self.offsets.values())
+        plain = self.offsets
+        if self.told:
+            plain = dict(plain)
+            for shard, progress in self.told.items():
+                if progress.offset == plain[shard]:
+                    del plain[shard]
+                    progress.write_to(commits.shards.add(shard=shard, epoch=self.epochs.get(shard, 0)))
+        commits.shard_names.extend(plain)
+        commits.offsets.extend(plain.values())
         if self.epochs:
-            commits.epochs.extend([self.epochs.get(shard, 0) for shard in self.offsets])
+            commits.epochs.extend([self.epochs.get(shard, 0) for shard in plain])
 
     def settle(self, superseded: SupersededBy | None, raised: Raised | None = None) -> None:
         """Answer the callers: the batch is durable. Each gets the rows of its own shards."""
@@ -136,8 +168,9 @@ class Batch:
             if not answer.done():
                 answer.set_exception(error)
 
-    def _agrees(self, offsets: Mapping[str, int], epochs: Mapping[str, int]) -> bool:
-        return all(shard not in self.offsets or self.epochs.get(shard) == epochs.get(shard) for shard in offsets)
+    def _agrees(self, offsets: Mapping[str, int], epochs: Mapping[str, int], told: Told) -> bool:
+        logs = all(shard not in self.told or self.told[shard].log_id == progress.log_id for shard, progress in told.items())
+        return logs and all(shard not in self.offsets or self.epochs.get(shard) == epochs.get(shard) for shard in offsets)
 
     def _committed(self, offsets: Mapping[str, int], superseded: SupersededBy, raised: Raised) -> Committed:
         """A caller's answer. Superseded are those of the adapter's reply, and those of which another caller of it had more.
@@ -273,14 +306,31 @@ def checked_member(member: Member) -> Member:
     return member
 
 
-def checked_offsets(offsets: Mapping[str, int]) -> dict[str, int]:
-    """A copy of shard -> offset with valid names and offsets. Raises InvalidInputError."""
+def checked_offsets(offsets: Mapping[str, int | Progress]) -> tuple[dict[str, int], Told]:
+    """A copy of shard -> offset with valid names and offsets, and what came with them. Raises InvalidInputError."""
     if not offsets:
         raise InvalidInputError("offsets is empty; at least one offset is needed")
     for shard, offset in offsets.items():
         if name_problem(shard) or type(offset) is not int or not 0 <= offset <= U64_MAX:
-            return {check_name(shard, "shard"): _check_number(at, U64_MAX, f"offset of {shard}") for shard, at in offsets.items()}
-    return dict(offsets)
+            return _checked_one_by_one(offsets)
+    return dict(offsets), NOTHING_TOLD  # type: ignore[arg-type]  # all are numbers
+
+
+def _checked_one_by_one(offsets: Mapping[str, int | Progress]) -> tuple[dict[str, int], Told]:
+    found: dict[str, int] = {}
+    told: dict[str, Progress] = {}
+    for shard, given in offsets.items():
+        check_name(shard, "shard")
+        if isinstance(given, Progress):
+            told[shard], found[shard] = given, given.offset  # which it has checked
+        else:
+            found[shard] = _check_number(given, U64_MAX, f"offset of {shard}")
+    return found, told
+
+
+def weight_of(offsets: Mapping[str, int], told: Told) -> int:
+    """How much a commit takes of a request and of what may be pending: its offsets, and more for long texts."""
+    return len(offsets) + sum(progress.text_bytes for progress in told.values()) // _TEXT_BYTES if told else len(offsets)
 
 
 def checked_epochs(epochs: Mapping[str, int], offsets: Mapping[str, int]) -> dict[str, int]:

@@ -43,6 +43,8 @@ JOURNAL = pa.schema(
         pa.field("low_watermark", pa.int64()),
         pa.field("high_watermark", pa.int64()),
         pa.field("watermark_at", TIME),
+        # Which log these bounds are of, if the broker told it. Not in journals of earlier releases.
+        pa.field("log_id", pa.string()),
         pa.field("problem", pa.string()),
     ]
 )

@@ -39,6 +39,7 @@ JOURNAL: Mapping[str, str] = _KEY | {
     "low_watermark": "start of the log, in messages, as the last commit stated it",
     "high_watermark": "end of the log, in messages, as the last commit stated it",
     "watermark_at": "when low_watermark and high_watermark were stated",
+    "log_id": "which log they are of: another one when it was made anew; null: not stated",
     "problem": f"why a segment could not be read, or {_TOO_LARGE}",
     "broker": "broker of the adapter",
     "run": "start of the adapter, in ms of Unix time; with broker and seq it identifies a row",

@@ -1,19 +1,21 @@
 """The examples in docs/how-to.md run as they stand there."""
 
+import ast
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
 
 from adapter.client.broker_log import BrokerLogSection, GrpcBrokerLog
 from adapter.errors import BrokerLogError
+from adapter.model.bounds import ShardKey
 from adapter.testing.processes import free_port
 from adapter.testing.waiting import PATIENCE_S
 from tests.acceptance.documents import ROOT, blocks, section
+from tests.integration.helpers import serving
 
 LIMIT_S = PATIENCE_S  # for a Python process to start
 SHOWN = "127.0.0.1:9540"
@@ -22,12 +24,15 @@ SHOWN = "127.0.0.1:9540"
 BOUNDS = section("Give the adapter the bounds of your shards")
 
 
-def test_a_commit_with_bounds_is_written_like_this() -> None:
-    """Its fields have these names."""
-    names: dict[str, Any] = {}
-    exec(compile(blocks(BOUNDS, "python")[0], "how-to.md", "exec"), names)  # noqa: S102 - the example is what is tested
-    shard = names["shard"]
-    assert (shard.offset, shard.low_watermark, shard.high_watermark) == (42, 10, 50)
+async def test_a_commit_with_bounds_is_written_like_this(tmp_path: Path) -> None:
+    """The adapter has them then."""
+    sample = compile(blocks(BOUNDS, "python")[0], "how-to.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    async with serving(tmp_path) as (sidecar, client):
+        await eval(sample, {"client": client})  # noqa: S307 - the example is what is tested
+        assert (await client.read("billing"))["orders/0"].offset == 42
+        told = sidecar.core().bounds.get(ShardKey("default", "orders/0"))
+        assert told is not None
+        assert (told.low, told.high, told.log_id) == (10, 50, "topic-7f3a")
 
 
 @pytest.fixture

@@ -10,8 +10,10 @@ import pytest
 from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
+from adapter.client.blocking import BlockingOffsetClient
 from adapter.client.broker_log import BrokerLogSection, GrpcBrokerLog, NoBrokerLog
 from adapter.client.client import OffsetClient
+from adapter.client.progress import Progress
 from adapter.errors import MetaUnavailableError
 from adapter.model.bounds import ShardKey
 from adapter.model.records import CommitMode
@@ -79,6 +81,29 @@ async def test_lag_follows_commits_and_their_bounds(directory: Path) -> None:
         await client.store.CommitOffsets(bounded(90, 110, low=95))
         reply = await until(client, has(offset=90, lag=15))
         assert (reply.shards[0].lost, reply.sums.lost) == (5, 5)
+
+
+async def test_a_consumer_tells_the_bounds_with_its_commits(directory: Path) -> None:
+    """By the client, for asyncio or for threads; whoever commits offsets alone has no lag."""
+    async with serving(directory, lag=LAG) as (sidecar, client):
+        await client.commit("g", {"s": Progress(40, high=100, low=30, metadata="m", topic="t", partition=3), "plain": 1})
+        reply = await until(client, has(shard="s", offset=40, lag=60))
+        rows = {row.shard: row for row in reply.shards}
+        assert (rows["s"].low_watermark, rows["s"].topic, rows["s"].partition, rows["plain"].HasField("lag")) == (
+            30,
+            "t",
+            3,
+            False,
+        )
+        assert (await client.read("g"))["s"].metadata == "m"
+
+        def commit_in_a_thread() -> None:
+            with BlockingOffsetClient(sidecar.addresses[0]) as blocking:
+                blocking.commit("g", {"s": Progress(41, high=130, log_id="another")})
+                blocking.commit("g", {"s": Progress(42, high=150, log_id="another")})
+
+        await anyio.to_thread.run_sync(commit_in_a_thread)
+        await until(client, has(shard="s", offset=42, lag=108))
 
 
 async def test_a_broker_log_tells_the_bounds_and_retention(directory: Path) -> None:

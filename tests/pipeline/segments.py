@@ -87,6 +87,7 @@ def commits(
         "low_watermark": pa.array(np.zeros(rows, dtype=np.int64)),
         "high_watermark": pa.array(head),
         "watermark_at": times,
+        "log_id": pa.nulls(rows, pa.string()),
         "problem": pa.nulls(rows, pa.string()),
     }
     return pa.table(columns, schema=JOURNAL)

@@ -11,7 +11,8 @@ from types import MappingProxyType
 import grpc
 
 from adapter.client.client import OffsetClient
-from adapter.client.pending import Committed, rpc_error
+from adapter.client.pending import Committed, checked_offsets, rpc_error
+from adapter.client.progress import Progress
 from adapter.model.records import DEFAULT_NAMESPACE, FIRST_EPOCH, CommitMode, Member, OffsetRecord, ReadMode, decide, next_era
 from adapter.rpc import offsets_pb
 
@@ -44,7 +45,7 @@ class FakeAdapter(OffsetClient):
     async def commit(
         self,
         group: str,
-        offsets: Mapping[str, int],
+        offsets: Mapping[str, int | Progress],
         *,
         namespace: str = DEFAULT_NAMESPACE,
         mode: CommitMode = CommitMode.INCREASE_ONLY,
@@ -52,12 +53,13 @@ class FakeAdapter(OffsetClient):
         member: Member | None = None,
     ) -> Committed:
         """Apply a commit as an adapter does."""
-        self.commits.append((mode, dict(offsets)))
+        numbers, _ = checked_offsets(offsets)
+        self.commits.append((mode, numbers))
         self.arrived.set()
         fault = self.faults.popleft() if self.faults else Fault.NONE
         rows, raised = [], {}
         if fault is not Fault.LOST:
-            for shard, offset in offsets.items():
+            for shard, offset in numbers.items():
                 standing = self.records.get(shard)
                 offered = OffsetRecord(epochs.get(shard, 0), offset)
                 result = decide(offered, standing, mode)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import wraps
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import grpc.aio
 
 from adapter.client.batching import MAX_PAUSE_S, Batcher
 from adapter.client.pending import Committed, rpc_error
+from adapter.client.progress import Progress
 from adapter.errors import AdapterError, DiskFullError, FencedError, NotReadyError, RefusedError
 from adapter.model.records import CommitMode, GroupKey, Member, OffsetKey, OffsetRecord, decide
 from adapter.rpc import offsets_pb
@@ -138,7 +139,13 @@ class Client:
         self.batcher = Batcher(adapter.send, TIMEOUT_S, resend=resend)
 
     async def commit(
-        self, offsets: dict[str, int], group: str = "g", *, overwrite: bool = False, epoch: int = 0, member: Member | None = None
+        self,
+        offsets: Mapping[str, int | Progress],
+        group: str = "g",
+        *,
+        overwrite: bool = False,
+        epoch: int = 0,
+        member: Member | None = None,
     ) -> Found:
         """Commit as `OffsetClient.commit` does; returns the superseded rows."""
         mode = CommitMode.OVERWRITE if overwrite else CommitMode.INCREASE_ONLY

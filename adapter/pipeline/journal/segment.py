@@ -34,6 +34,8 @@ COLUMNS: pa.Schema = pa.unify_schemas(
     ]
 )
 
+# Columns that segments of earlier releases do not have: null there.
+_LATER = ("log_id",)
 _ROWS_OF_BATCH = 65_536
 
 _AGAIN = "its rows are missing from here on. Once it is whole, a batch read or a new checkpoint has them"
@@ -116,15 +118,17 @@ def _encoded(names: Sequence[str]) -> pa.Schema:
 
 def _batches(segment: Segment, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows with the columns of `schema`, some of the journal's; strings may be dictionary-encoded."""
-    words = [field.name for field in schema if pa.types.is_dictionary(field.type)]
     content = _content(segment)
     if not content.size:
         raise UnreadableError(f"is empty, 0 bytes: it was not copied whole; {_COPY}")
     try:
-        _check(pq.ParquetFile(pa.BufferReader(content)), segment)
+        has = _check(pq.ParquetFile(pa.BufferReader(content)), segment)
+        there = [field for field in schema if field.name in has]
+        words = [field.name for field in there if pa.types.is_dictionary(field.type)]
+        names = [field.name for field in there]
         file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True, read_dictionary=words)
-        for batch in file.iter_batches(_ROWS_OF_BATCH, columns=schema.names, use_threads=False):
-            yield _complete(batch)
+        for batch in file.iter_batches(_ROWS_OF_BATCH, columns=names, use_threads=False):
+            yield _complete(batch, schema)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UnreadableError(f"is torn, or no Parquet file ({' '.join(str(error).split())}); {_COPY}") from error
 
@@ -150,7 +154,8 @@ def _is_listed(files: fs.FileSystem, path: str) -> bool:
     return any(info.base_name == name for info in files.get_file_info(fs.FileSelector(folder)))
 
 
-def _check(file: pq.ParquetFile, segment: Segment) -> None:
+def _check(file: pq.ParquetFile, segment: Segment) -> list[str]:
+    """The columns of the file. Raises UnreadableError unless it is a whole segment of this version."""
     metadata = file.metadata.metadata or {}
     version = metadata.get(VERSION_OF_JOURNAL)
     if version is None:
@@ -163,17 +168,29 @@ def _check(file: pq.ParquetFile, segment: Segment) -> None:
     if (broker := metadata.get(BROKER, b"").decode(errors="replace")) != segment.broker:
         raise UnreadableError(f"is of broker {broker!r}, and lies in the directory of {segment.broker!r}: move it to its own")
     has = file.schema_arrow
-    wrong = [f.name for f in JOURNAL if has.get_field_index(f.name) < 0 or has.field(f.name).type != f.type]
+    expected = [field for field in JOURNAL if field.name in has.names or field.name not in _LATER]
+    wrong = [f.name for f in expected if has.get_field_index(f.name) < 0 or has.field(f.name).type != f.type]
     if wrong:
         raise UnreadableError(f"lacks columns of the journal, or has them with another type: {', '.join(wrong)}; {_AGAIN}")
+    names: list[str] = has.names
+    return names
 
 
-def _complete(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Check that columns which the schema declares as not null have no nulls, because Spark relies on it."""
+def _complete(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of `schema`, null where the file has none.
+
+    Checks that those which the journal declares as not null have no nulls, because Spark relies on it.
+    """
     lacking = [name for name in batch.schema.names if not JOURNAL.field(name).nullable and batch.column(name).null_count]
     if lacking:
         raise UnreadableError(f"has nulls where a journal has none: {', '.join(lacking)}; {_AGAIN}")
-    return batch
+    there = batch.schema.names
+    if there == schema.names:
+        return batch
+    return pa.RecordBatch.from_arrays(
+        [batch.column(field.name) if field.name in there else pa.nulls(batch.num_rows, field.type) for field in schema],
+        schema.names,
+    )
 
 
 def _located(batch: pa.RecordBatch, segment: Segment, columns: pa.Schema) -> pa.RecordBatch:

@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from adapter.model.lag import BURROW_GROUP, SEVERITIES, Judgement, judge
-from adapter.model.lag_rows import UNKNOWN, Commits, Floats, Heads, Ints, LagSettings
+from adapter.model.lag import BURROW_GROUP, SEVERITIES, Judgement, Past, judge
+from adapter.model.lag_rows import UNKNOWN, Bools, Commits, Floats, Heads, Ints, LagSettings
 from adapter.model.lag_status import BY_SEVERITY, Status
 from adapter.model.records import LONG_MAX
 from adapter.model.schemas import TIME
 from adapter.pipeline.lag.clock import Clock
-from adapter.pipeline.lag.part import KEY, MOVES, ODDS, SHARD, Part, first_of_each, kept, merge
+from adapter.pipeline.lag.part import KEY, MOVES, ODDS, SHARD, WARNED, Part, first_of_each, kept, merge
 from adapter.pipeline.lag.runs import NULL, coded, ids_of, ints, places_in_runs, stacked, tidied
 from adapter.pipeline.lag.schemas import GROUP_SUMS, GROUPS, REJECTS, REWINDS, SHARDS
 
@@ -51,8 +51,8 @@ def evaluate(before: Part | None, added: Sequence[Part], clock: Clock, settings:
     merged = merge([*([before] if before else []), *added], settings)
     moves, told = _new_moves(merged)
     state = kept(replace(merged, moves=told, odds=ODDS.empty_table()), since)
-    shards, groups = _judged(state, clock, settings)
-    return Evaluated(state, shards, _rewinds(moves), _rejects(merged.odds), groups)
+    shards, groups, warned = _judged(state, clock, settings)
+    return Evaluated(replace(state, warned=warned), shards, _rewinds(moves), _rejects(merged.odds), groups)
 
 
 def kept_since(now: int) -> int:
@@ -123,14 +123,32 @@ def _rejects(odds: pa.Table) -> pa.Table:
     return pa.table(columns).cast(REJECTS)
 
 
-def _judged(state: Part, clock: Clock, settings: LagSettings) -> tuple[pa.Table, pa.Table]:
-    """The rows of SHARDS, and the partial sums of groups."""
+def _judged(state: Part, clock: Clock, settings: LagSettings) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """The rows of SHARDS, the partial sums of groups, and WARNED."""
     live = np.flatnonzero(ints(state.keys, "live") > 0)
     keys = state.keys.take(pa.array(live))
+    state, anew = _of_newest_logs(state)
     shards = _shards_of(keys, state.shards)
-    blocks = [judge(*block, clock.now, clock.settled, settings) for block in _blocks(state, live, shards, settings)]
+    blocks = [
+        judge(commits, heads, of_heads, clock.now, clock.settled, settings, Past(np.zeros(len(warned), np.int64), warned))
+        for commits, heads, of_heads, warned in _blocks(state, live, shards, anew, settings)
+    ]
     found = Judgement(*(np.concatenate([getattr(block, field.name) for block in blocks]) for field in fields(Judgement)))
-    return _shard_rows(keys, _head_times(state)[shards], found, clock), _group_sums(keys, found)
+    warned = pa.table([live[found.status == Status.WARN]], schema=WARNED)
+    return _shard_rows(keys, _head_times(state)[shards], found, clock), _group_sums(keys, found), warned
+
+
+def _of_newest_logs(state: Part) -> tuple[Part, Ints]:
+    """Without the bounds of logs that were replaced by others, and when the log before was told last, by shard; -1: none was."""
+    of, times = ints(state.logs, "shard"), ints(state.logs, "t")
+    place, size = places_in_runs(of)
+    before = np.flatnonzero(place < size - 1)
+    anew = np.full(state.shards.num_rows, UNKNOWN)
+    anew[of[before]] = times[before]
+    heads = state.heads.filter(pa.array(ints(state.heads, "t") > anew[ints(state.heads, "shard")]))
+    low = np.where(ints(state.shards, "low_t") > anew, ints(state.shards, "low"), NULL)
+    at = state.shards.schema.get_field_index("low")
+    return replace(state, heads=heads, shards=state.shards.set_column(at, "low", pa.array(low))), anew
 
 
 def _shards_of(keys: pa.Table, shards: pa.Table) -> Ints:
@@ -144,12 +162,20 @@ def _shards_of(keys: pa.Table, shards: pa.Table) -> Ints:
     return np.where(of_shards[places] == of_keys, places, UNKNOWN)
 
 
-def _blocks(state: Part, live: Ints, shards: Ints, settings: LagSettings) -> Iterator[tuple[Commits, Heads, Ints]]:
-    """The live keys' commits and the heads of their shards, some keys at a time; `shards`: the row of each in the heads."""
+def _blocks(
+    state: Part, live: Ints, shards: Ints, anew: Ints, settings: LagSettings
+) -> Iterator[tuple[Commits, Heads, Ints, Bools]]:
+    """The live keys' commits, the heads of their shards, where they are in these, and who was WARN, some keys at a time.
+
+    `shards`: the row of each key's shard in the state; `anew`: see `_of_newest_logs`.
+    """
+    warned = np.zeros(state.keys.num_rows, np.bool_)
+    warned[ints(state.warned, "key")] = True
     for begin in range(0, max(len(live), 1), _BLOCK):
         keys = live[begin : begin + _BLOCK]
         used, of_keys = np.unique(shards[begin : begin + _BLOCK], return_inverse=True)
-        yield _commits(state, keys, settings), _heads(state, used, settings), np.where(used[of_keys] < 0, UNKNOWN, of_keys)
+        of_heads = np.where(used[of_keys] < 0, UNKNOWN, of_keys)
+        yield _commits(state, keys, settings), _heads(state, used, anew, settings), of_heads, warned[keys]
 
 
 def _commits(state: Part, keys: Ints, settings: LagSettings) -> Commits:
@@ -164,7 +190,7 @@ def _commits(state: Part, keys: Ints, settings: LagSettings) -> Commits:
     return Commits(empty.times, empty.epochs, empty.offsets, empty.lags, np.bincount(rows, minlength=len(keys)), *tops)
 
 
-def _heads(state: Part, shards: Ints, settings: LagSettings) -> Heads:
+def _heads(state: Part, shards: Ints, anew: Ints, settings: LagSettings) -> Heads:
     """The heads of these shards; -1 is one of which nothing is known."""
     rows, heads = _rows_of(state.heads, "shard", shards)
     empty = Heads.empty(len(shards), settings)
@@ -173,6 +199,7 @@ def _heads(state: Part, shards: Ints, settings: LagSettings) -> Heads:
     known = np.flatnonzero(shards >= 0)
     for array, name in ((empty.lows, "low"), (empty.low_times, "low_t")):
         array[known] = np.maximum(ints(state.shards, name)[shards[known]], UNKNOWN)
+    empty.anew[known] = anew[shards[known]]
     counts = np.bincount(rows, minlength=len(shards))
     return Heads(empty.times, empty.highs, counts, empty.lows, empty.low_times, empty.anew)
 

@@ -1,7 +1,8 @@
 """The job `lag`: Structured Streaming over the journals. Each batch computes all tables from the state and the new rows.
 
 Each segment takes effect exactly once, also after a crash: `files.py` and `publisher.py` describe how. The tables depend only on
-the journals, not on the time at which they are read. Journals are not changed.
+the journals, not on the time at which they are read; whether a status is WARN also on that in the batch before. Journals are not
+changed.
 """
 
 import hashlib

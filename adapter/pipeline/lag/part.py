@@ -3,8 +3,9 @@
 The state of a bucket, what a task reads from its segments, and what is sent between tasks are all parts. Of a key (namespace,
 group, shard) a part has the largest record of all (`keys`), and the newest `window_points` time slots, each with its largest
 record (`points`). Of a shard (namespace, shard) it has the newest low, the log's first offset (`shards`), and the newest
-`head_points` time slots, each with its newest head, the log's end (`heads`). `moves` are the identities of moves that were told
-already; `odds` are moves and rows with a problem, to be told.
+`head_points` time slots, each with its newest head, the log's end (`heads`), and when its newest two logs were told last, by
+their identity (`logs`). `moves` are the identities of moves that were told already; `odds` are moves and rows with a problem, to
+be told. `warned` are the keys that were WARN, which only a state knows.
 
 Times are microseconds. NULL is unknown. What `merge`, `split` and `kept` return is canonical: equal content has equal bytes. The
 part of a segment that `segment_rows` makes has a key for each row, and is merged first.
@@ -54,6 +55,9 @@ POINTS = _schema(key=_LONG, **_RECORD, near=_LONG, lag=_LONG)
 SHARDS = _schema(**dict.fromkeys(SHARD, TEXT), low_t=_LONG, low=_LONG)
 # `shard`: the row in `shards`.
 HEADS = _schema(shard=_LONG, t=_LONG, high=_LONG)
+# The newest log is the one that was told last.
+LOGS = _schema(shard=_LONG, log=TEXT, t=_LONG)
+WARNED = _schema(key=_LONG)
 MOVES = _schema(**dict.fromkeys(SHARD, TEXT), broker=TEXT, run=_LONG, seq=_LONG, t=_LONG)
 ODDS = _schema(
     **dict.fromkeys(KEY, TEXT),
@@ -67,12 +71,23 @@ ODDS = _schema(
     problem=pa.string(),
     is_move=pa.bool_(),
 )
-_SCHEMAS = {"keys": KEYS, "points": POINTS, "shards": SHARDS, "heads": HEADS, "moves": MOVES, "odds": ODDS}
+_SCHEMAS = {
+    "keys": KEYS,
+    "points": POINTS,
+    "shards": SHARDS,
+    "heads": HEADS,
+    "moves": MOVES,
+    "odds": ODDS,
+    "logs": LOGS,
+    "warned": WARNED,
+}
+_LOGS_KEPT = 2
 _TOP, _POINT = KEYS.names[len(KEY) :], POINTS.names[1:]
 
 # A part in bytes: the mark, the CRC-32 of what follows it, the sizes of the tables, the tables as Arrow streams.
-_MARK = b"lagpart1"
-_HEAD = struct.Struct(f"<8sI4x{len(_SCHEMAS)}Q")
+_MARK = b"lagpart2"
+# How many tables a part has: one of an earlier release has no logs, and knows nobody who was WARN.
+_HEADS = {mark: struct.Struct(f"<8sI4x{count}Q") for mark, count in ((b"lagpart1", 6), (_MARK, len(_SCHEMAS)))}
 _ALIGNED = 64
 _LZ4 = pa.ipc.IpcWriteOptions(compression="lz4")
 
@@ -87,6 +102,8 @@ class Part:
     heads: pa.Table = field(default_factory=HEADS.empty_table)
     moves: pa.Table = field(default_factory=MOVES.empty_table)
     odds: pa.Table = field(default_factory=ODDS.empty_table)
+    logs: pa.Table = field(default_factory=LOGS.empty_table)
+    warned: pa.Table = field(default_factory=WARNED.empty_table)
 
     @property
     def nbytes(self) -> int:
@@ -104,7 +121,8 @@ def merge(parts: Sequence[Part], settings: LagSettings) -> Part:
     points = _stacked_below(parts, "points", "key")
     by_key = Runs(ids_of(keys, KEY))
     largest = by_key.largest([ranks(keys[name]) if name in {"topic", "broker"} else ints(keys, name) for name in _TOP])
-    shards, heads = _merged_shards(parts, settings)
+    shards, heads, logs = _merged_shards(parts, settings)
+    warned = by_key.numbers()[ints(_stacked_below(parts, "warned", "key"), "key")]
     moves = stacked([part.moves for part in parts], MOVES)
     return Part(
         keys=tidied(keys.take(pa.array(largest))),
@@ -115,6 +133,8 @@ def merge(parts: Sequence[Part], settings: LagSettings) -> Part:
         heads=heads,
         moves=tidied(moves.take(pa.array(first_of_each(moves)))),
         odds=_distinct(stacked([part.odds for part in parts], ODDS)),
+        logs=logs,
+        warned=pa.table([np.unique(warned)], schema=WARNED),
     )
 
 
@@ -151,32 +171,33 @@ def to_bytes(part: Part) -> bytes:
     """A part as bytes, compressed. Equal canonical parts give equal bytes."""
     streams = [_stream(table) for table in part.tables()]
     rest = b"".join(streams)
-    return _HEAD.pack(_MARK, zlib.crc32(rest), *map(len, streams)) + rest
+    return _HEADS[_MARK].pack(_MARK, zlib.crc32(rest), *map(len, streams)) + rest
 
 
 def from_bytes(data: bytes | memoryview | pa.Buffer) -> Part:
     """The inverse of `to_bytes`. Raises ValueError if the bytes are damaged, or not a part."""
     view = memoryview(data)
-    if len(view) < _HEAD.size:
+    head = _HEADS.get(bytes(view[: len(_MARK)]), _HEADS[_MARK])
+    if len(view) < head.size:
         raise ValueError(f"is no part of the lag job: has {len(view)} bytes")
-    mark, crc, *sizes = _HEAD.unpack_from(view)
-    rest = view[_HEAD.size :]
-    if mark != _MARK or len(rest) != sum(sizes) or zlib.crc32(rest) != crc:
+    mark, crc, *sizes = head.unpack_from(view)
+    rest = view[head.size :]
+    if mark not in _HEADS or len(rest) != sum(sizes) or zlib.crc32(rest) != crc:
         raise ValueError("is no part of the lag job, or damaged: mark, size or checksum differ")
     begins = np.cumsum([0, *sizes]).tolist()
     tables = [
         pa.ipc.open_stream(pa.py_buffer(rest[begin : begin + size])).read_all()
         for begin, size in zip(begins, sizes, strict=False)
     ]
-    wrong = [name for (name, schema), table in zip(_SCHEMAS.items(), tables, strict=True) if table.schema != schema]
+    wrong = [name for (name, schema), table in zip(_SCHEMAS.items(), tables, strict=False) if table.schema != schema]
     if wrong:
         raise ValueError(f"is a part of another version of the lag job: {', '.join(wrong)} differ")
     return Part(*tables)
 
 
 def _stacked_below(parts: Sequence[Part], name: str, parent: str) -> pa.Table:
-    """The rows of `points` or `heads` of all parts; the row that each belongs to is that in the stacked keys or shards."""
-    above = "keys" if name == "points" else "shards"
+    """The rows of a table below `keys` or `shards` of all parts; each belongs to a row of the stacked keys or shards."""
+    above = "keys" if parent == "key" else "shards"
     tables, base = [], 0
     for part in parts:
         table = getattr(part, name)
@@ -185,7 +206,8 @@ def _stacked_below(parts: Sequence[Part], name: str, parent: str) -> pa.Table:
     return stacked(tables, _SCHEMAS[name])
 
 
-def _merged_shards(parts: Sequence[Part], settings: LagSettings) -> tuple[pa.Table, pa.Table]:
+def _merged_shards(parts: Sequence[Part], settings: LagSettings) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """`shards`, `heads`, `logs`."""
     shards = stacked([part.shards for part in parts], SHARDS)
     heads = _stacked_below(parts, "heads", "shard")
     by_shard = Runs(ids_of(shards, SHARD))
@@ -194,7 +216,17 @@ def _merged_shards(parts: Sequence[Part], settings: LagSettings) -> tuple[pa.Tab
     return (
         tidied(shards.take(pa.array(newest_low))),
         _newest_slots(heads, "shard", by_shard.numbers(), HEADS.names[1:], distance, settings.head_points),
+        _newest_logs(_stacked_below(parts, "logs", "shard"), by_shard.numbers()),
     )
+
+
+def _newest_logs(logs: pa.Table, numbers: Ints) -> pa.Table:
+    """Of each shard the logs that were told last, with the time, in its order; `numbers`: the new row of each shard."""
+    of, names, times = numbers[ints(logs, "shard")], ranks(logs["log"]), ints(logs, "t")
+    rows = Runs(paired(of, names)).largest([times])
+    rows = rows[np.lexsort((names[rows], times[rows], of[rows]))]
+    rows = rows[newest(of[rows], _LOGS_KEPT)]
+    return tidied(logs.take(pa.array(rows)).set_column(0, LOGS.field("shard"), pa.array(of[rows])))
 
 
 def _newest_slots(table: pa.Table, parent: str, numbers: Ints, columns: Sequence[str], distance: int, count: int) -> pa.Table:
@@ -228,6 +260,8 @@ def _dealt(part: Part, of: tuple[Ints, Ints, Ints, Ints], count: int) -> list[Pa
         _dealt_below(part.heads, "shard", shards, count),
         _rows_of_each(part.moves, moves, count),
         _rows_of_each(part.odds, odds, count),
+        _dealt_below(part.logs, "shard", shards, count),
+        _dealt_below(part.warned, "key", keys, count),
         strict=True,
     )
     return [Part(*map(tidied, some)) for some in tables]

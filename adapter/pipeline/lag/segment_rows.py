@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from adapter.model.lag_rows import US_OF_MS, Bools, Ints
 from adapter.model.schemas import KINDS
-from adapter.pipeline.lag.part import HEADS, KEY, KEYS, ODDS, POINTS, SHARD, SHARDS, Part
+from adapter.pipeline.lag.part import HEADS, KEY, KEYS, LOGS, ODDS, POINTS, SHARD, SHARDS, Part
 from adapter.pipeline.lag.runs import NULL, TEXT, ints
 
 COMMITS = frozenset({"flush", "rewind", "reset", "clone", "import", "delete", "expire"})
@@ -30,7 +30,7 @@ FUTURE_US = 3_600 * US_OF_SECOND
 # The columns of the journal that are read.
 COLUMNS = (
     *("at", "seq", "kind", *KEY, "topic", "partition", "epoch", "offset", "live", "committed_at"),
-    *("from_epoch", "from_offset", "low_watermark", "high_watermark", "watermark_at", "problem"),
+    *("from_epoch", "from_offset", "low_watermark", "high_watermark", "watermark_at", "log_id", "problem"),
 )
 _TEXTS = ("kind", *KEY, "topic")
 
@@ -64,6 +64,7 @@ def gather(table: pa.Table, origin: Origin, planned_us: int) -> Gathered:
     rows = _Rows(table, texts, planned_us)
     odd = np.flatnonzero(rows.trouble(origin.run) | (rows.is_commit & rows.is_move))
     points, heads = np.flatnonzero(rows.is_commit), np.flatnonzero(rows.tells_head)
+    logs = np.flatnonzero(table["log_id"].is_valid().to_numpy()[heads])
     part = Part(
         keys=_keys(rows, texts, origin.broker, points),
         points=_table(POINTS, [np.arange(len(points)), *(values[points] for values in rows.point())]),
@@ -72,6 +73,7 @@ def gather(table: pa.Table, origin: Origin, planned_us: int) -> Gathered:
             [*(texts[name].take(pa.array(heads)) for name in SHARD), *(values[heads] for values in rows.newest_low())],
         ),
         heads=_table(HEADS, [np.arange(len(heads)), rows.head_t[heads], rows.high[heads]]),
+        logs=_table(LOGS, [logs, _text(table["log_id"].take(pa.array(heads[logs]))), rows.head_t[heads[logs]]]),
         odds=_odds(table.take(pa.array(odd)), origin, planned_us, (rows.is_commit & rows.is_move)[odd]),
     )
     newest = min(int(rows.at[rows.trusted].max()), planned_us + SKEW_US) if rows.trusted.any() else None

@@ -89,13 +89,14 @@ def _watermarks(bounds: Sequence[Bounds | None], problems: Problems) -> list[pa.
         _some(bounds, lambda told: told.low, lambda values: _longs(values, "low_watermark", problems)),
         _some(bounds, lambda told: told.high, lambda values: _longs(values, "high_watermark", problems)),
         _some(bounds, lambda told: told.seen_at_ms, lambda values: _times(values, "watermark_at", problems), TIME),
+        _some(bounds, lambda told: told.log_id or None, lambda values: pa.array(values, pa.string()), pa.string()),
     ]
 
 
 def _some(
     things: Sequence[Any],
-    of: Callable[[Any], int],
-    column: Callable[[Sequence[int | None]], pa.Array],
+    of: Callable[[Any], Any],
+    column: Callable[[Sequence[Any]], pa.Array],
     kind: pa.DataType = pa.int64(),  # noqa: B008 - Arrow's types are constants
 ) -> pa.Array:
     """A column of mostly missing values: `of` gets the value of each item that is not None."""

@@ -1,12 +1,16 @@
 """Commits that share requests: which commits are merged, and the result of each caller."""
 
 import asyncio
+import re
+from typing import Any
 
 import pytest
 
 from adapter.client import batching
+from adapter.client.progress import Progress
 from adapter.errors import InvalidInputError
 from adapter.model.records import CommitMode, Member
+from adapter.rpc import offsets_pb
 from tests.unit.links import Client, FakeAdapter, codes, settled, virtual
 
 
@@ -179,3 +183,79 @@ async def test_what_counts_as_a_whole_number_is_one() -> None:
     client = Client(FakeAdapter())
     assert await client.commit({"s": Number(), "t": True}) == []  # type: ignore[dict-item]
     assert client.sent() == [{"g": {"s": 7, "t": 1}}]
+
+
+FULL = Progress(4, high=50, low=1, log_id="a", metadata="m", topic="t", partition=3)
+
+
+@virtual
+async def test_an_offset_goes_with_all_that_it_came_with() -> None:
+    """Beside plain ones in the same request, with its epoch."""
+    client = Client(FakeAdapter())
+    await client.held()
+    await client.released(client.start({"s": FULL, "plain": 7}, epoch=1))
+    group = client.adapter.requests[0].groups[0]
+    expected = offsets_pb.ShardCommit(shard="s", offset=4, epoch=1, metadata="m", topic="t", partition=3)
+    expected.low_watermark, expected.high_watermark, expected.log_id = 1, 50, "a"
+    assert (list(group.shards), dict(zip(group.shard_names, group.offsets, strict=True))) == ([expected], {"plain": 7})
+    assert list(group.epochs) == [1]
+
+
+@virtual
+async def test_of_merged_commits_the_one_with_the_larger_offset_is_sent_as_a_whole() -> None:
+    """Of equal ones the last; a plain larger offset has no metadata of another."""
+    client = Client(FakeAdapter())
+    await client.held()
+    tasks = [
+        client.start({"s": one}) for one in (Progress(5, metadata="a"), Progress(5, metadata="b"), Progress(4, metadata="c"))
+    ]
+    tasks += [client.start({"plain": one}) for one in (Progress(5, metadata="a"), 6)]
+    await client.released(*tasks)
+    group = client.adapter.requests[0].groups[0]
+    assert [(row.offset, row.metadata) for row in group.shards] == [(5, "b")]
+    assert dict(zip(group.shard_names, group.offsets, strict=True)) == {"plain": 6}
+    assert len(client.adapter.requests) == 1
+
+
+@virtual
+async def test_offsets_of_two_logs_are_not_merged() -> None:
+    """The larger one may be that of the log that is gone."""
+    client = Client(FakeAdapter())
+    await client.held()
+    await client.released(*(client.start({"s": Progress(at, high=900, log_id=log)}) for at, log in ((900, "a"), (5, "b"))))
+    found = [[(row.offset, row.log_id) for row in request.groups[0].shards] for request in client.adapter.requests]
+    assert found == [[(900, "a")], [(5, "b")]]
+
+
+@virtual
+async def test_long_texts_count_as_several_offsets() -> None:
+    """So no request is larger than gRPC's limit of 4 MiB, however many callers there are."""
+    client = Client(FakeAdapter())
+    await client.held()
+    long = Progress(1, high=2, metadata="m" * 4_096, topic="t" * 255, log_id="l" * 255)
+    await client.released(*(client.start({f"{at:0255}": long}) for at in range(4_000)))
+    sizes = [request.ByteSize() for request in client.adapter.requests]
+    assert len(sizes) > 1
+    assert max(sizes) < 4 * 2**20
+    assert sum(len(request.groups[0].shards) for request in client.adapter.requests) == 4_000
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "offset": ({"offset": -1}, "offset: -1 is not a number from 0 to"),
+    "no_number": ({"offset": 1.5}, "offset: 1.5 is not a number"),
+    "partition": ({"partition": 2**32}, "partition: 4294967296 is not"),
+    "high": ({"high": 2**64}, "high: 18446744073709551616 is not"),
+    "low": ({"low": 3, "high": 2}, "low: 3 is over high, 2"),
+    "no_high": ({"log_id": "a"}, "high is missing: low and log_id alone say nothing"),
+    "metadata": ({"metadata": "x" * 4_097}, "metadata is 4097 bytes long"),
+    "log_id": ({"high": 2, "log_id": "\n"}, "log_id has the control character"),
+    "topic": ({"topic": "x" * 256}, "topic is 256 bytes long"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_progress_that_an_adapter_would_refuse_is_refused_at_once(name: str) -> None:
+    """The text names the field."""
+    values, problem = WRONG[name]
+    with pytest.raises(InvalidInputError, match=f"^{re.escape(problem)}"):
+        Progress(**{"offset": 1, **values})

@@ -255,6 +255,18 @@ def test_fewer_columns_have_the_same_rows(tmp_path: Path, names: list[str]) -> N
     assert (bad.schema, bad.num_rows) == (columns, 1)
 
 
+@pytest.mark.parametrize("names", [JOURNAL.names, ["log_id"], ["offset", "log_id", "problem"]])
+def test_a_segment_of_an_earlier_release_has_null_where_it_lacks_a_column(tmp_path: Path, names: list[str]) -> None:
+    """Which log the bounds are of. Nothing else may be missing."""
+    older = commits(3).drop_columns(["log_id"])
+    segment = segment_of(write_segment(tmp_path, older))
+    table, problem = read_table(segment, names)
+    assert (problem, table.num_rows) == (None, 300)
+    assert table.to_pylist() == commits(3).select(names).to_pylist()
+    rows = pa.Table.from_batches(read_segment(segment, COLUMNS))
+    assert rows.select(names).to_pylist() == table.to_pylist()
+
+
 def test_declared_columns_are_the_journal_and_where_it_is_from() -> None:
     """First the columns of the journal, then those about the segment."""
     assert COLUMNS.names == [*JOURNAL.names, "broker", "run", "segment"]

@@ -45,7 +45,7 @@ def test_the_table_has_what_plain_python_finds() -> None:
     """On random histories, in which every status occurs: whole numbers exactly, others nearly, null for unknown."""
     random = Random(5)
     # Without a head, its low is not known to the job.
-    # It knows all commits of the journals, and judges each batch by itself.
+    # It knows all commits of the journals; it is its first batch, and no log was replaced by another of another identity.
     drawn = (replace(history(random), watched=0, warned=False, anew=-1) for _ in range(HISTORIES))
     histories = [one if one.heads else replace(one, low=None) for one in drawn]
     shards = evaluate(None, [part_of(histories)], Clock(NOW, SETTLED), SETTINGS).shards

@@ -28,6 +28,7 @@ _commits = st.fixed_dictionaries(
         "broker": st.sampled_from(("b1", "b2")),
         "kind": st.sampled_from(("flush", "flush", "reset", "heartbeat")),
         "seq": st.integers(0, 5),
+        "log_id": st.sampled_from((None, "a", "b", "c")),
     }
 )
 _journals = st.lists(_commits.map(lambda values: commit(**values)), max_size=12)  # type: ignore[arg-type]

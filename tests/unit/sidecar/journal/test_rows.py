@@ -42,7 +42,7 @@ def test_a_row_has_everything_in_its_place() -> None:
     """Names, labels, records after and before, bounds and times."""
     after = OffsetRecord(3, 7, committed_at_ms=NOW_MS - 5, metadata="m", topic="t", partition=4)
     note = Moves(NOW_MS, "rewind", [Moved(key("s", "g", "n"), record(9, 2), after)])
-    (row,) = told(list(rows_of(note)), {ShardKey("n", "s"): Bounds(1, 20, NOW_MS - 9)}, first_seq=6)
+    (row,) = told(list(rows_of(note)), {ShardKey("n", "s"): Bounds(1, 20, NOW_MS - 9, "a")}, first_seq=6)
     assert row == {
         "at": utc(NOW_MS),
         "seq": 6,
@@ -61,6 +61,7 @@ def test_a_row_has_everything_in_its_place() -> None:
         "low_watermark": 1,
         "high_watermark": 20,
         "watermark_at": utc(NOW_MS - 9),
+        "log_id": "a",
         "problem": None,
     }
 
@@ -86,8 +87,19 @@ def test_a_heartbeat_has_only_its_time() -> None:
 def test_what_is_unknown_is_null() -> None:
     """An absent time of commit, unknown bounds, and no record before."""
     (row,) = told(list(rows_of(moves_of("clone", key(), None, 5))))
-    unknown = ("committed_at", "from_epoch", "from_offset", "low_watermark", "high_watermark", "watermark_at", "problem")
-    assert [row[name] for name in unknown] == [None] * 7
+    unknown = (
+        "committed_at",
+        "from_epoch",
+        "from_offset",
+        "low_watermark",
+        "high_watermark",
+        "watermark_at",
+        "log_id",
+        "problem",
+    )
+    assert [row[name] for name in unknown] == [None] * 8
+    (row,) = told(list(rows_of(moves_of("clone", key(), None, 5))), {ShardKey("default", "s"): Bounds(1, 20, NOW_MS)})
+    assert (row["high_watermark"], row["log_id"]) == (20, None)
 
 
 def test_what_arrow_cannot_hold_is_null_and_told() -> None:
