@@ -117,9 +117,8 @@ class Batch:
                     newest[shard] = offset
         if epochs:
             self.epochs.update(epochs)
-        for shard, progress in told.items():
-            if progress.offset == newest[shard]:
-                self.told[shard] = progress
+        if told:
+            self.told.update({shard: progress for shard, progress in told.items() if progress.offset == newest[shard]})
         self.weight += weight
         self.callers.append(caller)
 
