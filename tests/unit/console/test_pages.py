@@ -4,7 +4,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from adapter.console import guard
+from adapter.console import asking, guard
 from adapter.console.config import ConsoleConfig, ConsoleServerSection
 from adapter.console.groups_view import ORDERS, STATUS_WORDS
 from adapter.console.meta_instances import RaftSituation
@@ -252,8 +252,9 @@ async def test_what_changed_a_group_is_merged_from_all_adapters_newest_first() -
     assert [one["adapter"] for one in found["changes_unknown"]] == ["c:1"]
 
 
-async def test_adapters_are_not_asked_again_for_each_reader() -> None:
+async def test_adapters_are_not_asked_again_for_each_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten readers of a page cost an adapter what one costs."""
+    monkeypatch.setattr(asking, "ASK_S", 600.0)
     fleet, calls = FakeFleet([adapter_view()], [group_view("g")]), FakeCalls()
     async with client_of(application(fleet, calls=calls)) as client:
         for _ in range(10):
