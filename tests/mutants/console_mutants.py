@@ -46,8 +46,8 @@ CONSOLE_MUTANTS = (
     Mutant(
         "console-streams-without-a-bound",
         "console/live.py",
-        "        if self.streams >= self._most:\n",
-        "        if self.streams > self._most * 1_000:\n",
+        "        if len(self._readers) >= self._most and not self._make_room(host):\n",
+        "        if len(self._readers) > self._most * 1_000:\n",
         "open pages take every connection, and no page can be read",
         ("unit/console/test_live.py::test_streams_are_bounded",),
     ),
