@@ -17,7 +17,7 @@ from tests.unit.helpers import key, record
 
 SHARDS = 600
 BYTES_PER_S = 1_000_000.0  # the group takes more than two seconds
-SETTINGS = "timeout_ms = 5000\nload_timeout_ms = 1500\n"
+SETTINGS = "timeout_ms = 60000\nload_timeout_ms = 1500\n"
 
 
 async def test_one_shard_of_a_large_group_is_read_described_committed_and_reset(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import anyio
 import grpc
 import psutil
 import pytest
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from adapter.rpc import etcd_grpc, etcd_pb
 from adapter.testing import etcd as local_etcd
@@ -29,12 +30,19 @@ sys.stdin.read()
 """
 
 
+def _is_unavailable(error: BaseException) -> bool:
+    """True for what a member answers between two leaders."""
+    return isinstance(error, grpc.RpcError) and error.code() is grpc.StatusCode.UNAVAILABLE
+
+
 def _put(endpoint: str, value: bytes) -> None:
     with grpc.insecure_channel(endpoint, CHANNEL_OPTIONS) as channel:
         etcd_grpc.KVStub(channel).Put(etcd_pb.PutRequest(key=b"k", value=value), timeout=CALL_S)
 
 
+@retry(stop=stop_after_delay(PATIENCE_S), wait=wait_fixed(0.05), retry=retry_if_exception(_is_unavailable), reraise=True)
 def _get(endpoint: str) -> bytes:
+    """The value there, once the member follows a leader again."""
     with grpc.insecure_channel(endpoint, CHANNEL_OPTIONS) as channel:
         return etcd_grpc.KVStub(channel).Range(etcd_pb.RangeRequest(key=b"k"), timeout=CALL_S).kvs[0].value
 
