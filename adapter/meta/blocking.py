@@ -12,8 +12,7 @@ from adapter.errors import MetaUnavailableError, RefusedError, UnknownCallError
 from adapter.meta.config import MetaSection
 from adapter.meta.errors import DeniedError, translated
 from adapter.rpc import meta_grpc, meta_pb
-from adapter.runtime.channels import NO_REPEATS, credentials
-from adapter.runtime.config import ClientTls
+from adapter.runtime.channels import open_blocking_channel
 
 FIRST_PAUSE_S = 0.05
 MAX_PAUSE_S = 2.0
@@ -26,7 +25,6 @@ _CHANNEL_OPTIONS = (
     # Reconnect soon: a channel in a long backoff would fail the next attempts without trying.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    NO_REPEATS,
 )
 
 _BACKOFF = wait_random_exponential(multiplier=FIRST_PAUSE_S, max=MAX_PAUSE_S)
@@ -48,7 +46,7 @@ class MetaCalls:
         self._section = section
         self._timeout_s = section.timeout_ms / 1000
         self._retry_s = retry_s
-        self._channels = [_channel(name, section.tls) for name in section.endpoints]
+        self._channels = [open_blocking_channel(name, section.tls, _CHANNEL_OPTIONS) for name in section.endpoints]
         self._stubs = [meta_grpc.MetaServiceServiceStub(channel) for channel in self._channels]
         self._current = 0
 
@@ -133,12 +131,6 @@ class MetaCalls:
             raise problems[0]
         asked_s = min((problem.retry_after_s for problem in tried_again if problem.retry_after_s), default=0.0)
         raise MetaUnavailableError("; ".join(map(str, problems)), retry_after_s=asked_s)
-
-
-def _channel(address: str, tls: ClientTls | None) -> grpc.Channel:
-    if tls is None or address.startswith("unix:"):
-        return grpc.insecure_channel(address, _CHANNEL_OPTIONS)
-    return grpc.secure_channel(address, credentials(tls, "tls"), _CHANNEL_OPTIONS)
 
 
 def _pause(state: RetryCallState) -> float:

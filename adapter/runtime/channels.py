@@ -44,6 +44,13 @@ def open_channel_with(address: str, files: PemFiles | None, options: Options, se
     return grpc.aio.secure_channel(address, files.channel_credentials(), [*options, *named, *_ALWAYS])
 
 
+def open_blocking_channel(address: str, tls: "ClientTls | None", options: Options = (), *, name: str = "tls") -> grpc.Channel:
+    """The same for threads."""
+    if tls is None or address.startswith("unix:"):
+        return grpc.insecure_channel(address, [*options, *_ALWAYS])
+    return grpc.secure_channel(address, credentials(tls, name), [*options, *_ALWAYS])
+
+
 async def close_channels(channels: Iterable[grpc.aio.Channel]) -> None:
     """Close channels, also when the caller is being cancelled: else gRPC's threads would write answers into freed memory."""
     import anyio  # noqa: PLC0415 - takes time to import; a command that makes one call does not need it

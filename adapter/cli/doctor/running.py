@@ -12,6 +12,7 @@ from adapter.cli.output import enum_name
 from adapter.errors import ConfigError
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.runtime.addresses import split_address
+from adapter.runtime.channels import open_blocking_channel
 
 TIMEOUT_S = 10.0
 _LISTEN = "0A"  # the state in /proc/net/tcp
@@ -52,7 +53,7 @@ def adapter(store: Path, listen: str, unix_socket: str, installed: str) -> Itera
         yield Finding("adapter", OK, f"{pid} runs; it has no Unix socket to ask it", "offset-adapter status --address asks it")
         return
     try:
-        with grpc.insecure_channel(f"unix:{Path(unix_socket).absolute()}") as channel:
+        with open_blocking_channel(f"unix:{Path(unix_socket).absolute()}", None) as channel:
             reply = offsets_grpc.OffsetAdminStub(channel).Status(offsets_pb.StatusRequest(), timeout=TIMEOUT_S)
     except grpc.RpcError as error:
         yield Finding(

@@ -15,7 +15,7 @@ from adapter.metaservice.etcd.leader_placement import RaftGroup
 from adapter.model.records import DEFAULT_NAMESPACE
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.runtime.addresses import split_address
-from adapter.runtime.channels import credentials
+from adapter.runtime.channels import open_blocking_channel
 from adapter.runtime.clocks import CLOCK_LIMIT_MS, wall_ms
 
 TIMEOUT_S = 10.0
@@ -26,10 +26,7 @@ _NO_GROUP = "offset-adapter-doctor"  # whose offsets are read where nothing else
 
 def meta_services(section: MetaSection) -> Iterator[Finding]:
     """Each endpoint: whether it answers, its kind and version, its losses, its clock. All are asked at the same time."""
-    trusted = credentials(section.tls, "meta.tls") if section.tls else None
-    channels = {
-        name: grpc.secure_channel(name, trusted) if trusted else grpc.insecure_channel(name) for name in section.endpoints
-    }
+    channels = {name: open_blocking_channel(name, section.tls, name="meta.tls") for name in section.endpoints}
     try:
         begun = wall_ms()
         calls = {

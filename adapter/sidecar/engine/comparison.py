@@ -139,7 +139,7 @@ class WholeGroups:
 
     async def _read_local(self) -> None:
         after = self._after
-        # A group between those that are being read is new: it was committed to or loaded meanwhile, and is compared so.
+        # A group between those that are being read came meanwhile: by a commit, so it is dirty, or by a load, which compared it.
         last = max(map(group_prefix, self._groups), default=b"")
         while not self._local and not self._local_all:
             page = await self._store.page(self._batch_keys, after=after)

@@ -55,7 +55,6 @@ from adapter.sidecar.shard_bounds import ReportedBounds
 from adapter.sidecar.storage.store import LocalStore
 
 LIST_PAGE = 1_000
-_AS_IT_IS = Reset(To.CURRENT)  # asks for bounds that need not be known
 KNOW_LIMIT_S = 1.0  # after which a change whose shards are removed again and again is given up
 
 
@@ -240,7 +239,7 @@ class Resets:
             raise InvalidInputError(f"from_group: {what}; nothing was cloned")
         chosen = wanted.keys or list(sources)
         source_of = {OffsetKey(*target, source.shard): source for source in chosen}
-        bounds, _ = await self._bounds(target.namespace, [key.shard for key in chosen], _AS_IT_IS)
+        bounds, _ = await self._bounds(target.namespace, [key.shard for key in chosen])
 
         def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
             known = Known(standing, bounds, now_ms=now_ms, holds=self._holds)
@@ -384,16 +383,21 @@ class Resets:
 
     async def _bounds_of(self, keys: Iterable[OffsetKey]) -> dict[ShardKey, Bounds]:
         """What is known of the bounds of these shards."""
-        named = groupby(sorted({ShardKey(key.namespace, key.shard) for key in keys}), lambda shard: shard.namespace)
+        shards = sorted({ShardKey(key.namespace, key.shard) for key in keys})
         found: dict[ShardKey, Bounds] = {}
-        for namespace, shards in [(namespace, [shard.shard for shard in some]) for namespace, some in named]:
-            bounds, _ = await self._bounds(namespace, shards, _AS_IT_IS)
+        for namespace, some in groupby(shards, lambda shard: shard.namespace):
+            bounds, _ = await self._bounds(namespace, [shard.shard for shard in some])
             found |= {ShardKey(namespace, shard): each for shard, each in bounds.items()}
         return found
 
-    async def _bounds(self, namespace: str, shards: Sequence[str], reset: Reset) -> tuple[dict[str, Bounds], list[str]]:
-        """The bounds of shards: from the broker's log, else as reported with commits; and warnings about them."""
-        if reset.to is To.TIMESTAMP and not self._broker_log.configured:
+    async def _bounds(
+        self, namespace: str, shards: Sequence[str], reset: Reset | None = None
+    ) -> tuple[dict[str, Bounds], list[str]]:
+        """The bounds of shards: from the broker's log, else as reported with commits; and warnings about them.
+
+        Raises an error where a reset needs bounds that are not known.
+        """
+        if reset and reset.to is To.TIMESTAMP and not self._broker_log.configured:
             raise UnknownBoundsError(
                 "to_timestamp_ms: only the broker knows offsets by time, and no broker_log.address is configured; use to_offset"
             )
@@ -402,7 +406,7 @@ class Resets:
             try:
                 found = await self._broker_log.bounds(namespace, shards)
             except AdapterError as error:
-                if reset.needs_bounds:
+                if reset and reset.needs_bounds:
                     raise
                 warnings.append(f"{error}; targets are checked against what commits told, if anything")
             else:
@@ -410,7 +414,7 @@ class Resets:
                 return found, [f"the broker does not have {some_of(unknown)}: the target was not checked"] if unknown else []
         found = {shard: bounds for shard in shards if (bounds := self._reported.get(ShardKey(namespace, shard)))}
         unknown = [shard for shard in shards if shard not in found]
-        if unknown and reset.needs_bounds:
+        if unknown and reset and reset.needs_bounds:
             raise UnknownBoundsError(
                 f"{reset.to.value}: the bounds of {some_of(unknown)} are not known: no broker_log.address is configured, and no "
                 "commit since the start told them; use to_offset"
