@@ -96,6 +96,15 @@ BROKE = {
             '["commit_in_columns",0,[[0,0]],0,0,2],["commit",0,[[0,0],[4,0]],0,[1,0],0]]'
         ),
     ),
+    "the last read may meet a sweep of expired offsets, and is then answered later": (
+        "two",
+        (
+            '[["begin",97,[[0,0],[2,0]]],["trouble",1,[1],0],["power_cut",1,0,0,0],["in_flight",0,0,0,0,0,0,0],'
+            '["commit_knowing_the_epoch",1,[[4,1]],0,6],["commit_knowing_the_epoch",1,[[5,0]],0,6],'
+            '["commit_in_columns",0,[[0,0]],0,0,6],["goes_on",0,0,1,0,0,[],0,0],["start",0,6],["commit_much",0,1,6],'
+            '["disk_full",1,1,0],["a_day_passes",6],["a_day_passes",0],["meta",0,0],["apart",0,0,0,[[0,0]],0,0,0,0]]'
+        ),
+    ),
 }
 
 
