@@ -224,7 +224,6 @@ class Sidecar:
         return None
 
     async def _run_core(self, core: Core, server: GrpcServer) -> int:
-        core.recovery_began()
         self.state.attach(core)
         core.take(self._config)  # again: they may have been replaced while it was made
         core.tasks.start_soon(core.flusher.run, name="flusher")
@@ -252,7 +251,7 @@ class Sidecar:
         Until that is done, or the same files are back. A stop waits for it as long as for a drain.
         """
         log.error("store.gone", reason=core.store.failure, dirty=len(core.dirty), help="what is dirty goes to the Meta Service")
-        if not core.flusher.tracks_all:
+        if not core.recovered.now:
             # What a former process left is read from the files, which are still open here.
             with suppress(AdapterError):
                 await core.recovery.mark_unflushed()
@@ -302,7 +301,6 @@ class Sidecar:
         self._recovered(core)
 
     def _recovered(self, core: Core) -> None:
-        core.recovery_finished()
         # Not before: until here, not all that is dirty is known.
         core.tasks.start_soon(core.expiry.run, name="expiry")
         core.tasks.start_soon(core.renewal.run, name="renewal")
@@ -352,7 +350,7 @@ class Sidecar:
         await server.stop(max(until - anyio.current_time(), 0))
 
     async def _drain(self, core: Core) -> int:
-        if not core.recovery.report.done:
+        if not core.recovered.now:
             await core.recovery.mark_unflushed()
         left = await core.flusher.drain(self._config.stop.drain_timeout_ms / 1000)
         if left:

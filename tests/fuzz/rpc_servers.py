@@ -149,7 +149,6 @@ class Adapters:
             with patch.object(broadcast, "KEEP_S", HOUR_S):  # nothing is stored that nobody asks for
                 parts = (config, store, meta, self._metrics, _BrokerLog(), clocks, history)
                 core = await stack.enter_async_context(running_core(*parts))
-                core.recovery_began()
                 state.attach(core)
                 try:
                     await core.meta_watch.recover()
@@ -157,7 +156,6 @@ class Adapters:
                     await core.recovery.mark_unflushed()
                     state.enter(State.DEGRADED, str(error))
                 else:
-                    core.recovery_finished()
                     state.enter(State.SERVING)
             reloading = Reloading(config, LIVE)
             status = SidecarStatus(reloading, meta, self._metrics, state)

@@ -438,7 +438,7 @@ class Running(Process):
         self._last_batch = core.dirty._in_flight
         self._flushes += 1
         allowed = (call.at - self._window_began) / INTERVAL_S + 2 + (self.stopping_since is not None)
-        if not self.demanding and core.recovery.report.done and self._flushes > allowed:
+        if not self.demanding and core.recovered.now and self._flushes > allowed:
             self.machine.violations.append(f"5: {self.broker.name} sent {self._flushes} flushes where {allowed:.1f} are allowed")
 
     def _count_anew(self) -> None:

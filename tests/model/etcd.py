@@ -103,7 +103,7 @@ class EtcdBroker(Broker):
     def in_touch(self) -> bool:
         """Whether it serves, and nothing here or on the way to the Meta Service keeps it from flushing."""
         running = self.running
-        serves = running is not None and not running.paused and running.core is not None and running.core.recovery.report.done
+        serves = running is not None and not running.paused and running.core is not None and running.core.recovered.now
         return serves and not (self.platter.full or self.platter.failing_syncs or self.link.cut or self.link.faults)
 
 

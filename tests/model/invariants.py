@@ -97,7 +97,7 @@ class Watch:
         broker = self._world.brokers[at]
         core = broker.core()
         for key, (_, record, seq) in stored.items():
-            clean = core is not None and core.flusher.tracks_all and key not in core.dirty
+            clean = core is not None and core.recovered.now and key not in core.dirty
             held = there.get(key)
             if (clean or seq <= flushed_seq) and (held is None or not _covers(held, record, expires=self._world.expires)):
                 yield f"3: {key} is clean at {broker.name} as {record} (seq {seq}, flushed {flushed_seq}); {held} is there"

@@ -302,7 +302,7 @@ class ObservedWorld(World):
 
     async def _look_at_the_lag(self, running: Running) -> None:
         core = running.core
-        if core is None or not core.recovery.report.done:
+        if core is None or not core.recovered.now:
             return
         lag = self._lags.get(core)
         if lag is None:

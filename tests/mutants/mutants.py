@@ -350,7 +350,7 @@ MUTANTS = (
     Mutant(
         "flushed-seq-before-the-recovery",
         "sidecar/engine/flusher.py",
-        "        if self.tracks_all and seq:\n",
+        "        if self.recovered.now and seq:\n",
         "        if seq:\n",
         "what a former process left unflushed counts as flushed",
         ("unit/sidecar/engine/test_flusher.py::test_before_the_recovery_the_flushed_watermark_does_not_move",),

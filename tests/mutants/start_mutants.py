@@ -40,7 +40,7 @@ START_MUTANTS = (
     Mutant(
         "flushed-before-all-is-known",
         "sidecar/engine/flusher.py",
-        "        if self.tracks_all and seq:\n",
+        "        if self.recovered.now and seq:\n",
         "        if seq:\n",
         "a kill during the recovery, and what the process before it left dirty is never flushed",
         (f"{EARLY}test_nothing_counts_as_flushed_before_the_recovery_has_ended",),
@@ -48,7 +48,7 @@ START_MUTANTS = (
     Mutant(
         "covered-before-all-is-known",
         "sidecar/engine/flusher.py",
-        "        if self.tracks_all and not self._dirty:\n",
+        "        if self.recovered.now and not self._dirty:\n",
         "        if not self._dirty:\n",
         "the Meta Service is told that it has what a former process left dirty",
         (f"{EARLY}test_nothing_counts_as_flushed_before_the_recovery_has_ended",),
@@ -68,7 +68,7 @@ START_MUTANTS = (
     Mutant(
         "stop-forgets-what-was-left",
         "sidecar/process.py",
-        "        if not core.recovery.report.done:\n            await core.recovery.mark_unflushed()\n",
+        "        if not core.recovered.now:\n            await core.recovery.mark_unflushed()\n",
         "",
         "a stop during the recovery says that nothing is dirty, and leaves what a former process left",
         (f"{EARLY}test_a_stop_during_the_recovery_flushes_what_was_taken_and_what_was_left",),
@@ -84,7 +84,7 @@ START_MUTANTS = (
     Mutant(
         "rewind-by-what-is-here",
         "sidecar/engine/group_loader.py",
-        "        if self._recovering and commit.mode is CommitMode.OVERWRITE and self._meta.available:\n",
+        "        if not self._recovered.once and commit.mode is CommitMode.OVERWRITE and self._meta.available:\n",
         "        if False:\n",
         "a rewind behind a restart is acknowledged, and undone by the recovery",
         (f"{EARLY}test_a_rewind_is_decided_by_what_stands_in_the_meta_service",),
@@ -92,8 +92,8 @@ START_MUTANTS = (
     Mutant(
         "fast-rewind-by-what-is-here",
         "sidecar/engine/fast_path.py",
-        "        self._modes = INCREASE_ONLY\n",
-        "        self._modes = OVERWRITE\n",
+        "        return mode <= (OVERWRITE if self._recovered.once else INCREASE_ONLY)\n",
+        "        return mode <= OVERWRITE\n",
         "the same, of a key that had a commit since the start",
         (f"{EARLY}test_a_rewind_is_decided_by_what_stands_in_the_meta_service",),
     ),
@@ -132,7 +132,7 @@ START_MUTANTS = (
     Mutant(
         "written-through-over-what-was-not-compared",
         "sidecar/engine/core.py",
-        "uncompared=lambda _: not flusher.tracks_all",
+        "uncompared=lambda _: not recovered.now",
         "uncompared=lambda _: False",
         "RobustMQ's Meta Service: a commit behind a restart lowers what another broker saved meanwhile",
         ("unit/sidecar/engine/test_policies.py::test_a_written_through_commit_lowers_nothing_before_the_recovery",),

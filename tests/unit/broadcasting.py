@@ -84,6 +84,5 @@ async def world(directory: Path, meta: FakeMeta | None = None, clock: SetClock |
     clock = clock or SetClock()
     parts = (config, store, meta or FakeMeta(), AdapterMetrics(), NoBrokerLog(), Clocks(now_ms=clock.now_ms))
     async with running_core(*parts) as core:
-        await core.flusher.comparison_finished()
-        core.reader.recovery_finished()
+        core.recovered.finish()
         yield World(core, clock)

@@ -86,7 +86,7 @@ async def core_over(
     meta: FakeMeta,
     *,
     store: LocalStore | None = None,
-    tracks_all: bool = True,
+    recovered: bool = True,
     knows: Sequence[str] = (),
     broker_log: BrokerLog | None = None,
     journal: Journal = NO_JOURNAL,
@@ -102,8 +102,8 @@ async def core_over(
     opened = store or LocalStore.open(config.store.path, config.store.wal_sync)
     parts = (config, opened, meta, AdapterMetrics(), broker_log or NoBrokerLog(), clocks, journal, spans)
     async with running_core(*parts) as core:
-        if tracks_all:
-            await core.flusher.comparison_finished()
+        if recovered:
+            core.recovered.finish()
         core.committer.loaded.groups.update(GroupKey("default", group) for group in knows)
         yield core
 

@@ -116,7 +116,7 @@ def _fill(reply: offsets_pb.StatusReply, core: Core) -> None:
     reply.last_flush_error = core.flusher.last_error
     reply.flush_pace = core.flusher.pace
     reply.refused_keys = core.dirty.refused
-    reply.recovery.CopyFrom(offsets_pb.RecoveryStatus(**vars(core.recovery.report)))
+    reply.recovery.CopyFrom(offsets_pb.RecoveryStatus(**vars(core.recovery.report), done=core.recovered.now))
     told = core.elsewhere
     reply.changes_elsewhere.CopyFrom(
         offsets_pb.ChangesElsewhereStatus(

@@ -81,16 +81,17 @@ class Committer:
         FencedError, ContendedError for a Forget that is refused; then nothing of this change was stored.
         """
         standing = self.apply(change)
-        # Also when it changed nothing: what stands may be a write that is not synced yet.
-        if self._store.must_sync:
-            await self._syncs.submit(None)
+        await self._synced()
         return standing
+
+    async def sync(self) -> None:
+        """Return once all that was applied is as durable as `wal_sync` says. Raises what `submit` does of any change."""
+        self._check()
+        await self._synced()
 
     def apply(self, change: Change) -> list[Standing]:
         """Apply a change without the sync: written and dirty, but with `always` it must not be acknowledged yet."""
-        if self._ended:
-            raise NotReadyError("stopped before this was taken; nothing of it is stored: send it again")
-        self._store.check()  # after a failed sync, not even what changes nothing is acknowledged: what stands may not be durable
+        self._check()
         deciding = _Deciding(self._store, self._dirty, self.loaded, self.holds, self._clock)
         standing = deciding.decide(change)
         deciding.write()
@@ -105,6 +106,16 @@ class Committer:
         """Raise FencedError if a later generation has committed for one of the groups."""
         for group, member in members.items():
             check_generation(group, member, self._store.member(group))
+
+    def _check(self) -> None:
+        if self._ended:
+            raise NotReadyError("stopped before this was taken; nothing of it is stored: send it again")
+        self._store.check()  # after a failed sync, not even what changes nothing is acknowledged: what stands may not be durable
+
+    async def _synced(self) -> None:
+        # Also behind what changed nothing: what stands may be a write that is not synced yet.
+        if self._store.must_sync:
+            await self._syncs.submit(None)
 
     async def _sync(self, waiting: Sequence[None]) -> list[AdapterError | None]:
         await self._store.sync()

@@ -39,6 +39,7 @@ from adapter.sidecar.engine.resets import Resets
 from adapter.sidecar.engine.tombstones import Tombstones
 from adapter.sidecar.engine.watching import Watches
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
+from adapter.sidecar.ledger.recovered import Recovered
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.shard_bounds import ReportedBounds
 from adapter.sidecar.storage.store import LocalStore
@@ -64,6 +65,7 @@ class Core:
     flusher: Flusher
     handover: Handover
     recovery: Recovery
+    recovered: Recovered
     meta_watch: MetaWatch
     elsewhere: ChangedElsewhere
     expiry: Expiry
@@ -74,17 +76,6 @@ class Core:
     admin_calls: LargeCalls
     clocks: Clocks
     tasks: anyio.abc.TaskGroup
-
-    def recovery_began(self) -> None:
-        """Note that the Meta Service may hold more of any key, until `recovery_finished`."""
-        self.loader.recovery_began()
-        self.fast_path.recovery_began()
-
-    def recovery_finished(self) -> None:
-        """Note that every key was compared with the Meta Service."""
-        self.loader.recovery_finished()
-        self.fast_path.recovery_finished()
-        self.reader.recovery_finished()
 
     def take(self, config: AdapterConfig) -> None:
         """Put the settings in force that may change while the core runs.
@@ -132,16 +123,16 @@ async def running_core(
 
     Raises, in a group, StorageFailedError when the store fails meanwhile. Its callers then get errors, not acknowledgements.
     """
-    dirty = DirtyKeys()
+    dirty, recovered = DirtyKeys(), Recovered()
     bounds = ReportedBounds()
     journal.sees(bounds)
     holds = Holds(config.reset.hold_seconds * 1000, clocks.now_ms)
     committer = Committer(store, dirty, clocks.monotonic, journal, holds)
     tombstones = Tombstones(meta, holds, clocks.now_ms)
-    loader = GroupLoader(store, dirty, committer, meta, tombstones)
+    loader = GroupLoader(store, dirty, committer, meta, tombstones, recovered)
     saver = Saver(meta, ShardLabels(config.meta.shard_names, config.meta.topics))
-    flusher = Flusher(config.flush, store, dirty, committer, saver, metrics, clocks, journal, spans)
-    write_through = WriteThrough(committer, store, saver, metrics, journal, uncompared=lambda _: not flusher.tracks_all)
+    flusher = Flusher(config.flush, store, dirty, committer, saver, metrics, recovered, clocks, journal, spans)
+    write_through = WriteThrough(committer, store, saver, metrics, journal, uncompared=lambda _: not recovered.now)
     recovery = Recovery(
         store,
         dirty,
@@ -149,13 +140,14 @@ async def running_core(
         flusher,
         meta,
         tombstones,
+        recovered,
         batch_keys=config.recovery.batch_keys,
         clock=clocks.monotonic,
     )
     large = LargeCalls()
     groups = Groups(store, dirty, large)
     router = Router(config, loader, committer, write_through)
-    reader = OffsetReader(store, committer, loader, large, tombstones)
+    reader = OffsetReader(store, committer, loader, large, tombstones, recovered)
     broadcasts = Broadcasts(config.expiry, store, groups, loader, reader, router, clocks.now_ms)
     expiry = Expiry(
         config.expiry,
@@ -185,7 +177,7 @@ async def running_core(
                 dirty=dirty,
                 committer=committer,
                 router=router,
-                fast_path=FastPath(store, dirty, possible=router.at_once, clock=clocks.monotonic),
+                fast_path=FastPath(store, dirty, recovered, possible=router.at_once, clock=clocks.monotonic),
                 bounds=bounds,
                 broker_log=broker_log,
                 meta=meta,
@@ -199,6 +191,7 @@ async def running_core(
                 flusher=flusher,
                 handover=Handover(store, dirty, committer, flusher, renewal, large),
                 recovery=recovery,
+                recovered=recovered,
                 meta_watch=MetaWatch(config.broker, config.store.path, store, flusher, recovery, elsewhere, meta),
                 elsewhere=elsewhere,
                 expiry=expiry,

@@ -104,7 +104,7 @@ class Expiry:
         if skew.off:
             self._warn_once("expiry.clock", skew_seconds=f"{skew.ms / 1000:.0f}", help=SKEW_HELP)
             return False
-        return self._flusher.tracks_all  # else the Meta Service lost something: all that is dirty is known by the next sweep
+        return self._flusher.recovered.now  # else the Meta Service lost something: all that is dirty is known by the next sweep
 
     async def sweep_once(self) -> None:
         """Look at every local group. Holds a page of keys at a time.

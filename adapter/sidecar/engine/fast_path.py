@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from adapter.model.records import DEFAULT_NAMESPACE, LOWER_HALF, Held
 from adapter.rpc import offsets_pb
 from adapter.sidecar.engine.dirty import DirtyKeys
+from adapter.sidecar.ledger.recovered import Recovered
 from adapter.sidecar.storage.store import LocalStore
 from adapter.sidecar.storage.write_batch import FastWriteBatch
 
@@ -28,21 +29,19 @@ class FastPath:
     """Decides and writes plain commits. `possible` is False while commits wait for a sync or for the Meta Service."""
 
     def __init__(
-        self, store: LocalStore, dirty: DirtyKeys, *, possible: bool, clock: Callable[[], float] = time.monotonic
+        self,
+        store: LocalStore,
+        dirty: DirtyKeys,
+        recovered: Recovered,
+        *,
+        possible: bool,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._dirty = dirty
+        self._recovered = recovered
         self.possible = possible
         self._clock = clock
-        self._modes = OVERWRITE  # the highest mode that it takes
-
-    def recovery_began(self) -> None:
-        """Leave commits with OVERWRITE, for which the Meta Service is asked first: see `GroupLoader.load_for`."""
-        self._modes = INCREASE_ONLY
-
-    def recovery_finished(self) -> None:
-        """Take them again."""
-        self._modes = OVERWRITE
 
     def commit(self, runs: Sequence[Run], now_ms: int) -> list[int]:
         """Commit of each run the requests before the first that the fast path leaves, all in one write, and mark them dirty.
@@ -91,12 +90,16 @@ class FastPath:
         # A held record, in the first epoch of an era, is left to the rules.
         if offset < stands or not (offset and live) or (knows and knows != epoch) or not (epoch & LOWER_HALF or not epoch):
             return False
-        if not _is_plain(request, group, item) and (request.mode > self._modes or _has_more(group, item)):
+        if not _is_plain(request, group, item) and (not self._takes(request.mode) or _has_more(group, item)):
             return False
         if offset == stands and now_ms <= when:
             return True  # a repeated commit: what stands is stored already, or with this write
         staged.append((name, shard, forward.stage(held, shard, (epoch, offset, True, now_ms, "", topic, partition))))
         return True
+
+    def _takes(self, mode: int) -> bool:
+        """Whether it decides commits of a mode. Before the recovery not OVERWRITE, see `GroupLoader.load_for`."""
+        return mode <= (OVERWRITE if self._recovered.once else INCREASE_ONLY)
 
 
 def _is_plain(request: offsets_pb.CommitOffsetsRequest, group: offsets_pb.GroupCommits, item: offsets_pb.ShardCommit) -> bool:

@@ -29,6 +29,7 @@ from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.engine.flush_spans import FlushSpans
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
+from adapter.sidecar.ledger.recovered import Recovered
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.storage.store import LocalStore
 
@@ -77,6 +78,7 @@ class Flusher:
         committer: Committer,
         saver: Saver,
         metrics: AdapterMetrics,
+        recovered: Recovered,
         clocks: Clocks = REAL,
         journal: Journal = NO_JOURNAL,
         spans: FlushSpans | None = None,
@@ -99,9 +101,8 @@ class Flusher:
         # When what is set aside is tried again, 0 when nothing is; and how often in a row that has failed.
         self._aside_until = 0.0
         self._aside_tries = 0
-        # False until the recovery has seen every key: before, the store may hold dirty keys that `dirty` does not know.
-        self.tracks_all = False
-        # Keys that were still dirty then, and have not been saved since.
+        self.recovered = recovered
+        # Keys that were still dirty when the recovery ended, and have not been saved since.
         self.uncompared: set[OffsetKey] = set()
         self._carried = 0  # all up to this write is in the Meta Service once the save under way is applied
         self._marked = 0  # `dirty.marked` when the flush under way began
@@ -116,9 +117,9 @@ class Flusher:
         It may be too low, but never too high; and it is none that a power cut may take back without any loss: what is not
         acknowledged may be in the Meta Service already, and the next start would find its own store to be an older copy.
         """
-        if self.tracks_all and not self._dirty:
+        if self.recovered.now and not self._dirty:
             return self._store.acknowledged_seq
-        carried = self._carried if self.tracks_all and self._dirty.marked == self._marked else 0
+        carried = self._carried if self.recovered.now and self._dirty.marked == self._marked else 0
         covered = max(self._store.flushed_seq, carried)
         return min(covered, self._store.acknowledged_seq)
 
@@ -229,17 +230,12 @@ class Flusher:
         self._finish(seq if only is None and not outcome.interrupted else 0, started, outcome)
         return outcome
 
-    def comparison_started(self) -> None:
-        """Note that all local keys are being compared with the Meta Service: until then, `dirty` may lack dirty keys."""
-        self.tracks_all = False
-
-    async def comparison_finished(self) -> None:
-        """Note that every dirty key is known. A server without epochs may hold more of those that are dirty now."""
+    async def note_uncompared(self) -> None:
+        """Note which keys are dirty at the end of a recovery: a server without epochs may hold more of them."""
         uncompared: set[OffsetKey] = set()
         async for keys in self._dirty.in_slices():
             uncompared.update(keys)
         self.uncompared = uncompared
-        self.tracks_all = True
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
@@ -383,7 +379,7 @@ class Flusher:
         outcome.note_refused(why)
 
     def _is_uncompared(self, key: OffsetKey) -> bool:
-        return not self.tracks_all or key in self.uncompared
+        return not self.recovered.now or key in self.uncompared
 
     def _covers(self, seq: int) -> int:
         """The highest write, at most `seq`, up to which no key is refused or set aside: a flush then sends all up to it.
@@ -426,7 +422,7 @@ class Flusher:
         """
         if outcome.unanswered:
             self._metrics.flush_failed()
-        if self.tracks_all and seq:
+        if self.recovered.now and seq:
             self._store.advance_flushed(self._covers(seq))
         self.last_flush_seconds = self._clock() - started
         self.last_flush_at_ms = self._now_ms()

@@ -18,6 +18,7 @@ from adapter.sidecar.engine.changes import Columns, Commit, Forget, Load
 from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.engine.tombstones import Tombstones
+from adapter.sidecar.ledger.recovered import Recovered
 from adapter.sidecar.storage.store import LocalStore
 
 R = TypeVar("R")
@@ -68,26 +69,24 @@ class GroupLoader:
     """
 
     def __init__(
-        self, store: LocalStore, dirty: DirtyKeys, committer: Committer, meta: MetaClient, tombstones: Tombstones
+        self,
+        store: LocalStore,
+        dirty: DirtyKeys,
+        committer: Committer,
+        meta: MetaClient,
+        tombstones: Tombstones,
+        recovered: Recovered,
     ) -> None:
         self._store = store
         self._dirty = dirty
         self._committer = committer
         self._meta = meta
         self._tombstones = tombstones
-        self._recovering = False
+        self._recovered = recovered
         self._large: set[GroupKey] = set()
         self._for_commits: Coalescer[Wanted, None] = Coalescer(self._load_for_commits, max_items=LOAD_GROUPS)
         self._for_reads: Coalescer[Wanted, bool] = Coalescer(self._load_for_reads, max_items=LOAD_GROUPS)
         self._large_loads: Coalescer[GroupKey, None] = Coalescer(self._load_large, max_items=LOAD_GROUPS)
-
-    def recovery_began(self) -> None:
-        """Note that what is here may be behind the Meta Service: what may be a rewind is decided by what stands there."""
-        self._recovering = True
-
-    def recovery_finished(self) -> None:
-        """Note that every key was compared."""
-        self._recovering = False
 
     async def run(self) -> None:
         """Make the calls for loads until cancelled; pending loads then fail with NotReadyError."""
@@ -177,7 +176,7 @@ class GroupLoader:
     def _rewound(self, commit: Commit) -> dict[GroupKey, list[str]]:
         """The keys of an OVERWRITE during a recovery, which may be rewinds; none otherwise."""
         found: dict[GroupKey, list[str]] = {}
-        if self._recovering and commit.mode is CommitMode.OVERWRITE and self._meta.available:
+        if not self._recovered.once and commit.mode is CommitMode.OVERWRITE and self._meta.available:
             for key, _ in commit.entries:
                 found.setdefault(key.group_key, []).append(key.shard)
             for columns in commit.columns:

@@ -90,7 +90,7 @@ class Handover:
                     removed += await self._forget(more)
                     await others()
                     more = next(slices, None)
-        await self._committer.submit(Forget(()))  # with `always`, the one sync for all of them
+        await self._committer.sync()  # with `always`, the one sync for all of them
         return removed
 
     async def _forget(self, keys: Sequence[OffsetKey]) -> int:

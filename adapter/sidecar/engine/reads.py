@@ -14,6 +14,7 @@ from adapter.sidecar.engine.changes import TakeUp
 from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.group_loader import LARGE_LIMIT_S, GroupLoader, Wanted, until_settled
 from adapter.sidecar.engine.tombstones import Tombstones
+from adapter.sidecar.ledger.recovered import Recovered
 from adapter.sidecar.storage.store import LocalStore
 
 R = TypeVar("R")
@@ -30,18 +31,20 @@ class OffsetReader:
     """Answers reads in the three modes."""
 
     def __init__(
-        self, store: LocalStore, committer: Committer, loader: GroupLoader, large: LargeCalls, tombstones: Tombstones
+        self,
+        store: LocalStore,
+        committer: Committer,
+        loader: GroupLoader,
+        large: LargeCalls,
+        tombstones: Tombstones,
+        recovered: Recovered,
     ) -> None:
         self._store = store
         self._committer = committer
         self._loader = loader
         self._large = large
         self._tombstones = tombstones
-        self._recovered = False
-
-    def recovery_finished(self) -> None:
-        """Allow reads to load groups from the Meta Service from now on."""
-        self._recovered = True
+        self._recovered = recovered
 
     async def read(self, wanted: Sequence[Wanted], mode: ReadMode) -> list[tuple[OffsetKey, OffsetRecord]]:
         """The live offsets, in the order asked for; absent ones are left out.
@@ -63,7 +66,7 @@ class OffsetReader:
         forgets = self._committer.loaded.forgets
         asked = await self._unknown(wanted, mode)
         if asked:
-            if not self._recovered:
+            if not self._recovered.once:
                 raise NotReadyError(NOT_RECOVERED)
             await self._loader.load_wanted(asked)
             self._check_still_here(asked, forgets)

@@ -22,6 +22,7 @@ from adapter.sidecar.engine.comparison import LocalKeys, Piece, Source, WholeGro
 from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.tombstones import Tombstones
+from adapter.sidecar.ledger.recovered import Recovered
 from adapter.sidecar.storage.store import LocalStore
 
 log = structlog.get_logger(__name__)
@@ -42,7 +43,6 @@ class RecoveryReport:
     equal: int = 0
     failed: int = 0
     seconds: float = 0.0
-    done: bool = False
     of: int = 0
 
 
@@ -57,6 +57,7 @@ class Recovery:
         flusher: Flusher,
         meta: MetaClient,
         tombstones: Tombstones,
+        recovered: Recovered,
         *,
         batch_keys: int,
         clock: Callable[[], float] = time.monotonic,
@@ -68,6 +69,7 @@ class Recovery:
         self._meta = meta
         self._clock = clock
         self._tombstones = tombstones
+        self._recovered = recovered
         self._batch_keys = batch_keys
         self._source: Source | None = None
         self._push_from = 0.0
@@ -81,7 +83,7 @@ class Recovery:
         self._source = None
         self._push_from = 0.0
         self.report = RecoveryReport(of=self._store.keys)
-        self._flusher.comparison_started()
+        self._recovered.begin_again()
         self._store.forget_flushed()
 
     async def run(self) -> RecoveryReport:
@@ -101,8 +103,8 @@ class Recovery:
         if failure:
             # Not from within `except*`: Python 3.11.2 wraps in a group what is raised there.
             raise failure
-        await self._flusher.comparison_finished()
-        self.report.done = True
+        await self._flusher.note_uncompared()
+        self._recovered.finish()
         log.info("recovery.done", **vars(self.report))
         return self.report
 
@@ -180,7 +182,7 @@ class Recovery:
         # Refused when a key was removed meanwhile: what was fetched may be older than what was flushed and forgotten.
         async for entries in in_slices([*differing, *lost]):
             self._committer.apply(Load((), entries, piece.forgets))
-        await self._committer.submit(Load((), (), piece.forgets))
+        await self._committer.sync()
         for key, held in stands:
             self._flusher.saver.note(key, Seen(held.offset, held.topic, held.partition))
         self.report.compared += len(piece.local)

@@ -116,7 +116,7 @@ async def test_what_is_dirty_at_the_end_of_a_recovery_stays_uncompared_until_it_
     left_behind(tmp_path, {A: record(5), B: record(5)})
     meta = FakeMeta({B: record(5)})
     meta.faults.append(MetaUnavailableError("down by the test"))
-    async with core_over(tmp_path, meta, tracks_all=False) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
         await core.recovery.run()
         assert core.flusher.uncompared == {A}
         await commit(core, 6, "b")
@@ -133,6 +133,6 @@ async def test_a_push_that_meets_something_larger_counts_as_adopted(tmp_path: Pa
         meta.records[A] = record(9)
 
     meta.faults.append(during(meta, overtake))
-    async with core_over(tmp_path, meta, tracks_all=False) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
         assert counts(await core.recovery.run()) == (2, 1, 1, 0, 0)
         assert core.store.get(A) == record(9)

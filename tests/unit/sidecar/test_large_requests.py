@@ -138,7 +138,6 @@ async def test_no_iteration_of_the_event_loop_reads_more_than_a_slice(
     """A removal reads each key three times: to find it, to remove it, and for the bookkeeping."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
-        core.reader.recovery_finished()
         await fill(core)
         meta.records.clear()  # a load adopts nothing, and so reads nothing
         iterations = Iterations(core.store, monkeypatch)

@@ -6,6 +6,7 @@ from adapter.errors import AdapterError
 from adapter.model.records import OffsetKey
 from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.engine.fast_path import FastPath
+from adapter.sidecar.ledger.recovered import Recovered
 from adapter.sidecar.storage.store import LocalStore
 from adapter.sidecar.storage.write_batch import Stored
 from tests.model.disk import Platter, SimBatch, SimDisk
@@ -45,7 +46,9 @@ class Store:
         self.disk = Disk(self.platter, lambda: None)
         self.store = LocalStore.over(self.disk, "interval")
         self.dirty = DirtyKeys()
-        self.fast_path = FastPath(self.store, self.dirty, possible=True, clock=lambda: 0.0)
+        self.recovered = Recovered()
+        self.recovered.finish()
+        self.fast_path = FastPath(self.store, self.dirty, self.recovered, possible=True, clock=lambda: 0.0)
 
     def holds(self, **offsets: int) -> "Store":
         """Store clean records, which are then also in memory."""

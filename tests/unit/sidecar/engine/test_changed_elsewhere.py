@@ -261,7 +261,7 @@ async def test_before_an_older_meta_service_it_says_so_and_goes_on(tmp_path: Pat
     meta.tells = False
     async with core_over(tmp_path, meta) as core:
         await began(core, "a")
-        assert core.recovery.report.done
+        assert core.recovered.now
         assert core.elsewhere.problem == OFF
         changed(meta, A)
         async with anyio.create_task_group() as tasks:

@@ -52,7 +52,7 @@ async def test_each_row_of_a_group_is_read_once_however_many_batches_its_local_k
     left_behind(tmp_path, mine)
     lost(tmp_path, 1)
     meta = PagedMeta({**mine, **sized({"b": 70})}, page_rows=8)
-    async with core_over(tmp_path, meta, tracks_all=False, recovery={"batch_keys": 7}) as core:
+    async with core_over(tmp_path, meta, recovered=False, recovery={"batch_keys": 7}) as core:
         assert counts(await core.recovery.run()) == (55, 0, 20, 55, 0)
         assert sorted(meta.rows) == sorted(meta.records)
         assert local(core) == meta.records
@@ -64,7 +64,7 @@ async def test_the_end_of_both_sides_may_be_the_end_of_a_full_page(tmp_path: Pat
     mine = sized({"a": 4, "b": 4})
     left_behind(tmp_path, mine)
     lost(tmp_path, 1)
-    async with core_over(tmp_path, PagedMeta(mine, page_rows), tracks_all=False, recovery={"batch_keys": batch_keys}) as core:
+    async with core_over(tmp_path, PagedMeta(mine, page_rows), recovered=False, recovery={"batch_keys": batch_keys}) as core:
         assert counts(await core.recovery.run()) == (8, 0, 0, 8, 0)
 
 
@@ -75,10 +75,10 @@ async def test_a_page_that_fails_is_asked_for_again_and_no_other(tmp_path: Path)
     lost(tmp_path, 1)
     meta = PagedMeta(sized({"a": 12, "b": 12}), page_rows=5)
     meta.faults_of_pages = [None, SLOW, None, SLOW, SLOW, None, None, SLOW]
-    async with core_over(tmp_path, meta, tracks_all=False, recovery={"batch_keys": 4}) as core:
+    async with core_over(tmp_path, meta, recovered=False, recovery={"batch_keys": 4}) as core:
         failures = 0
         compared = 0
-        while not core.recovery.report.done:
+        while not core.recovered.now:
             try:
                 await core.recovery.run()
             except TimedOutError:
@@ -105,7 +105,7 @@ async def test_a_removal_meanwhile_lets_only_its_page_be_read_again(tmp_path: Pa
             return page
 
     meta = HandingOver(sized({"a": 10}, 8), page_rows=4)
-    async with core_over(tmp_path, meta, tracks_all=False, recovery={"batch_keys": 3}) as core:
+    async with core_over(tmp_path, meta, recovered=False, recovery={"batch_keys": 3}) as core:
         with pytest.raises(ContendedError):
             await core.recovery.run()
         assert core.recovery.report.compared == 4
@@ -147,7 +147,7 @@ async def test_what_was_removed_between_the_read_of_a_batch_and_its_comparison_d
     left_behind(tmp_path, {a: record(5), b: record(5)}, flushed=100)
 
     meta = FakeMeta({a: record(9), b: record(9)})
-    async with core_over(tmp_path, meta, tracks_all=False, recovery={"batch_keys": 1}) as core:
+    async with core_over(tmp_path, meta, recovered=False, recovery={"batch_keys": 1}) as core:
         source = core.recovery._source = core.recovery._beginning()
         first = await source.next()
         assert first
@@ -185,8 +185,8 @@ async def test_any_stores_end_with_the_larger_values(
         lost(Path(name), 1)
         meta = PagedMeta(dict(theirs), page_rows)
         meta.faults_of_pages = [SLOW if each else None for each in slow]
-        async with core_over(Path(name), meta, tracks_all=False, recovery={"batch_keys": batch_keys}) as core:
-            while not core.recovery.report.done:
+        async with core_over(Path(name), meta, recovered=False, recovery={"batch_keys": batch_keys}) as core:
+            while not core.recovered.now:
                 try:
                     await core.recovery.run()
                 except TimedOutError:

@@ -274,7 +274,7 @@ async def test_a_kill_between_both_stores_leaves_nothing_half(tmp_path: Path) ->
         doom(core.store)
     assert meta.live() == {}
     meta.after = None
-    async with core_over(tmp_path, meta, tracks_all=False) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
         await core.recovery.run()
         assert everywhere(core, meta) == ({A, B, C}, {A, B, C})
         assert {stands.committed_at_ms for stands in meta.records.values()} == {OLD_MS}
@@ -299,7 +299,7 @@ async def test_a_stop_leaves_a_sweep_where_it_is(tmp_path: Path) -> None:
         await entered.wait()
     assert meta.live() == {}
     meta.after = None
-    async with core_over(tmp_path, meta, tracks_all=False) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
         assert {found: stands.position for found, stands in local(core).items()} == {A: (1, 5)}
         await core.recovery.run()
         assert everywhere(core, meta) == ({A}, {A})

@@ -99,7 +99,7 @@ async def test_a_commit_during_a_flush_is_above_the_flushed_watermark(tmp_path: 
         await core.flusher.flush_once()
         assert store.flushed_seq < store.seq_of(key())
         doom(store)
-    async with core_over(tmp_path, meta, tracks_all=False) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
         await core.recovery.mark_unflushed()
         assert key() in core.dirty
 
@@ -214,7 +214,7 @@ async def test_the_flushed_watermark_does_not_pass_a_stored_key_that_became_dirt
 
 async def test_before_the_recovery_the_flushed_watermark_does_not_move(tmp_path: Path) -> None:
     """Until then the store may hold dirty keys that are not in the dirty set (3)."""
-    async with core_over(tmp_path, FakeMeta(), tracks_all=False) as core:
+    async with core_over(tmp_path, FakeMeta(), recovered=False) as core:
         await commit(core, 5)
         assert await core.flusher.flush_once() == 1
         assert core.store.flushed_seq == 0

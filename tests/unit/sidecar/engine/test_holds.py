@@ -90,7 +90,6 @@ async def change(core: Core, kind: str) -> OffsetRecord:
 
 async def read(core: Core, mode: ReadMode, shards: Sequence[str] = ("a",)) -> None:
     """A consumer reads where to begin."""
-    core.reader.recovery_finished()
     await core.reader.begin([Wanted(G, shards)], mode)
 
 
@@ -321,7 +320,6 @@ async def test_a_commit_that_waited_for_its_turn_does_not_undo_what_was_read_mea
     """Written through, behind another save, while the offset is reset elsewhere and a reader here takes that up."""
     meta = FakeMeta({A: at(200, 1, NOW_MS - 1)})
     async with core_over(tmp_path, meta, mode="write_through") as core:
-        core.reader.recovery_finished()
         await core.loader.load(G)
         late: list[asyncio.Task[list[Standing]]] = []
 

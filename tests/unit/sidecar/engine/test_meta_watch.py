@@ -70,8 +70,8 @@ async def test_what_the_meta_service_lost_is_pushed_again(tmp_path: Path) -> Non
         await compared(core)
         assert (meta.records[A].offset, meta.records[B].offset) == (9, 7)
         assert core.store.get(A) == meta.records[A]
-        assert core.recovery.report.done
-        assert core.flusher.tracks_all
+        assert core.recovered.now
+        assert core.recovered.now
 
 
 async def test_another_meta_service_gets_what_the_former_one_had_acknowledged(tmp_path: Path) -> None:
@@ -98,9 +98,9 @@ async def test_from_the_notice_on_nothing_counts_as_flushed(tmp_path: Path) -> N
         assert core.store.flushed_seq == core.store.seq == 2
         meta.restore({})
         core.recovery.again()
-        assert (core.store.flushed_seq, core.flusher.tracks_all, core.recovery.report.done) == (0, False, False)
+        assert (core.store.flushed_seq, core.recovered.now, core.recovered.now) == (0, False, False)
         doom(core.store)
-    async with core_over(tmp_path, meta, tracks_all=False) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
         assert core.store.flushed_seq == 0
         await core.recovery.mark_unflushed()
         assert core.dirty.keys() == {A, B}
@@ -138,7 +138,7 @@ async def test_a_comparison_goes_on_when_the_meta_service_is_back(tmp_path: Path
         meta.down = DOWN
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(compared, core)
-            await eventually(lambda: not core.flusher.tracks_all)
+            await eventually(lambda: not core.recovered.now)
             await commit(core, 6, shard="b")
             meta.down = None
         await core.flusher.flush_once()
@@ -208,7 +208,7 @@ async def test_a_server_that_remembers_no_stores_is_no_loss(tmp_path: Path, refu
         await flushed(core, 5, "a")
         for _ in range(3):
             await core.meta_watch.report()
-        assert (meta.server_reports.losses, core.recovery.report.done, core.store.loss) == (0, True, None)
+        assert (meta.server_reports.losses, core.recovered.now, core.store.loss) == (0, True, None)
 
 
 async def test_a_fresh_store_in_the_place_of_another_one_is_a_loss(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ async def test_a_fresh_store_in_the_place_of_another_one_is_a_loss(tmp_path: Pat
         await core.meta_watch.report()
         old = core.store.store_id
     shutil.rmtree(tmp_path / "adapter")
-    async with core_over(tmp_path, meta, tracks_all=False) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
 
         async def failing() -> None:
             raise DiskFullError("full by the test")
@@ -229,12 +229,11 @@ async def test_a_fresh_store_in_the_place_of_another_one_is_a_loss(tmp_path: Pat
         with pytest.raises(DiskFullError):
             await core.meta_watch.recover()
         assert next(iter(meta.stores.values())).store.store_id == old
-    async with core_over(tmp_path, meta, tracks_all=False) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
         await core.meta_watch.recover()
         assert core.store.loss
         assert f"the Meta Service remembers another store here, {old.hex()}" in core.store.loss.why
         assert next(iter(meta.stores.values())).store.store_id == core.store.store_id != old
-        core.reader.recovery_finished()
         found = await core.reader.read([Wanted(A.group_key, ["a"])], ReadMode.MEMORY)
         assert [row.offset for _, row in found] == [5]
 
@@ -247,7 +246,7 @@ async def test_a_question_that_was_refused_is_asked_again_with_the_comparison(tm
         await flushed(core, 5, "a")
         await core.meta_watch.report()
     shutil.rmtree(tmp_path / "adapter")
-    async with core_over(tmp_path, meta, tracks_all=False) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
         meta.refusal, meta.down = RefusedError("PERMISSION_DENIED"), DOWN
         with pytest.raises(MetaUnavailableError):
             await core.meta_watch.recover()
@@ -270,7 +269,7 @@ async def test_an_older_copy_of_the_store_is_a_loss_and_counters_go_on(tmp_path:
         await core.meta_watch.report()
     shutil.rmtree(tmp_path / "adapter")
     (tmp_path / "copy").rename(tmp_path / "adapter")
-    async with core_over(tmp_path, meta, tracks_all=False) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
         await core.meta_watch.recover()
         assert core.store.loss
         assert core.store.loss[::2] == (
@@ -284,7 +283,7 @@ async def test_an_older_copy_of_the_store_is_a_loss_and_counters_go_on(tmp_path:
 async def test_what_is_told_of_the_store_is_never_more_than_what_got_there(tmp_path: Path) -> None:
     """Reports exclude keys that are dirty, refused or not compared yet; the last save of a flush has the flush's result."""
     meta = ForgetfulMeta()
-    async with core_over(tmp_path, meta, tracks_all=False) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
         assert core.meta_watch.local().flushed_seq == 0
         await core.meta_watch.recover()
         await flushed(core, 5, "a")
@@ -313,9 +312,9 @@ async def test_a_sweep_waits_for_the_comparison_and_for_the_clock(tmp_path: Path
     async with core_over(tmp_path, meta) as core:
         await commit(core, 5, shard="a", committed_at_ms=1)
         await core.flusher.flush_once()
-        core.flusher.comparison_started()
+        core.recovered.begin_again()
         await core.expiry.sweep_once()
-        await core.flusher.comparison_finished()
+        core.recovered.finish()
         meta.server_reports.skew.off = True
         await core.expiry.sweep_once()
         assert meta.records[A].live
@@ -368,7 +367,7 @@ async def test_a_store_that_was_asked_about_is_no_older_copy_later(tmp_path: Pat
         shutil.copytree(tmp_path / "adapter", tmp_path / "killed")
     shutil.rmtree(tmp_path / "adapter")
     (tmp_path / "killed").rename(tmp_path / "adapter")
-    async with core_over(tmp_path, meta, tracks_all=False) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
         assert core.store.flushed_seq == 0
         await core.meta_watch.recover()
         assert core.store.loss is None

@@ -100,10 +100,10 @@ async def test_the_flushed_watermark_does_not_pass_what_is_set_aside(tmp_path: P
         assert store.flushed_seq == before < store.seq_of(GONE)
         await send(core, commit_of({UP: 8}))  # with which the watermark rides to the disk
         doom(store)
-    async with core_over(tmp_path, meta, tracks_all=False) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
         await core.recovery.mark_unflushed()
         assert GONE in core.dirty
-        await core.flusher.comparison_finished()
+        core.recovered.finish()
         meta.gone.clear()
         await core.flusher.flush_all()
         assert core.store.flushed_seq == core.store.seq
@@ -144,7 +144,7 @@ def test_a_drain_tries_until_its_deadline_and_says_what_is_left(tmp_path: Path) 
 
     async def main() -> float:
         async with running_core(config, store, meta, AdapterMetrics(), NoBrokerLog(), Clocks(loop.time)) as core:
-            core.flusher.tracks_all = True
+            core.recovered.finish()
             await commit_both(core, 5)
             began = loop.time()
             assert await core.flusher.drain(DRAIN_S) == 1
@@ -233,7 +233,7 @@ async def test_a_push_of_the_recovery_without_an_answer_has_failed(tmp_path: Pat
     store.write(dict.fromkeys(BOTH, record(5)))
     crash(store)
     meta = PartedMeta("gone")
-    async with core_over(tmp_path, meta, tracks_all=False) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
         report = await core.recovery.run()
         assert (report.pushed, report.failed) == (1, 1)
         assert core.dirty.keys() == {GONE}
@@ -250,7 +250,7 @@ async def test_an_overloaded_meta_service_is_left_alone_by_the_recovery_for_as_l
     crash(store)
     meta = FakeMeta()
     meta.faults.append(MetaUnavailableError("overloaded", retry_after_s=60.0))
-    async with core_over(tmp_path, meta, tracks_all=False, recovery={"batch_keys": 1}) as core:
+    async with core_over(tmp_path, meta, recovered=False, recovery={"batch_keys": 1}) as core:
         report = await core.recovery.run()
         assert (report.pushed, report.failed, len(meta.saves)) == (0, 6, 1)
         assert core.dirty.keys() == set(keys)

@@ -269,7 +269,7 @@ async def test_a_written_through_commit_lowers_nothing_before_the_recovery(tmp_p
     """A server without epochs overwrites. Behind a former rewind here, another broker may have gone further there (2)."""
     meta = FakeMeta({A: record(100, 0)})
     meta.knows_epochs = False
-    async with core_over(tmp_path, meta, tracks_all=False, **THROUGH) as core:
+    async with core_over(tmp_path, meta, recovered=False, **THROUGH) as core:
         core.store.write({A: record(50, 2)})
         (standing,) = await send(core, commit_of({A: 60}))
         assert standing.record is not None

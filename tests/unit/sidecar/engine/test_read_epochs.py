@@ -258,7 +258,7 @@ async def test_a_first_commit_without_the_meta_service_meets_what_happened_there
             await _comes_back(core, meta, there)
             assert await everything_flushed(core, meta) == stands
     if killed:
-        async with core_over(tmp_path, meta, tracks_all=False) as core:
+        async with core_over(tmp_path, meta, recovered=False) as core:
             await _comes_back(core, meta, there)
             await core.recovery.run()
             assert await everything_flushed(core, meta) == stands

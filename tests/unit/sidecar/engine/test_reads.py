@@ -64,7 +64,6 @@ def loader_of(core: Core) -> GroupLoader:
 async def recovered(core: Core) -> Core:
     """A core whose recovery is complete."""
     await core.recovery.run()
-    core.reader.recovery_finished()
     return core
 
 
@@ -291,7 +290,6 @@ async def test_what_is_removed_behind_the_load_of_a_read_is_not_absent(
     """A hand-over ends when the read has loaded the group, and has not answered yet: the Meta Service has the offset."""
     meta = AskedMeta({A: record(5), B: record(7)})
     async with core_over(tmp_path, meta) as core:
-        core.reader.recovery_finished()
         load = loader_of(core).load_wanted
         loads = []
 

@@ -63,7 +63,7 @@ async def test_the_larger_value_wins_on_both_sides(
     """Also after a clean stop: the Meta Service may have been restored from a backup (2)."""
     left_behind(tmp_path, {A: mine}, flushed=1)
     meta = FakeMeta({A: theirs} if theirs else {})
-    async with core_over(tmp_path, meta, tracks_all=False) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
         report = await core.recovery.run()
         assert vars(report)[result] == 1
         assert sum(counts(report)[1:]) == counts(report)[0] == 1
@@ -75,7 +75,7 @@ async def test_what_a_killed_process_never_flushed_is_pushed(tmp_path: Path) -> 
     """The dirty set is empty after a restart, so the comparison reads the store (1)."""
     meta = FakeMeta()
     left_behind(tmp_path, {A: record(5), B: record(6)})
-    async with core_over(tmp_path, meta, tracks_all=False) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
         assert len(core.dirty) == 0
         assert counts(await core.recovery.run()) == (2, 2, 0, 0, 0)
         assert meta.records == {A: record(5), B: record(6)}
@@ -86,11 +86,11 @@ async def test_all_keys_are_compared_a_batch_at_a_time(tmp_path: Path) -> None:
     mine = {key(f"s{shard}", f"g{group}"): record(shard) for group in range(5) for shard in range(5)}
     left_behind(tmp_path, mine)
     meta = ComparedMeta({found: record(shard % 3) for shard, found in enumerate(mine)})
-    async with core_over(tmp_path, meta, tracks_all=False, recovery={"batch_keys": 7}) as core:
+    async with core_over(tmp_path, meta, recovered=False, recovery={"batch_keys": 7}) as core:
         expected = {found: max(mine[found], theirs) for found, theirs in meta.records.items()}
         report = await core.recovery.run()
         assert meta.compared == [7, 7, 7, 4]
-        assert (report.compared, report.done) == (25, True)
+        assert (report.compared, core.recovered.now) == (25, True)
         assert meta.records == local(core) == expected
 
 
@@ -98,20 +98,20 @@ async def test_an_empty_store_has_nothing_to_compare_but_needs_the_meta_service(
     """Recovered means that the Meta Service was reached, so an absent key is really absent (9)."""
     meta = ComparedMeta({A: record(5)})
     meta.down = DOWN
-    async with core_over(tmp_path, meta, tracks_all=False) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
         with pytest.raises(MetaUnavailableError):
             await core.recovery.run()
-        assert not core.recovery.report.done
+        assert not core.recovered.now
         meta.down = None
         assert counts(await core.recovery.run()) == (0, 0, 0, 0, 0)
         assert meta.compared == []
-        assert core.recovery.report.done
+        assert core.recovered.now
 
 
 async def test_only_after_the_recovery_does_the_flushed_watermark_move(tmp_path: Path) -> None:
     """From then on every dirty key is in the dirty set (3)."""
     left_behind(tmp_path, {A: record(5)})
-    async with core_over(tmp_path, FakeMeta(), tracks_all=False) as core:
+    async with core_over(tmp_path, FakeMeta(), recovered=False) as core:
         await commit(core, 6, "b")
         await core.flusher.flush_once()
         assert core.store.flushed_seq == 0
@@ -126,11 +126,11 @@ async def test_a_recovery_that_fails_goes_on_where_it_was(tmp_path: Path) -> Non
     left_behind(tmp_path, {key(f"s{at}"): record(at) for at in range(6)})
     meta = ComparedMeta()
     meta.get_faults = [None, DOWN, DOWN]
-    async with core_over(tmp_path, meta, tracks_all=False, recovery={"batch_keys": 2}) as core:
+    async with core_over(tmp_path, meta, recovered=False, recovery={"batch_keys": 2}) as core:
         for _ in range(2):
             with pytest.raises(MetaUnavailableError, match="down by the test"):
                 await core.recovery.run()
-            assert (core.recovery.report.compared, core.recovery.report.done) == (2, False)
+            assert (core.recovery.report.compared, core.recovered.now) == (2, False)
         assert counts(await core.recovery.run()) == (6, 6, 0, 0, 0)
         assert meta.compared == [2, 2, 2]
         assert len(meta.records) == 6
@@ -141,7 +141,7 @@ async def test_a_recovery_that_is_refused_says_so_as_an_adapter_error(tmp_path: 
     left_behind(tmp_path, {A: record(5)})
     meta = ComparedMeta()
     meta.get_faults = [RefusedError("PERMISSION_DENIED by the test")]
-    async with core_over(tmp_path, meta, tracks_all=False) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
         with pytest.raises(RefusedError, match="PERMISSION_DENIED"):
             await core.recovery.run()
         assert counts(await core.recovery.run()) == (1, 1, 0, 0, 0)
@@ -152,7 +152,7 @@ async def test_a_push_that_fails_is_counted_and_stays_dirty(tmp_path: Path) -> N
     left_behind(tmp_path, {A: record(5), B: record(6)})
     meta = FakeMeta({B: record(6)})
     meta.faults.append(applied_then(meta, DOWN))
-    async with core_over(tmp_path, meta, tracks_all=False) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
         assert counts(await core.recovery.run()) == (2, 0, 0, 1, 1)
         assert A in core.dirty
         await core.flusher.flush_once()
@@ -164,7 +164,7 @@ async def test_a_push_that_is_refused_in_part_is_counted_as_failed_in_part(tmp_p
     left_behind(tmp_path, {A: record(5), B: record(6), C: record(7)})
     meta = FakeMeta()
     meta.faults.append(refusing(meta, {"b"}))
-    async with core_over(tmp_path, meta, tracks_all=False) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
         report = await core.recovery.run()
         assert B in core.dirty
         assert counts(report) == (3, 2, 0, 0, 1)
@@ -174,7 +174,7 @@ async def test_a_commit_during_the_recovery_is_not_lost(tmp_path: Path) -> None:
     """A degraded adapter accepts commits; one during the push stays dirty (3)."""
     left_behind(tmp_path, {A: record(5)})
     meta = FakeMeta()
-    async with core_over(tmp_path, meta, tracks_all=False) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
         meta.faults.append(during(meta, lambda: commit(core, 9, "a")))
         await core.recovery.run()
         assert core.store.get(A) == record(9)
@@ -193,7 +193,7 @@ async def test_what_is_removed_during_a_comparison_does_not_come_back(tmp_path: 
             return found
 
     left_behind(tmp_path, {A: record(5)}, flushed=1)
-    async with core_over(tmp_path, HandingOver({A: record(8)}), tracks_all=False) as core:
+    async with core_over(tmp_path, HandingOver({A: record(8)}), recovered=False) as core:
         with pytest.raises(ContendedError):
             await core.recovery.run()
         assert core.store.get(A) is None
@@ -202,7 +202,7 @@ async def test_what_is_removed_during_a_comparison_does_not_come_back(tmp_path: 
 async def test_mark_unflushed_marks_what_is_above_the_watermark(tmp_path: Path) -> None:
     """For a start without the Meta Service: exactly the keys that may be missing there (9)."""
     left_behind(tmp_path, {A: record(1), B: record(2), C: record(3)}, flushed=2)
-    async with core_over(tmp_path, FakeMeta(), tracks_all=False) as core:
+    async with core_over(tmp_path, FakeMeta(), recovered=False) as core:
         await core.recovery.mark_unflushed()
         assert [found in core.dirty for found in (A, B, C)] == [False, False, True]
         assert await core.flusher.flush_once() == 1
@@ -212,7 +212,7 @@ async def test_an_old_tombstone_that_the_meta_service_has_forgotten_hides_nothin
     """An adapter that was away for longer than tombstones are kept does not delete what was committed since."""
     left_behind(tmp_path, {A: tombstone(3), B: tombstone(3), C: record(4)})
     meta = FakeMeta({A: record(7)})
-    async with core_over(tmp_path, meta, tracks_all=False) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
         await core.recovery.mark_unflushed()
         assert [found in core.dirty for found in (A, B, C)] == [False, False, True]
         await core.flusher.flush_once()
@@ -228,7 +228,7 @@ async def test_a_wrong_clock_makes_no_tombstone_old(tmp_path: Path) -> None:
     """What looks old to it may have been deleted a moment ago."""
     left_behind(tmp_path, {A: tombstone(3)})
     meta = FakeMeta({A: record(7)})
-    async with core_over(tmp_path, meta, tracks_all=False) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
         meta.server_reports.skew.off = True
         await core.recovery.run()
         assert meta.records == local(core) == {A: tombstone(3)}
@@ -238,7 +238,7 @@ async def test_mark_unflushed_leaves_newer_commits_as_they_are(tmp_path: Path) -
     """The newest value is sent next (2)."""
     meta = FakeMeta()
     left_behind(tmp_path, {A: record(1, 0), B: record(2, 0)})
-    async with core_over(tmp_path, meta, tracks_all=False) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
         await send(core, commit_of({A: 9}))
         await core.recovery.mark_unflushed()
         assert len(core.dirty) == 2
@@ -251,7 +251,7 @@ async def test_mark_unflushed_after_a_clean_stop_marks_nothing(tmp_path: Path) -
     async with core_over(tmp_path, FakeMeta()) as core:
         await send(core, commit_of({A: 1, B: 2}))
         assert await core.flusher.drain(30.0) == 0
-    async with core_over(tmp_path, FakeMeta(), tracks_all=False) as core:
+    async with core_over(tmp_path, FakeMeta(), recovered=False) as core:
         await core.recovery.mark_unflushed()
         assert len(core.dirty) == 0
 
@@ -261,7 +261,7 @@ async def test_after_a_loss_whole_groups_are_compared(tmp_path: Path) -> None:
     left_behind(tmp_path, {A: record(5), B: record(9)})
     lost(tmp_path, 2)
     meta = FakeMeta({A: record(5), B: record(7), C: record(3), D: tombstone(2), key("s", "other"): record(1)})
-    async with core_over(tmp_path, meta, tracks_all=False) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
         report = await core.recovery.run()
         assert local(core) == {A: record(5), B: record(9), C: record(3), D: tombstone(2)}
         assert meta.records[B] == record(9)
@@ -273,13 +273,13 @@ async def test_after_a_loss_keys_of_other_batches_are_not_counted_as_adopted(tmp
     mine = {A: record(1), B: record(2), C: record(3)}
     left_behind(tmp_path, mine)
     lost(tmp_path, 1)
-    async with core_over(tmp_path, FakeMeta(mine), tracks_all=False, recovery={"batch_keys": 1}) as core:
+    async with core_over(tmp_path, FakeMeta(mine), recovered=False, recovery={"batch_keys": 1}) as core:
         assert counts(await core.recovery.run()) == (3, 0, 0, 3, 0)
 
 
 async def test_all_that_is_unflushed_is_marked_page_by_page(tmp_path: Path) -> None:
     """A million keys are not read at once, since commits go on meanwhile; none is left out (3)."""
     left_behind(tmp_path, {A: record(1), B: record(2), C: record(3)}, flushed=1)
-    async with core_over(tmp_path, FakeMeta(), tracks_all=False, recovery={"batch_keys": 1}) as core:
+    async with core_over(tmp_path, FakeMeta(), recovered=False, recovery={"batch_keys": 1}) as core:
         await core.recovery.mark_unflushed()
         assert [found in core.dirty for found in (A, B, C)] == [False, True, True]

@@ -230,7 +230,6 @@ async def test_after_a_delete_commits_begin_in_its_epoch(tmp_path: Path) -> None
     meta = FakeMeta({A: record(9)})
     async with core_over(tmp_path, meta) as core:
         await core.resets.delete(ALL, execute=True)
-        core.reader.recovery_finished()
         await core.reader.begin([ALL], ReadMode.STORE)
         await commit(core, 1, "a")
         await core.flusher.flush_once()

@@ -57,7 +57,7 @@ def flushed_while(tmp_path: Path, gone: set[str], groups_at: Callable[[int], Col
     async def main() -> None:
         clocks = Clocks(loop.time)
         async with running_core(config, store, meta, AdapterMetrics(), NoBrokerLog(), clocks) as core:
-            await core.flusher.comparison_finished()
+            core.recovered.finish()
             core.tasks.start_soon(core.flusher.run)
             for turn in range(TURNS):
                 await send(core, commit_of({key("s", group): turn for group in groups_at(turn)}))

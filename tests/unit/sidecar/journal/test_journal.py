@@ -219,7 +219,7 @@ async def test_a_recoverys_push_is_told_as_the_flush_that_it_is(tmp_path: Path) 
     journal = Recording()
     async with core_over(tmp_path, FakeMeta(), knows=["g"]) as core:
         await commit(core, 7, "a")
-    async with core_over(tmp_path, FakeMeta(), tracks_all=False, journal=journal) as core:
+    async with core_over(tmp_path, FakeMeta(), recovered=False, journal=journal) as core:
         await core.recovery.run()
         assert journal.told() == [("flush", "a", None, (1, 7), True)]
 
