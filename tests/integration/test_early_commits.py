@@ -251,7 +251,7 @@ async def test_a_rewind_is_decided_by_what_stands_in_the_meta_service(directory:
     await left(directory, {"s": 100})
     meta = HeldMeta({key(): record(200)} | {key(f"o{number:04}"): record(1) for number in range(2_500 if large else 1)})
     async with recovering(directory, meta) as (sidecar, client):
-        await client.commit("g", {"s": 101})  # it is in the record cache now, where the fast path finds it
+        await client.commit("g", {"s": 101})  # it is in memory now, where the fast path finds it
         await client.store.CommitOffsets(commits({"s": 150}, overwrite=True), timeout=PATIENCE_S)
         await recovered(sidecar, meta)
         assert meta.records[key()].position == (2, 150)

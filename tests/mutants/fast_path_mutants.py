@@ -46,10 +46,10 @@ FAST_PATH_MUTANTS = (
     Mutant(
         "removed-stays-in-memory",
         "sidecar/storage/store.py",
-        "                self._cache.discard(key)\n",
+        "                self.states.discard(key)\n",
         "                pass\n",
         "a shard that was handed over is still read here with its old offset",
-        ("unit/sidecar/storage/test_record_cache.py::test_the_cache_answers_from_memory_what_is_in_the_store",),
+        ("unit/sidecar/ledger/test_group_state.py::test_the_cache_answers_from_memory_what_is_in_the_store",),
     ),
     Mutant(
         "one-reply-across-a-refusal",

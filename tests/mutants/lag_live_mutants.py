@@ -11,11 +11,11 @@ _METRICS = "unit/sidecar/lag/test_metrics.py::"
 LAG_LIVE_MUTANTS = (
     Mutant(
         "lag-does-not-see-what-left-the-cache",
-        "sidecar/storage/record_cache.py",
+        "sidecar/ledger/group_state.py",
         "            if self.evicted and gone:\n",
         "            if self.evicted and not gone:\n",
-        "with more groups than the record cache holds, some are shown as stopped while they commit",
-        (f"{_LIVE}test_what_left_the_record_cache_before_a_look_is_seen",),
+        "with more groups than memory holds, some are shown as stopped while they commit",
+        (f"{_LIVE}test_what_left_memory_before_a_look_is_seen",),
     ),
     Mutant(
         "lag-keeps-removed-keys",
@@ -27,11 +27,11 @@ LAG_LIVE_MUTANTS = (
     ),
     Mutant(
         "lag-of-a-look-is-lost",
-        "sidecar/storage/record_cache.py",
-        "        self._groups.move_to_end(_MARK)\n",
-        "        self._groups.move_to_end(_MARK, last=False)\n",
+        "sidecar/ledger/group_state.py",
+        "        self._used.move_to_end(_MARK)\n",
+        "        self._used.move_to_end(_MARK, last=False)\n",
         "each look reads the whole cache",
-        ("unit/sidecar/storage/test_record_cache.py::test_a_look_has_the_groups_that_were_used_since_the_last_one",),
+        ("unit/sidecar/ledger/test_group_state.py::test_a_look_has_the_groups_that_were_used_since_the_last_one",),
     ),
     Mutant(
         "lag-forgets-the-newest",

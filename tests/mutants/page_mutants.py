@@ -65,16 +65,16 @@ PAGE_MUTANTS = (
     Mutant(
         "large-group-counts-as-loaded",
         "sidecar/engine/group_loader.py",
-        "                        self._large.add(left[0])\n",
-        "                        self._large.add(left[0])\n                        await self._adopt(left[:1], (), forgets)\n",
+        "                        large.add(left[0])\n",
+        "                        large.add(left[0])\n                        await self._adopt(left[:1], (), forgets)\n",
         "the same, for every commit of a group that does not fit into a page",
         ("unit/sidecar/engine/test_reads.py::test_of_a_large_group_a_commit_loads_only_its_keys",),
     ),
     Mutant(
         "absent-kept-after-a-forget",
-        "sidecar/engine/commit_rules.py",
-        "        self.absent.clear()\n        if len(self._forgotten)",
-        "        if len(self._forgotten)",
+        "sidecar/ledger/group_state.py",
+        "            state.absent.difference_update(held)\n",
+        "            state.absent.difference_update(())\n",
         "a shard that was handed over and comes back begins in epoch 1: its commits are acknowledged and lost",
         ("unit/sidecar/engine/test_reads.py::test_a_key_that_took_the_fast_path_and_was_removed_is_not_taken_for_absent",),
     ),
@@ -82,7 +82,7 @@ PAGE_MUTANTS = (
         "removal-during-a-load-not-noticed",
         "sidecar/engine/group_loader.py",
         "                await self._adopt(left[: len(left) - len(page.left)], page.entries, forgets)\n",
-        "                forgets = self._committer.loaded.forgets\n"
+        "                forgets = self._states.removals\n"
         "                await self._adopt(left[: len(left) - len(page.left)], page.entries, forgets)\n",
         "a shard that is handed over while its large group is loaded counts as absent here",
         ("unit/sidecar/engine/test_reads.py::test_a_removal_between_two_pages_lets_the_group_be_loaded_again",),

@@ -34,7 +34,8 @@ from adapter.model.records import (
     resolve,
     taken_up,
 )
-from adapter.sidecar.engine.commit_rules import LoadedGroups, decide_commit
+from adapter.sidecar.engine.commit_rules import decide_commit
+from adapter.sidecar.ledger.group_state import GroupStates
 from tests.proof.symbolic import EPOCHS, KNOWN_EPOCHS, NOTHING, U64, Range, Records, assume, search
 from tests.unit.helpers import key
 
@@ -479,11 +480,11 @@ def a_delete_of_an_absent_key_and_a_save_commute(late: OffsetRecord, seen: Offse
 def a_first_commit_may_be_retried(offered: OffsetRecord, known: int) -> bool:
     """On its adapter, in either mode, whether it knows that the Meta Service has nothing there, or does not know its epoch."""
     assume(offered.epoch <= known)
-    loaded = LoadedGroups()
+    states = GroupStates()
     if known:
-        loaded.note_loaded([key().group_key])
-    once = decide_commit(key(), offered, None, INCREASE, loaded)
-    again = [decide_commit(key(), offered, once, mode, loaded) for mode in CommitMode]
+        states.note_loaded([key().group_key])
+    once = decide_commit(key(), offered, None, INCREASE, states)
+    again = [decide_commit(key(), offered, once, mode, states) for mode in CommitMode]
     return once.position == (known, offered.offset) and all(each.position == once.position for each in again)
 
 

@@ -104,8 +104,14 @@ async def core_over(
     async with running_core(*parts) as core:
         if recovered:
             core.recovered.finish()
-        core.committer.loaded.groups.update(GroupKey("default", group) for group in knows)
+        core.store.states.note_loaded(GroupKey("default", group) for group in knows)
         yield core
+
+
+def forget_loads(core: Core) -> None:
+    """Let no group count as loaded."""
+    for state in core.store.states._states.values():
+        state.loaded = False
 
 
 async def send(core: Core, change: Commit) -> list[Standing]:

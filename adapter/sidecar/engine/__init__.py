@@ -7,7 +7,7 @@ The path of a commit:
   `committer` repeat the plain case of these rules in fewer steps.
 - Routed: `policies.Router` says what has to happen before a commit is acknowledged, and `policies.WriteThrough` saves those that
   must be in the Meta Service first. `group_loader` loads the groups of which a commit needs the epochs.
-- Written: both write through `storage.store`, which makes every write of RocksDB. `fast_path` puts its records into the cache
+- Written: both write through `storage.store`, which makes every write of RocksDB. `fast_path` puts its records into memory
   before that write, and takes them out again when it fails; `group_commit` joins its commits of one iteration of the event loop.
 - Marked dirty: in `dirty`, behind the write and before anything is awaited, by both.
 - Flushed: `flusher` sends what is dirty to the Meta Service. What it learns there goes into the store through `committer`.

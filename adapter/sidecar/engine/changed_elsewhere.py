@@ -152,7 +152,7 @@ class ChangedElsewhere:
             del self._expired[group]
 
     async def _load(self, rows: Sequence[Stored]) -> None:
-        """Load the keys for which the Meta Service's record stands. The others need no place in the record cache."""
+        """Load the keys for which the Meta Service's record stands. The others need no place in memory."""
         if not rows:
             return
         held = await self._meta.get([key for key, _, _ in rows])

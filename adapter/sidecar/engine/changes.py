@@ -31,7 +31,7 @@ class Columns(NamedTuple):
 class Commit(NamedTuple):
     """Values that consumers committed, each with the epoch that its consumer knows (0: none), and who committed for a group.
 
-    They take the epoch that stands; where nothing stands, see `LoadedGroups`. No key is there twice. Refused with FencedError
+    They take the epoch that stands; where nothing stands, see `GroupStates`. No key is there twice. Refused with FencedError
     when a later generation has committed for one of the groups. `by_operator`: held records do not stop it. `waited`: what
     stands may have come in while it waited, see `decide_commit`.
     """

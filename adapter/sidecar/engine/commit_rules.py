@@ -1,13 +1,11 @@
 """Where a commit goes: in which epoch it stands, and whether its member may still commit. Pure; never writes."""
 
 import time
-from collections.abc import Callable, Collection, Iterable
-from itertools import islice
+from collections.abc import Callable
 
 from adapter.errors import FencedError, NotReadyError, RefusedError
 from adapter.model.records import (
     EPOCH_MAX,
-    FIRST_EPOCH,
     HOLD_MS,
     LOWER_HALF,
     CommitMode,
@@ -20,65 +18,7 @@ from adapter.model.records import (
     is_held,
     taken_up,
 )
-
-MAX_ABSENT = 10_000  # keys, and groups with removals, that are remembered one by one
-MAX_LOADED = 200_000  # groups that are remembered as loaded; a reader may name any
-
-
-class LoadedGroups:
-    """The groups of which everything that the Meta Service holds is known here, and keys of others that it does not have.
-
-    Such a key, or one of such a group, that is not local is nowhere: it begins in the first epoch. Any other one may stand in
-    some epoch remotely: it begins in epoch 0 (unknown), and the flush brings the true one.
-    """
-
-    def __init__(self) -> None:
-        self.groups: set[GroupKey] = set()
-        self.absent: set[OffsetKey] = set()
-        self.forgets = 0
-        self._forgotten: dict[GroupKey, int] = {}  # the number of the last removal in each; of others it is at most `_others`
-        self._others = 0
-
-    def knows_absent(self, key: OffsetKey) -> bool:
-        """True if a key that is not local is known to be absent in the Meta Service too."""
-        return key.group_key in self.groups or key in self.absent
-
-    def epoch_of_absent(self, key: OffsetKey) -> int:
-        """The epoch of the first commit of a key that is not local."""
-        return FIRST_EPOCH if self.knows_absent(key) else 0
-
-    def note_loaded(self, groups: Collection[GroupKey]) -> None:
-        """Note that all records of these groups in the Meta Service are stored here.
-
-        Beyond MAX_LOADED half of the others are forgotten, and loaded again when they are needed.
-        """
-        if len(self.groups) + len(groups) > MAX_LOADED:
-            self.groups = set(islice(self.groups, MAX_LOADED // 2))
-        self.groups.update(groups)
-
-    def note_present(self, key: OffsetKey) -> None:
-        """Note that the key is about to be stored here."""
-        self.absent.discard(key)
-
-    def note_absent(self, keys: Collection[OffsetKey]) -> None:
-        """Note keys that the Meta Service does not have. A commit makes them local, so few are left; memory is bounded."""
-        if len(self.absent) > MAX_ABSENT:
-            self.absent.clear()
-        self.absent.update(keys)
-
-    def forget(self, groups: Collection[GroupKey]) -> None:
-        """Note that keys of these groups are removed: the Meta Service may hold them. Earlier fetches must not be adopted."""
-        self.forgets += 1
-        self.groups.difference_update(groups)
-        self.absent.clear()
-        if len(self._forgotten) > MAX_ABSENT:
-            self._forgotten.clear()
-            self._others = self.forgets
-        self._forgotten.update(dict.fromkeys(groups, self.forgets))
-
-    def forgotten_since(self, groups: Iterable[GroupKey], forgets: int) -> bool:
-        """True if there may have been a removal in one of these groups since the counter of removals had this value."""
-        return forgets < self.forgets and any(self._forgotten.get(group, self._others) > forgets for group in groups)
+from adapter.sidecar.ledger.group_state import GroupStates
 
 
 class Holds:
@@ -130,7 +70,7 @@ def decide_commit(
     offered: OffsetRecord,
     standing: OffsetRecord | None,
     mode: CommitMode,
-    loaded: LoadedGroups,
+    states: GroupStates,
     holds: Holds | None = None,
     *,
     waited: bool = False,
@@ -144,13 +84,13 @@ def decide_commit(
     Such a rewind could be undone by the Meta Service, where the key may stand in a higher epoch, after it was acknowledged.
     So could a commit of an epoch that this adapter has not seen yet, which is refused in the same way.
     """
-    known = standing.epoch if standing else loaded.epoch_of_absent(key)
+    known = standing.epoch if standing else states.epoch_of_absent(key)
     if taken_up(offered.epoch) > taken_up(known):
         raise NotReadyError(
             f"{'/'.join(key)}: epoch {offered.epoch} is not known here, but {known or 'none'}: read it again from the store"
         )
     if standing is None:
-        return offered._replace(epoch=loaded.epoch_of_absent(key))
+        return offered._replace(epoch=states.epoch_of_absent(key))
     if waited and holds is not None and _came_before(offered, standing):
         return standing
     after = decide(offered, standing, mode, holds=holds is not None and holds.stops(standing))

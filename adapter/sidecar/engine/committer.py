@@ -1,7 +1,7 @@
 """Applies every change of the store that the fast path does not take: decide, write, mark dirty, sync, answer, in this order.
 
-A change is decided and written without an await, so that neither another change nor one of the fast path comes between. The cache
-gets its records after RocksDB has them. A sync is shared by all that wait for one. Never talks to the Meta Service.
+A change is decided and written without an await, so that neither another change nor one of the fast path comes between. Memory
+gets the records after RocksDB has them. A sync is shared by all that wait for one. Never talks to the Meta Service.
 """
 
 import sys
@@ -33,7 +33,7 @@ from adapter.model.records import (
 )
 from adapter.runtime.coalescing import Coalescer
 from adapter.sidecar.engine.changes import Change, Columns, Commit, Entry, FirstEpochs, Forget, Load, Reconcile, Standing, TakeUp
-from adapter.sidecar.engine.commit_rules import Holds, LoadedGroups, check_generation, decide_commit, goes_back, is_raised
+from adapter.sidecar.engine.commit_rules import Holds, check_generation, decide_commit, goes_back, is_raised
 from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.engine.watching import Watches
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
@@ -54,7 +54,6 @@ class Committer:
         journal: Journal = NO_JOURNAL,
         holds: Holds | None = None,
     ) -> None:
-        self.loaded = LoadedGroups()
         self.holds = holds or Holds()
         self.watches = Watches()
         self._store = store
@@ -92,7 +91,7 @@ class Committer:
     def apply(self, change: Change) -> list[Standing]:
         """Apply a change without the sync: written and dirty, but with `always` it must not be acknowledged yet."""
         self._check()
-        deciding = _Deciding(self._store, self._dirty, self.loaded, self.holds, self._clock)
+        deciding = _Deciding(self._store, self._dirty, self.holds, self._clock)
         standing = deciding.decide(change)
         deciding.write()
         self.eras += deciding.era_began
@@ -136,22 +135,20 @@ class _Deciding:
         "_forward",
         "_forward_is_clean",
         "_holds",
-        "_loaded",
         "_members",
         "_newly_absent",
         "_newly_loaded",
         "_staged",
+        "_states",
         "_store",
         "era_began",
         "rewinds",
     )
 
-    def __init__(
-        self, store: LocalStore, dirty: DirtyKeys, loaded: LoadedGroups, holds: Holds, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, store: LocalStore, dirty: DirtyKeys, holds: Holds, clock: Callable[[], float]) -> None:
         self._store = store
+        self._states = store.states
         self._dirty = dirty
-        self._loaded = loaded
         self._holds = holds
         self._clock = clock
         self._newly_loaded: Collection[GroupKey] = ()
@@ -199,16 +196,15 @@ class _Deciding:
                     self._dirty.add(key.group_key, {key.shard: one}, now)
         if self._newly_loaded:
             # Only now: were the write refused, a key of these groups could be absent here and stand in any epoch there.
-            self._loaded.note_loaded(self._newly_loaded)
+            self._states.note_loaded(self._newly_loaded)
         if self._newly_absent:
-            self._loaded.note_absent(self._newly_absent)
+            self._states.note_absent(self._newly_absent)
 
     def _standing(self, key: OffsetKey) -> OffsetRecord | None:
         return self._staged[key] if key in self._staged else self._store.get(key)
 
     def _stage(self, key: OffsetKey, record: OffsetRecord, *, clean: bool) -> None:
         self._staged[key] = record
-        self._loaded.note_present(key)
         if clean:
             self._clean.add(key)
         else:
@@ -224,7 +220,7 @@ class _Deciding:
         decided = []
         for key, offered in entries:
             before = self._standing(key)
-            after = decide_commit(key, offered, before, change.mode, self._loaded, holds, waited=change.waited)
+            after = decide_commit(key, offered, before, change.mode, self._states, holds, waited=change.waited)
             decided.append(Standing(key, after, raised=is_raised(before, after)))
             if after != before:
                 self._stage(key, after, clean=False)
@@ -238,7 +234,7 @@ class _Deciding:
         Decides as `decide_commit` does of such a commit, in either mode, in a fraction of the time.
         """
         held = self._store.hold_all(columns.group, columns.shards)
-        loaded = columns.group in self._loaded.groups
+        loaded = self._states.is_loaded(columns.group)
         forward: dict[str, Held] = {}
         rest = []
         now_ms = columns.committed_at_ms
@@ -270,7 +266,7 @@ class _Deciding:
         return raised
 
     def _load(self, change: Load) -> list[Standing]:
-        if self._loaded.forgotten_since(chain(change.groups, {key.group_key for key, _ in change.entries}), change.forgets):
+        if self._states.removed_since(chain(change.groups, {key.group_key for key, _ in change.entries}), change.forgets):
             raise ContendedError("keys were removed while their groups were loaded")
         self._newly_loaded = change.groups
         self._newly_absent = [key for key, found in change.entries if found is None and self._standing(key) is None]
@@ -345,7 +341,7 @@ class _Deciding:
         removed = [Standing(key, self._store.get(key)) for key in change.keys]
         if change.stood and [record for _, record, _ in removed] != list(change.stood):
             raise ContendedError("the group was committed to meanwhile")
-        self._loaded.forget({key.group_key for key in change.keys})
+        self._states.note_removal({key.group_key for key in change.keys})
         for key, record, _ in removed:
             self._dirty.discard(key)
             if record is not None:

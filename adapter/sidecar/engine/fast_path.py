@@ -1,7 +1,7 @@
 """The fast path: the commit that a consumer sends after each message, in the fewest steps, since nothing else happens as often.
 
-It takes one plain offset that goes forward, or is confirmed, of a key that is in the record cache, and leaves everything else to
-`committer`. It decides as `commit_rules` does, writes to the store and marks keys dirty itself. The records stand in the cache
+It takes one plain offset that goes forward, or is confirmed, of a key whose record is in memory, and leaves everything else to
+`committer`. It decides as `commit_rules` does, writes to the store and marks keys dirty itself. The records stand in memory
 before they are written to RocksDB, so that a later request of the same write is decided against them; a write that fails takes
 them out again. Reads no disk and awaits nothing, so that no other code runs in between.
 """
@@ -47,7 +47,7 @@ class FastPath:
         """Commit of each run the requests before the first that the fast path leaves, all in one write, and mark them dirty.
 
         Returns how many requests of each run are committed. Raises DiskFullError or StorageFailedError: then nothing of any run
-        counts as committed. Names are not checked: those of a key that is in the cache were.
+        counts as committed. Names are not checked: those of a key that is in memory were.
         """
         if not self.possible:
             return [0] * len(runs)

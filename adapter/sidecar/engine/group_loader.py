@@ -1,7 +1,7 @@
 """Loads what the Meta Service holds of groups into the local store, when a commit or a read needs one for the first time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import NamedTuple, TypeVar
 
@@ -78,12 +78,12 @@ class GroupLoader:
         recovered: Recovered,
     ) -> None:
         self._store = store
+        self._states = store.states
         self._dirty = dirty
         self._committer = committer
         self._meta = meta
         self._tombstones = tombstones
         self._recovered = recovered
-        self._large: set[GroupKey] = set()
         self._for_commits: Coalescer[Wanted, None] = Coalescer(self._load_for_commits, max_items=LOAD_GROUPS)
         self._for_reads: Coalescer[Wanted, bool] = Coalescer(self._load_for_reads, max_items=LOAD_GROUPS)
         self._large_loads: Coalescer[GroupKey, None] = Coalescer(self._load_large, max_items=LOAD_GROUPS)
@@ -96,7 +96,7 @@ class GroupLoader:
 
     def is_loaded(self, group: GroupKey) -> bool:
         """True if all records of the group in the Meta Service are known here."""
-        return group in self._committer.loaded.groups
+        return self._states.is_loaded(group)
 
     async def load(self, group: GroupKey) -> None:
         """Merge the Meta Service's values of the group into the store, for a read. See `load_wanted`."""
@@ -187,41 +187,44 @@ class GroupLoader:
         return next(self._missing_of(columns), None) is not None
 
     def _missing_of(self, columns: Columns) -> Iterator[str]:
-        loaded = columns.group in self._committer.loaded.groups
+        loaded = self.is_loaded(columns.group)
         if not columns.epochs and loaded:
             return
         held = self._store.hold_all(columns.group, columns.shards)
-        absent = self._committer.loaded.absent
         for shard, epoch in zip(columns.shards, columns.epochs or repeat(0), strict=False):
             found = held[shard][0]
             if found is None:
-                if epoch or not (loaded or OffsetKey(*columns.group, shard) in absent):
+                if epoch or not (loaded or self._states.knows_absent(OffsetKey(*columns.group, shard))):
                     yield shard
             elif epoch > found[0]:
                 yield shard
 
     def _must_load(self, key: OffsetKey, epoch: int) -> bool:
-        if key.group_key in self._committer.loaded.groups and not epoch:
+        if not epoch and self._states.is_loaded(key[:2]):
             return False
         standing = self._store.get(key)
         if standing is None:
-            return bool(epoch) or not self._committer.loaded.knows_absent(key)
+            return bool(epoch) or not self._states.knows_absent(key)
         return epoch > standing.epoch
 
     async def _load_for_commits(self, wanted: Sequence[Wanted]) -> list[None]:
-        whole = list(dict.fromkeys(part.group for part in wanted if part.group not in self._large))
-        if whole:
-            await self._load_small(whole, patient=False)
-        await self._load_parts([part for part in wanted if part.group in self._large], patient=False)
+        small, large = self._by_size(part.group for part in wanted)
+        large |= await self._load_small(small, patient=False)
+        await self._load_parts([part for part in wanted if part.group in large], patient=False)
         return [None] * len(wanted)
 
     async def _load_for_reads(self, wanted: Sequence[Wanted]) -> list[bool]:
         """Load for reads. Returns for each whether it is loaded; what is not is a large group."""
         await self._load_parts([part for part in wanted if part.shards])
-        whole = list(dict.fromkeys(part.group for part in wanted if not part.shards and part.group not in self._large))
-        if whole:
-            await self._load_small(whole)
-        return [bool(part.shards) or part.group not in self._large for part in wanted]
+        small, large = self._by_size(part.group for part in wanted if not part.shards)
+        large |= await self._load_small(small)
+        return [bool(part.shards) or part.group not in large for part in wanted]
+
+    def _by_size(self, groups: Iterable[GroupKey]) -> tuple[list[GroupKey], set[GroupKey]]:
+        """The groups that may fit into a page, and the large ones."""
+        distinct = dict.fromkeys(groups)
+        large = set(filter(self._states.is_large, distinct))
+        return [group for group in distinct if group not in large], large
 
     async def _load_large(self, groups: Sequence[GroupKey]) -> list[None]:
         for group in dict.fromkeys(groups):
@@ -241,7 +244,7 @@ class GroupLoader:
         """Merge what the Meta Service holds under these keys, grouped by group, into the store. Raises as `load_wanted` does."""
 
         async def load() -> None:
-            forgets = self._committer.loaded.forgets
+            forgets = self._states.removals
             found = await self._meta.get(keys, patient=patient)
             # That a key which is here is absent there shows nothing: its flush may be under way.
             news: list[tuple[OffsetKey, OffsetRecord | None]] = []
@@ -255,7 +258,7 @@ class GroupLoader:
         """Load all pages of some groups; False when they have more than `most` offsets."""
 
         async def load() -> bool:
-            forgets = self._committer.loaded.forgets
+            forgets = self._states.removals
             left, after, count = groups, b"", 0
             while left:
                 page = await self._page(left, after)
@@ -267,23 +270,21 @@ class GroupLoader:
                 left, after = page.left, page.after
             return True
 
-        complete = await until_settled(load, LARGE_LIMIT_S)
-        if complete:
-            self._large -= set(groups)
-        return complete
+        return await until_settled(load, LARGE_LIMIT_S)
 
-    async def _load_small(self, groups: Sequence[GroupKey], *, patient: bool = True) -> None:
-        """Load the groups that are no larger than a page, and note the others as large."""
+    async def _load_small(self, groups: Sequence[GroupKey], *, patient: bool = True) -> set[GroupKey]:
+        """Load the groups that are no larger than a page, note the others as large, and return them."""
 
-        async def load() -> None:
-            forgets = self._committer.loaded.forgets
+        async def load() -> set[GroupKey]:
+            large: set[GroupKey] = set()
+            forgets = self._states.removals
             left, after, of_first = groups, b"", 0
             until = anyio.current_time() + LOAD_LIMIT_S
             while left:
                 try:
                     page = await (self._page(left, after) if patient else self._meta.groups_page(left, after, patient=False))
                 except TimedOutError:
-                    self._large.update(left[:1])  # too large for this time
+                    self._states.note_large(left[:1])  # too large for this time
                     raise
                 complete = left[: len(left) - len(page.left)]
                 await self._adopt(complete, page.entries, forgets)
@@ -293,14 +294,16 @@ class GroupLoader:
                 if after:
                     of_first += sum(key.group_key == left[0] for key, _ in page.entries)
                     if of_first >= LOAD_ROWS:
-                        self._large.add(left[0])
+                        self._states.note_large(left[:1])
+                        large.add(left[0])
                         left, after, of_first = left[1:], b"", 0
                 if left and not patient and anyio.current_time() > until:
                     raise MetaUnavailableError(
                         f"{len(left)} groups are not loaded after {LOAD_LIMIT_S:g} s: no commit waits longer"
                     )
+            return large
 
-        await until_settled(load, LARGE_LIMIT_S if patient else LOAD_LIMIT_S)
+        return await until_settled(load, LARGE_LIMIT_S if patient else LOAD_LIMIT_S)
 
     async def _page(self, groups: Sequence[GroupKey], after: bytes) -> GroupsPage:
         """Get a page. In the middle of a load one that times out is asked for again, each time with half as many rows."""

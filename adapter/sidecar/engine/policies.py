@@ -145,7 +145,7 @@ class WriteThrough:
     def _place(self, key: OffsetKey, offered: OffsetRecord, offers: dict[OffsetKey, OffsetRecord], commit: Commit) -> Standing:
         standing = offers[key] if key in offers else self._store.get(key)
         holds = None if commit.by_operator else self._committer.holds
-        after = decide_commit(key, offered, standing, commit.mode, self._committer.loaded, holds, waited=commit.waited)
+        after = decide_commit(key, offered, standing, commit.mode, self._store.states, holds, waited=commit.waited)
         return Standing(key, after, raised=is_raised(standing, after))
 
 

@@ -63,7 +63,7 @@ class OffsetReader:
             await until_settled(partial(self._ask, wanted, mode), LARGE_LIMIT_S)
 
     async def _ask(self, wanted: Sequence[Wanted], mode: ReadMode) -> None:
-        forgets = self._committer.loaded.forgets
+        forgets = self._store.states.removals
         asked = await self._unknown(wanted, mode)
         if asked:
             if not self._recovered.once:
@@ -83,7 +83,7 @@ class OffsetReader:
 
     def _check_still_here(self, wanted: Sequence[Wanted], forgets: int) -> None:
         """Raise ContendedError if anything of these groups was removed since the counter of removals had this value."""
-        if self._committer.loaded.forgotten_since((part.group for part in wanted), forgets):
+        if self._store.states.removed_since((part.group for part in wanted), forgets):
             raise ContendedError("offsets were removed here while they were read: read again")
 
     async def begin(self, wanted: Sequence[Wanted], mode: ReadMode) -> None:
@@ -97,7 +97,7 @@ class OffsetReader:
             await self.ask(wanted, mode)
 
     async def _begin(self, wanted: Sequence[Wanted]) -> None:
-        forgets = self._committer.loaded.forgets
+        forgets = self._store.states.removals
         await self._ask(wanted, ReadMode.STORE)
         for rows in self.slices(wanted):
             if held := [key for key, record in rows if is_held(record.epoch) and not self._tombstones.is_past(record)]:
@@ -117,7 +117,7 @@ class OffsetReader:
         Raises TooLargeError, OverloadedError when too many ask for much at the same time, and ContendedError when some of much
         was removed meanwhile.
         """
-        forgets = self._committer.loaded.forgets
+        forgets = self._store.states.removals
         slices = self.slices(wanted)
         found = next(slices, [])
         if next(slices, None) is None:

@@ -110,7 +110,7 @@ class Recovery:
 
     def _beginning(self) -> Source:
         source = WholeGroups if self._store.loss_at_open else LocalKeys
-        return source(self._store, self._meta, self._batch_keys, lambda: self._committer.loaded.forgets)
+        return source(self._store, self._meta, self._batch_keys, lambda: self._store.states.removals)
 
     async def _compare_all(self) -> None:
         told_at = self._clock()

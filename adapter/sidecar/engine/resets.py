@@ -340,8 +340,8 @@ class Resets:
         return await attempts(self._known_once, wanted)
 
     async def _known_once(self, wanted: Wanted) -> dict[OffsetKey, OffsetRecord]:
-        loaded = self._committer.loaded
-        forgets = loaded.forgets
+        states = self._store.states
+        forgets = states.removals
         standing: dict[OffsetKey, OffsetRecord] = {}
         if wanted.shards and not wanted.topics:
             await self._loader.load_patiently(wanted)
@@ -360,7 +360,7 @@ class Resets:
                 after = page[-1].key
                 await others()
             standing.update((key, record) for key in wanted.keys if (record := self._store.get(key)) is not None)
-        if loaded.forgotten_since([wanted.group], forgets):
+        if states.removed_since([wanted.group], forgets):
             raise ContendedError(f"{'/'.join(wanted.group)}: shards were removed here meanwhile; try again")
         return standing
 

@@ -1,9 +1,9 @@
 """What was written to the local store since the last look, for the live lag. On the event loop.
 
-A commit does nothing for this. The record cache has what every path wrote (commits, write-through, adopted values, resets,
-tombstones), whether or not the Meta Service answers, and keeps its groups in the order of their use: a look takes the records of
-the groups that were used since the last one. Two things are not there afterwards, and are told as they happen, off the path of an
-ordinary commit: records that leave the cache for lack of room, and keys that are removed from the store.
+A commit does nothing for this. The states of groups (`ledger`) have what every path wrote (commits, write-through, adopted
+values, resets, tombstones), whether or not the Meta Service answers, and are kept in the order of their use: a look takes the
+records of the groups that were used since the last one. Two things are not there afterwards, and are told as they happen, off the
+path of an ordinary commit: records that leave memory for lack of room, and keys that are removed from the store.
 """
 
 import time

@@ -1,4 +1,5 @@
 """What an adapter knows in memory of its keys. Reads no disk, and calls nobody.
 
+- `group_state`: of each group its newest records, and what the Meta Service holds of it, as far as that is known.
 - `recovered`: whether all keys were compared with the Meta Service.
 """

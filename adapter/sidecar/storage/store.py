@@ -1,4 +1,4 @@
-"""The local store: offsets in RocksDB, with a cache of the records that were used last.
+"""The local store: offsets in RocksDB. What was used last is in memory (`ledger.group_state`).
 
 Every write of RocksDB is made here: by `write` for `engine.committer`, by `write_forward` for `engine.fast_path`. A write that
 returned survives a killed process; one that was synced survives a power cut. The loss of acknowledged writes is detected at open
@@ -21,8 +21,8 @@ from adapter.model.codec import decode_record, decode_seq, decode_stored, encode
 from adapter.model.records import STORE_ID_BYTES, Absent, GroupKey, Held, Member, OffsetKey, OffsetRecord
 from adapter.runtime.watermark import Loss
 from adapter.sidecar.config import WalSync
+from adapter.sidecar.ledger.group_state import GroupStates
 from adapter.sidecar.storage.disk import ADVICE, Batch, Disk, RocksDisk
-from adapter.sidecar.storage.record_cache import RecordCache
 from adapter.sidecar.storage.snapshot import Snapshot, Snapshots
 from adapter.sidecar.storage.write_batch import (
     LOSS,
@@ -46,10 +46,10 @@ WATCH_S = 0.5  # between two looks at the files, and for space on a full disk
 
 
 class Follower(Protocol):
-    """Is told of what it cannot find in the record cache afterwards. Neither method may raise, nor take long."""
+    """Is told of what it cannot find in memory afterwards. Neither method may raise, nor take long."""
 
     def evicted(self, records: Collection[Held]) -> None:
-        """These records are not cached any more."""
+        """These records are not in memory any more."""
 
     def removed(self, key: OffsetKey, seq: int) -> None:
         """The key was removed from the store behind the write `seq`."""
@@ -60,7 +60,7 @@ class LocalStore:
 
     def __init__(self, disk: Disk, wal_sync: WalSync) -> None:
         self._disk = disk
-        self._cache = RecordCache()
+        self.states = GroupStates()
         self._follower: Follower | None = None
         self.snapshots = Snapshots()
         self.failure = ""
@@ -132,36 +132,36 @@ class LocalStore:
         return (OffsetRecord(*held[0]), held[1]) if held else (None, 0)
 
     def hold(self, key: OffsetKey) -> Held | None:
-        """The same as the cache holds it. Reads the disk when it is not cached."""
-        held = self._cache.get(key)
+        """The same as it is held in memory. Reads the disk when it is not there."""
+        held = self.states.get(key)
         if held is None:
             encoded = encode_key(key)
             value = self._disk.get(encoded)
             if value is not None:
                 held = (decode_record(value), decode_seq(value), encoded)
-                self._cache.update(key.group_key, {key.shard: held})
+                self.states.put(key.group_key, {key.shard: held})
         return held
 
     def held(self, group: tuple[str, str]) -> dict[str, Held]:
-        """The cached records of a group, for `FastWriteBatch.stage`, which replaces them."""
-        return self._cache.of(group)
+        """The records of a group in memory, for `FastWriteBatch.stage`, which replaces them."""
+        return self.states.records(group)
 
     def follow(self, follower: Follower) -> None:
         """Tell a follower from now on. With it, `used` and `held_of` find all that is written."""
         self._follower = follower
-        self._cache.evicted = follower.evicted
+        self.states.evicted = follower.evicted
 
     def used(self) -> list[GroupKey]:
-        """The cached groups that were used since the last call: see `RecordCache.used`."""
-        return self._cache.used()
+        """The groups in memory that were used since the last call: see `GroupStates.used`."""
+        return self.states.used()
 
     def held_of(self, groups: Iterable[GroupKey]) -> list[Held]:
-        """The cached records of these groups."""
-        return self._cache.held(groups)
+        """The records of these groups in memory."""
+        return self.states.held(groups)
 
     def hold_all(self, group: GroupKey, shards: Sequence[str]) -> Mapping[str, Held | Absent]:
         """What stands under some shards of a group, and maybe under others; those that are not in memory are read together."""
-        held = self._cache.of(group)
+        held = self.states.records(group)
         missing = [shard for shard in shards if shard not in held]
         if not missing:
             return held
@@ -174,7 +174,7 @@ class LocalStore:
             else:
                 answer[shard] = found[shard] = (decode_record(value), decode_seq(value), key)
         if found:
-            self._cache.update(group, found)  # of a large group nothing may stay
+            self.states.put(group, found)  # of a large group nothing may stay
         return answer
 
     def member(self, group: GroupKey) -> Member | None:
@@ -220,7 +220,7 @@ class LocalStore:
         return FastWriteBatch(self._disk.batch(), State(self.seq, self.flushed_seq, self._keys, self._digest))
 
     def write_forward(self, forward: FastWriteBatch) -> None:
-        """Write such a batch, whose records are cached already. Raises what `write` does; the caller then calls `undo`."""
+        """Write such a batch, whose records are in memory already. Raises what `write` does; the caller then calls `undo`."""
         state = forward.finish()
         self._write(forward.batch)
         self.seq, _, _, self._digest = state
@@ -228,14 +228,14 @@ class LocalStore:
             self._advance_watermark(state.seq)
 
     def _remember(self, changes: Mapping[OffsetKey, OffsetRecord | None], writing: WriteBatch) -> None:
-        """Bring the cache to what is stored now."""
+        """Bring what is in memory to what is stored now."""
         for group, held in writing.forward.items():
-            self._cache.update(group, held)
+            self.states.put(group, held)
         for key, one in writing.held():
-            self._cache.update(key.group_key, {key.shard: one})
+            self.states.put(key.group_key, {key.shard: one})
         for key, record in changes.items():
             if record is None:
-                self._cache.discard(key)
+                self.states.discard(key)
                 if self._follower:
                     self._follower.removed(key, self.seq)
 

@@ -123,7 +123,7 @@ class WriteBatch:
         self.forward[group] = written
 
     def held(self) -> Iterator[tuple[OffsetKey, Held]]:
-        """`stored`, in the form in which the cache holds records."""
+        """`stored`, in the form in which records are held in memory."""
         return ((key, (record, seq, encode_key(key))) for key, record, seq in self.stored)
 
     def put_member(self, group: GroupKey, member: Member | None) -> None:
@@ -143,7 +143,7 @@ class WriteBatch:
 class FastWriteBatch:
     """A batch of records without metadata that go forward, in fewer steps than `WriteBatch`.
 
-    What is staged replaces the record in the cache at once, so that the next request is decided against it. After a write that
+    What is staged replaces the record in memory at once, so that the next request is decided against it. After a write that
     failed `undo` puts the former records back.
     """
 
@@ -153,7 +153,7 @@ class FastWriteBatch:
         self._before: list[tuple[dict[str, Held], str, Held]] = []
 
     def stage(self, held: dict[str, Held], shard: str, fields: Fields) -> Held:
-        """Put a record of a shard of `held`, which are the cached records of its group. The same shard may be put again."""
+        """Put a record of a shard of `held`, which are the records of its group in memory. The same shard may be put again."""
         before = held[shard]
         _, replaced, encoded = before
         self._seq = seq = self._seq + 1
@@ -164,7 +164,7 @@ class FastWriteBatch:
         return after
 
     def undo(self) -> None:
-        """Put the former records back into the cache: nothing was written."""
+        """Put the former records back: nothing was written."""
         for held, shard, before in reversed(self._before):
             held[shard] = before
 

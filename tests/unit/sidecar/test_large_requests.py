@@ -51,7 +51,7 @@ class Iterations:
 
         patch.setattr(disk, "get", counted_get)
         patch.setattr(disk, "scan", counted_scan)
-        patch.setattr(store._cache, "get", lambda _: None)
+        patch.setattr(store.states, "get", lambda _: None)
 
     async def watch(self) -> None:
         """Look once in each iteration."""
@@ -252,7 +252,7 @@ async def test_a_long_removal_does_not_hold_up_loads_of_other_groups(tmp_path: P
     """Only a load of the same group has to be repeated, as it may be older."""
     async with core_over(tmp_path, FakeMeta()) as core:
         await fill(core, count=3)
-        forgets = core.committer.loaded.forgets
+        forgets = core.store.states.removals
         await core.handover.remove(ALL)
         await core.committer.submit(Load([GroupKey("default", "other")], [], forgets))
         with pytest.raises(ContendedError):
@@ -263,14 +263,14 @@ async def test_a_long_removal_does_not_hold_up_loads_of_other_groups(tmp_path: P
 
 async def test_of_groups_that_were_forgotten_long_ago_nobody_is_sure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Removals are remembered by group up to a limit; beyond it, an older load of any group is refused."""
-    monkeypatch.setattr("adapter.sidecar.engine.commit_rules.MAX_ABSENT", 2)
+    monkeypatch.setattr("adapter.sidecar.ledger.group_state.MAX_REMOVED", 2)
     async with core_over(tmp_path, FakeMeta()) as core:
-        loaded = core.committer.loaded
-        forgets = loaded.forgets
+        states = core.store.states
+        removals = states.removals
         for group in ("a", "b", "c", "d"):
-            loaded.forget([GroupKey("default", group)])
-        assert loaded.forgotten_since([GROUP], forgets)
-        assert not loaded.forgotten_since([GROUP], loaded.forgets)
+            states.note_removal([GroupKey("default", group)])
+        assert states.removed_since([GROUP], removals)
+        assert not states.removed_since([GROUP], states.removals)
 
 
 def commits(groups: Iterable[tuple[str, int]]) -> offsets_pb.CommitOffsetsRequest:

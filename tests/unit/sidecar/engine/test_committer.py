@@ -14,7 +14,7 @@ from adapter.sidecar.engine.changes import Change, Commit, Forget, Load, Reconci
 from adapter.sidecar.engine.core import Core
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually
-from tests.unit.helpers import commit_of, core_over, key, record, rocks_of, tombstone, watched
+from tests.unit.helpers import commit_of, core_over, forget_loads, key, record, rocks_of, tombstone, watched
 
 A, B, C = key("a"), key("b"), key("c")
 QUIET: dict[str, Any] = {"flush": {"interval_ms": 60_000}}  # no sync but those that are asked for
@@ -35,7 +35,7 @@ async def stand(core: Core, local: OffsetRecord, *, dirty: bool) -> None:
     if local.epoch:
         await core.committer.submit(Reconcile([(A, local)]))
     else:
-        core.committer.loaded.groups.clear()
+        forget_loads(core)
         await core.committer.submit(Commit([(A, local)], CommitMode.INCREASE_ONLY))
     core.dirty.discard(A)
     if dirty:
@@ -295,14 +295,14 @@ async def test_a_load_that_was_fetched_before_a_forget_is_refused(tmp_path: Path
     """Its records may be older than those that were flushed and forgotten (2)."""
     async with core_over(tmp_path, FakeMeta()) as core:
         await core.committer.submit(Reconcile([(A, record(9, 3))]))
-        before = core.committer.loaded.forgets
+        before = core.store.states.removals
         answers = await submitted(core, Forget([A]), Load([A.group_key], [(A, record(5, 3))], before))
         assert isinstance(answers[1], ContendedError)
         assert core.store.get(A) is None
-        assert not core.committer.loaded.groups
+        assert not core.store.states.is_loaded(A.group_key)
         await submitted(core, Load([A.group_key], [(A, record(9, 3))], before + 1))
         assert core.store.get(A) == record(9, 3)
-        assert core.committer.loaded.groups == {A.group_key}
+        assert core.store.states.is_loaded(A.group_key)
 
 
 async def test_a_server_without_epochs_is_compared_by_offset_alone(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ Taken = Mapping[GroupKey, Mapping[str, Held]]
 
 
 def held(offset: int, seq: int) -> Held:
-    """A record as the record cache holds it."""
+    """A record as it is held in memory."""
     return record(offset), seq, b"key"
 
 

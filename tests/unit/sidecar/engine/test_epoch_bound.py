@@ -20,9 +20,10 @@ from adapter.model.records import (
     next_era,
 )
 from adapter.sidecar.api.replies import describe_row
-from adapter.sidecar.engine.commit_rules import Holds, LoadedGroups, decide_commit
+from adapter.sidecar.engine.commit_rules import Holds, decide_commit
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
+from adapter.sidecar.ledger.group_state import GroupStates
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import commit, core_over, key, record
 
@@ -65,12 +66,12 @@ async def test_a_reset_or_delete_from_the_last_era_says_what_to_do(tmp_path: Pat
 
 def test_every_rewind_that_is_acknowledged_is_one_that_the_meta_service_takes() -> None:
     """For stored epochs at the limit, above it, and at the maximum."""
-    loaded = LoadedGroups()
+    states = GroupStates()
     for epoch in (1, EPOCH_LIMIT - 1, EPOCH_LIMIT, EPOCH_LIMIT + 1, next_era(EPOCH_LIMIT), EPOCH_MAX - 2, EPOCH_MAX - 1):
         there = here = record(9, epoch)
         for offset in (5, 3):  # two of them, of which the Meta Service sees the second
             try:
-                here = decide_commit(A, record(offset, 0), here, CommitMode.OVERWRITE, loaded)
+                here = decide_commit(A, record(offset, 0), here, CommitMode.OVERWRITE, states)
             except RefusedError:
                 assert here.epoch == EPOCH_MAX
         assert decide_save(SaveEntry(A, here), there).status is Status.APPLIED
@@ -81,7 +82,7 @@ def test_a_late_commit_over_an_expired_one_of_the_largest_epoch_is_refused() -> 
     dead = expired(record(9, EPOCH_MAX), 5)
     assert decide(record(3, 0, committed_at_ms=6), dead, CommitMode.INCREASE_ONLY).epoch == EPOCH_MAX + 1
     with pytest.raises(RefusedError, match="cannot be rewound"):
-        decide_commit(A, record(3, 0, committed_at_ms=6), dead, CommitMode.INCREASE_ONLY, LoadedGroups())
+        decide_commit(A, record(3, 0, committed_at_ms=6), dead, CommitMode.INCREASE_ONLY, GroupStates())
     for late in (record(3, 0, committed_at_ms=6), record(3, EPOCH_MAX, committed_at_ms=6)):
         outcome = decide_save(SaveEntry(A, late), dead)
         assert (outcome.status, outcome.standing) == (Status.INVALID, dead)

@@ -103,7 +103,7 @@ async def test_what_is_not_in_memory_is_left_by_the_fast_path(tmp_path: Path) ->
     """The key may be in the store. The general path brings it into memory, so the next commit is accepted."""
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
         core.store.write({key(): record(1)})
-        core.store._cache.discard(key())
+        core.store.states.discard(key())
         assert not takes(core, request(offset=9))
         core.store.get(key())
         assert takes(core, request(offset=9))

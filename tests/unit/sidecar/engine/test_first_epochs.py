@@ -25,7 +25,7 @@ class Side:
         self.dirty = DirtyKeys()
         self.committer = Committer(self.store, self.dirty, lambda: 1.0)
         if epoch:
-            self.committer.loaded.groups.update(GroupKey("default", group) for group in "gh")
+            self.store.states.note_loaded(GroupKey("default", group) for group in "gh")
         for fields in before:
             self.commit(fields)
         self.sent = [Run(group, list(held), list(held.values())) for group, held in self.dirty.take().items()]

@@ -125,12 +125,12 @@ async def test_a_group_that_left_memory_meanwhile_is_left_by_the_fast_path() -> 
     """Whether the fast path applies is decided at the end of the iteration."""
     offering = Offering()
     offering.add("gone", request("a", offset=5))
-    offering.store.store._cache.discard(key("a"))
+    offering.store.store.states.discard(key("a"))
     await asyncio.sleep(0)
     assert offering.answers == [("gone", 0, None)]
-    offering.store.store._cache._max_keys = 1
+    offering.store.store.states._max_keys = 1
     offering.add("pushed out", request("b", offset=5))
-    offering.store.store._cache.update(GroupKey("default", "other"), {"x": (cast("Any", None), 1, b"x")})
+    offering.store.store.states.put(GroupKey("default", "other"), {"x": (cast("Any", None), 1, b"x")})
     await asyncio.sleep(0)
     assert offering.answers[1:] == [("pushed out", 0, None)]
     assert offering.store.offsets() == {"a": 1, "b": 1}

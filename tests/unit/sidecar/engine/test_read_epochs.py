@@ -14,7 +14,7 @@ from adapter.sidecar.engine.changes import Commit, Load, Standing
 from adapter.sidecar.engine.commit_rules import Holds
 from adapter.sidecar.engine.core import Core
 from adapter.testing.fake_meta import FakeMeta
-from tests.unit.helpers import commit_of, core_over, key, record, send, watched
+from tests.unit.helpers import commit_of, core_over, forget_loads, key, record, send, watched
 
 A, B = key("a"), key("b")
 G = GroupKey("default", "g")
@@ -143,9 +143,9 @@ async def test_without_the_meta_service_an_unknown_epoch_is_unavailable(
             await core.committer.submit(Load([G] if local.epoch else [], [], 0))
             await core.committer.submit(commit_of({A: local.offset}))
         if loaded:
-            core.committer.loaded.groups.add(G)
+            core.store.states.note_loaded([G])
         else:
-            core.committer.loaded.groups.discard(G)
+            forget_loads(core)
         dirty = len(core.dirty)
         meta.down, meta.available = DOWN, False
         with pytest.raises(NotReadyError, match=f"^default/g/a: epoch {ERA} is not known here"):

@@ -10,14 +10,13 @@ from adapter.errors import MetaUnavailableError, NotReadyError, TimedOutError
 from adapter.meta.client import GroupsPage
 from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord, ReadMode
 from adapter.runtime.watermark import Watermark
-from adapter.sidecar.engine import commit_rules, group_loader
+from adapter.sidecar.engine import group_loader
 from adapter.sidecar.engine.changes import Columns, Commit, Reconcile
-from adapter.sidecar.engine.commit_rules import MAX_ABSENT, LoadedGroups
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import LOAD_GROUPS, GroupLoader, Wanted
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually
-from tests.unit.helpers import commit, commit_of, core_over, crash, key, record, send, tombstone, watched
+from tests.unit.helpers import commit, commit_of, core_over, crash, forget_loads, key, record, send, tombstone, watched
 
 A, B, C = key("a"), key("b"), key("c")
 GROUP = A.group_key
@@ -97,7 +96,7 @@ async def test_memory_first_asks_only_for_what_is_not_here(tmp_path: Path) -> No
     async with core_over(tmp_path, meta, knows="g") as core:
         await recovered(core)
         await core.committer.submit(commit_of({A: 5}))
-        core.committer.loaded.groups.clear()
+        forget_loads(core)
         assert await read(core, FIRST, "a") == {"a": 5}
         assert meta.asked == []
         assert await read(core, FIRST, "a", "b") == {"a": 9, "b": 9}
@@ -160,9 +159,9 @@ async def test_with_the_meta_service_down_unknown_is_an_error(tmp_path: Path, mo
 async def test_before_the_recovery_reads_of_the_store_are_refused(tmp_path: Path) -> None:
     """Degraded: local offsets are returned, and whatever needs the Meta Service is refused (9)."""
     meta = AskedMeta({A: record(9)})
-    async with core_over(tmp_path, meta, knows="g") as core:
+    async with core_over(tmp_path, meta, recovered=False, knows="g") as core:
         await core.committer.submit(commit_of({B: 5}))
-        core.committer.loaded.groups.clear()
+        forget_loads(core)
         for mode, shards in ((STORE, ["b"]), (FIRST, ["a"]), (FIRST, [])):
             with pytest.raises(NotReadyError, match="until the recovery is done"):
                 await read(core, mode, *shards)
@@ -180,7 +179,7 @@ async def test_after_a_loss_even_memory_asks_for_what_is_not_here(tmp_path: Path
     mark.advance(3)
     mark.close()
     meta = AskedMeta({A: record(5), B: record(7)})
-    async with core_over(tmp_path, meta) as core:
+    async with core_over(tmp_path, meta, recovered=False) as core:
         assert core.store.loss is not None
         with pytest.raises(NotReadyError):
             await read(core, MEMORY, "b")
@@ -438,22 +437,6 @@ async def test_reads_of_many_named_shards_share_a_call(tmp_path: Path) -> None:
         )
 
 
-def test_what_is_remembered_of_absent_keys_and_removals_is_bounded() -> None:
-    """When entries are dropped, the result may only be a needless second load."""
-    loaded = LoadedGroups()
-    for at in range(3 * MAX_ABSENT):
-        loaded.note_absent([key(f"s{at}")])
-        loaded.forget([GroupKey("default", f"g{at}")] if at % 2 else [])
-        assert len(loaded.absent) <= MAX_ABSENT + 1
-        assert len(loaded._forgotten) <= MAX_ABSENT + 1
-    newest = loaded.forgets
-    assert loaded.forgotten_since([GroupKey("default", "g1")], 0)
-    assert not loaded.forgotten_since([GroupKey("default", "g1")], newest)
-    loaded.forget([GroupKey("default", "g")])
-    assert loaded.forgotten_since([GroupKey("default", "g")], newest)
-    assert not loaded.forgotten_since([GroupKey("default", "other")], newest)
-
-
 async def test_a_commit_of_many_new_groups_asks_for_them_together(tmp_path: Path) -> None:
     """A call for each would take longer than its consumer waits."""
     meta = AskedMeta()
@@ -473,14 +456,3 @@ async def test_after_a_load_that_failed_no_other_is_begun_for_a_commit(tmp_path:
         await loader_of(core).load_for(commit_of(dict.fromkeys(many, 1)))
         assert len(meta.asked) < 10
         assert not any(loader_of(core).is_loaded(one.group_key) for one in many)
-
-
-def test_groups_that_readers_name_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last ones are known; of the others half at most."""
-    monkeypatch.setattr(commit_rules, "MAX_LOADED", 10)
-    loaded = LoadedGroups()
-    for number in range(100):
-        last = [GroupKey("default", f"g{number}{which}") for which in "abc"]
-        loaded.note_loaded(last)
-        assert loaded.groups.issuperset(last)
-        assert len(loaded.groups) <= 10

@@ -10,7 +10,7 @@ from adapter.model.records import GroupKey, next_era
 from adapter.rpc import lag_pb
 from adapter.sidecar.engine.changes import Forget, Reconcile
 from adapter.sidecar.lag import feed
-from adapter.sidecar.storage import record_cache
+from adapter.sidecar.ledger import group_state
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import PATIENCE_S
 from tests.unit.helpers import core_over, key, record, tombstone
@@ -66,7 +66,7 @@ async def test_what_retention_took_is_lost_and_not_lag(tmp_path: Path) -> None:
 
 
 async def test_a_commit_of_the_fast_path_is_seen(tmp_path: Path) -> None:
-    """It does nothing for that itself: the look finds it in the record cache."""
+    """It does nothing for that itself: the look finds it in memory."""
     async with lagging(tmp_path) as lag:
         await lag.step(1, 10)
         lag.pass_s()
@@ -209,10 +209,9 @@ async def test_a_removed_key_leaves_and_one_that_came_back_stays(tmp_path: Path)
         assert (shard.offset, shard.points) == (3, 1)
 
 
-async def test_what_left_the_record_cache_before_a_look_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache has room for few keys, and the lag for all."""
-    monkeypatch.setattr(record_cache, "MAX_KEYS", 2)
-    monkeypatch.setattr(record_cache.RecordCache.__init__, "__defaults__", (2,))
+async def test_what_left_memory_before_a_look_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is room for few keys, and in the lag for all."""
+    monkeypatch.setattr(group_state, "MAX_KEYS", 2)
     async with lagging(tmp_path) as lag:
         for at in range(6):
             await lag.commit({f"s{at}": at}, f"g{at}")
