@@ -285,7 +285,7 @@ async def test_nothing_counts_as_flushed_before_the_recovery_has_ended(directory
         core = sidecar.state.committing_core()
         await eventually(lambda: not len(core.dirty), PATIENCE_S)
         assert key("dirty") not in meta.records
-        assert (core.store.flushed_seq, core.flusher.covered_seq) == (0, 0)
+        assert (core.store.flushed_seq, core.meta_watch.local().flushed_seq) == (0, 0)
         await recovered(sidecar, meta)
         await client.commit("g", {"s": 3})
         await eventually(lambda: core.store.flushed_seq == core.store.seq, PATIENCE_S)

@@ -80,9 +80,9 @@ EPOCHLESS_MUTANTS = (
     ),
     Mutant(
         "interrupted-flush-counts-as-complete",
-        "sidecar/engine/flusher.py",
-        "self._finish(seq if only is None and not outcome.interrupted else 0, started, outcome)",
-        "self._finish(seq, started, outcome)",
+        "sidecar/ledger/dirty.py",
+        "        if first:\n            self._began_at = 0\n",
+        "",
         "what an interrupted flush did not send is not pushed after a kill",
         ("unit/sidecar/engine/test_urgent_flushes.py::test_a_flush_that_was_interrupted_has_not_flushed_everything",),
     ),

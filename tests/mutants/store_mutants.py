@@ -124,9 +124,9 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "what-is-dirty-is-told-as-flushed",
-        "sidecar/engine/flusher.py",
-        "        if self.recovered.now and not self._dirty:\n            return self._store.acknowledged_seq\n",
-        "        if self.recovered.now:\n            return self._store.acknowledged_seq\n",
+        "sidecar/ledger/dirty.py",
+        "        if self._recovered.now and not self:\n            return acknowledged_seq\n",
+        "        if self._recovered.now:\n            return acknowledged_seq\n",
         "a Meta Service that was behind by a flush counts as one that lost it",
         (_WATCH + "test_what_is_told_of_the_store_is_never_more_than_what_got_there",),
     ),
@@ -248,7 +248,7 @@ STORE_MUTANTS = (
     Mutant(
         "a-sweep-during-the-comparison",
         "sidecar/engine/expiry.py",
-        "        return self._flusher.recovered.now  # else",
+        "        return self._recovered.now  # else",
         "        return self._store.seq < 2**63  # else",
         "a group whose commits the Meta Service lost goes, here too",
         (_WATCH + "test_a_sweep_waits_for_the_comparison_and_for_the_clock",),

@@ -68,6 +68,7 @@ def expiry_of(
         core.broadcasts,
         core.committer,
         core.flusher,
+        core.recovered,
         core.meta,
         Tombstones(core.meta, core.committer.holds, now_ms),
         metrics or AdapterMetrics(),

@@ -9,7 +9,7 @@ The path of a commit:
   must be in the Meta Service first. `group_loader` loads the groups of which a commit needs the epochs.
 - Written: both write through `storage.store`, which makes every write of RocksDB. `fast_path` puts its records into memory
   before that write, and takes them out again when it fails; `group_commit` joins its commits of one iteration of the event loop.
-- Marked dirty: in `dirty`, behind the write and before anything is awaited, by both.
+- Marked dirty: in `ledger.dirty`, behind the write and before anything is awaited, by both.
 - Flushed: `flusher` sends what is dirty to the Meta Service. What it learns there goes into the store through `committer`.
 
 The rest:

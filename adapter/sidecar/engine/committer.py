@@ -34,10 +34,10 @@ from adapter.model.records import (
 from adapter.runtime.coalescing import Coalescer
 from adapter.sidecar.engine.changes import Change, Columns, Commit, Entry, FirstEpochs, Forget, Load, Reconcile, Standing, TakeUp
 from adapter.sidecar.engine.commit_rules import Holds, check_generation, decide_commit, goes_back, is_raised
-from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.engine.watching import Watches
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.journal.notes import Moved
+from adapter.sidecar.ledger.dirty import DirtyKeys
 from adapter.sidecar.storage.store import LocalStore
 
 log = structlog.get_logger(__name__)

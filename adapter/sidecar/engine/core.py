@@ -22,7 +22,6 @@ from adapter.sidecar.engine.broadcast import Broadcasts
 from adapter.sidecar.engine.changed_elsewhere import ChangedElsewhere
 from adapter.sidecar.engine.commit_rules import Holds
 from adapter.sidecar.engine.committer import Committer
-from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.engine.expiry import Expiry
 from adapter.sidecar.engine.fast_path import FastPath
 from adapter.sidecar.engine.flush_spans import FlushSpans
@@ -39,6 +38,7 @@ from adapter.sidecar.engine.resets import Resets
 from adapter.sidecar.engine.tombstones import Tombstones
 from adapter.sidecar.engine.watching import Watches
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
+from adapter.sidecar.ledger.dirty import DirtyKeys
 from adapter.sidecar.ledger.recovered import Recovered
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.shard_bounds import ReportedBounds
@@ -123,7 +123,8 @@ async def running_core(
 
     Raises, in a group, StorageFailedError when the store fails meanwhile. Its callers then get errors, not acknowledgements.
     """
-    dirty, recovered = DirtyKeys(), Recovered()
+    recovered = Recovered()
+    dirty = DirtyKeys(recovered)
     bounds = ReportedBounds()
     journal.sees(bounds)
     holds = Holds(config.reset.hold_seconds * 1000, clocks.now_ms)
@@ -131,7 +132,7 @@ async def running_core(
     tombstones = Tombstones(meta, holds, clocks.now_ms)
     loader = GroupLoader(store, dirty, committer, meta, tombstones, recovered)
     saver = Saver(meta, ShardLabels(config.meta.shard_names, config.meta.topics))
-    flusher = Flusher(config.flush, store, dirty, committer, saver, metrics, recovered, clocks, journal, spans)
+    flusher = Flusher(config.flush, store, dirty, committer, saver, metrics, clocks, journal, spans)
     write_through = WriteThrough(committer, store, saver, metrics, journal, uncompared=lambda _: not recovered.now)
     recovery = Recovery(
         store,
@@ -156,6 +157,7 @@ async def running_core(
         broadcasts,
         committer,
         flusher,
+        recovered,
         meta,
         tombstones,
         metrics,
@@ -192,7 +194,7 @@ async def running_core(
                 handover=Handover(store, dirty, committer, flusher, renewal, large),
                 recovery=recovery,
                 recovered=recovered,
-                meta_watch=MetaWatch(config.broker, config.store.path, store, flusher, recovery, elsewhere, meta),
+                meta_watch=MetaWatch(config.broker, config.store.path, store, dirty, recovery, elsewhere, meta),
                 elsewhere=elsewhere,
                 expiry=expiry,
                 watches=committer.watches,

@@ -26,6 +26,7 @@ from adapter.sidecar.engine.groups import PAGE_KEYS, GroupRow, Groups
 from adapter.sidecar.engine.tombstones import Tombstones
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.journal.notes import Moved
+from adapter.sidecar.ledger.recovered import Recovered
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.storage.store import LocalStore
 from adapter.sidecar.storage.write_batch import Stored
@@ -49,6 +50,7 @@ class Expiry:
         broadcasts: Broadcasts,
         committer: Committer,
         flusher: Flusher,
+        recovered: Recovered,
         meta: MetaClient,
         tombstones: Tombstones,
         metrics: AdapterMetrics,
@@ -62,6 +64,7 @@ class Expiry:
         self._broadcasts = broadcasts
         self._committer = committer
         self._flusher = flusher
+        self._recovered = recovered
         self._meta = meta
         self._metrics = metrics
         self._now_ms = now_ms
@@ -104,7 +107,7 @@ class Expiry:
         if skew.off:
             self._warn_once("expiry.clock", skew_seconds=f"{skew.ms / 1000:.0f}", help=SKEW_HELP)
             return False
-        return self._flusher.recovered.now  # else the Meta Service lost something: all that is dirty is known by the next sweep
+        return self._recovered.now  # else the Meta Service lost something: all that is dirty is known by the next sweep
 
     async def sweep_once(self) -> None:
         """Look at every local group. Holds a page of keys at a time.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from adapter.model.records import DEFAULT_NAMESPACE, LOWER_HALF, Held
 from adapter.rpc import offsets_pb
-from adapter.sidecar.engine.dirty import DirtyKeys
+from adapter.sidecar.ledger.dirty import DirtyKeys
 from adapter.sidecar.ledger.recovered import Recovered
 from adapter.sidecar.storage.store import LocalStore
 from adapter.sidecar.storage.write_batch import FastWriteBatch

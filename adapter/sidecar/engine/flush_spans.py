@@ -14,7 +14,7 @@ from typing import Protocol
 
 from adapter.model.records import GroupKey, Held, OffsetKey
 from adapter.runtime.telemetry import Span, TraceContext
-from adapter.sidecar.engine.dirty import DirtyKeys
+from adapter.sidecar.ledger.dirty import DirtyKeys
 
 LINKS_MAX = 128  # what OpenTelemetry's SDK keeps of a span, by default
 LOOKED_AT = 100  # keys of a commit among which a dirty one is looked for

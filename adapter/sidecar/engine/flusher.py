@@ -26,10 +26,9 @@ from adapter.runtime.wording import counted
 from adapter.sidecar.config import FlushSection
 from adapter.sidecar.engine.changes import FirstEpochs, Reconcile
 from adapter.sidecar.engine.committer import Committer
-from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.engine.flush_spans import FlushSpans
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
-from adapter.sidecar.ledger.recovered import Recovered
+from adapter.sidecar.ledger.dirty import DirtyKeys
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.storage.store import LocalStore
 
@@ -78,7 +77,6 @@ class Flusher:
         committer: Committer,
         saver: Saver,
         metrics: AdapterMetrics,
-        recovered: Recovered,
         clocks: Clocks = REAL,
         journal: Journal = NO_JOURNAL,
         spans: FlushSpans | None = None,
@@ -101,27 +99,9 @@ class Flusher:
         # When what is set aside is tried again, 0 when nothing is; and how often in a row that has failed.
         self._aside_until = 0.0
         self._aside_tries = 0
-        self.recovered = recovered
-        # Keys that were still dirty when the recovery ended, and have not been saved since.
-        self.uncompared: set[OffsetKey] = set()
-        self._carried = 0  # all up to this write is in the Meta Service once the save under way is applied
-        self._marked = 0  # `dirty.marked` when the flush under way began
         self.last_error = ""
         self.last_flush_at_ms = 0
         self.last_flush_seconds = 0.0
-
-    @property
-    def covered_seq(self) -> int:
-        """The newest write up to which the Meta Service has everything, or has it once the save under way is applied.
-
-        It may be too low, but never too high; and it is none that a power cut may take back without any loss: what is not
-        acknowledged may be in the Meta Service already, and the next start would find its own store to be an older copy.
-        """
-        if self.recovered.now and not self._dirty:
-            return self._store.acknowledged_seq
-        carried = self._carried if self.recovered.now and self._dirty.marked == self._marked else 0
-        covered = max(self._store.flushed_seq, carried)
-        return min(covered, self._store.acknowledged_seq)
 
     @property
     def _section(self) -> FlushSection:
@@ -212,30 +192,20 @@ class Flusher:
 
     async def _flush(self, only: Collection[GroupKey] | None = None) -> _Outcome:
         """Send what is pending, or what is pending of some groups."""
-        seq = self._store.seq
-        self._marked = self._dirty.marked
-        batch = self._dirty.take(only)
+        batch = self._dirty.take(self._store.seq, only)
         outcome = _Outcome()
         started = self._clock()
         try:
             with self._spans.flush(batch, self._dirty, outcome) if self._spans else nullcontext():
-                await self._send(batch, outcome, self._covers(seq) if only is None else 0, yielding=only is None)
+                await self._send(batch, outcome, yielding=only is None)
         except TransientError as error:
             self.last_error = str(error)
             self._metrics.flush_failed()
             raise
         finally:
-            self._carried = 0
             self._settle(outcome)
-        self._finish(seq if only is None and not outcome.interrupted else 0, started, outcome)
+        self._finish(started, outcome)
         return outcome
-
-    async def note_uncompared(self) -> None:
-        """Note which keys are dirty at the end of a recovery: a server without epochs may hold more of them."""
-        uncompared: set[OffsetKey] = set()
-        async for keys in self._dirty.in_slices():
-            uncompared.update(keys)
-        self.uncompared = uncompared
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
@@ -281,22 +251,20 @@ class Flusher:
             self._dirty.take_up()
             outcome = _Outcome()
             try:
-                await self._send(self._dirty.take(), outcome, 0, adopt=False)
+                await self._send(self._dirty.take(), outcome, adopt=False)
             finally:
                 self._dirty.settle()
         return len(self._dirty)
 
-    async def _send(self, batch: Batch, outcome: _Outcome, carried: int, *, adopt: bool = True, yielding: bool = False) -> None:
-        """Send a batch in chunks. Once the last one is applied, the Meta Service has every write up to `carried`.
-
-        With `yielding` it ends early when somebody waits who goes first.
-        """
+    async def _send(self, batch: Batch, outcome: _Outcome, *, adopt: bool = True, yielding: bool = False) -> None:
+        """Send a batch in chunks. With `yielding` it ends early when somebody waits who goes first."""
         unsent = sum(map(len, batch.values()))
         told_at = self._clock()
         async with aclosing(chunks(batch, self._section.max_batch_bytes, lambda: self.saver.meta.limits)) as parts:
             async for chunk in parts:
                 unsent -= len(chunk)
-                self._carried = 0 if unsent else carried
+                if not unsent:
+                    self._dirty.send_last()
                 await self._send_chunk(chunk, outcome, adopt=adopt)
                 if yielding and unsent and self._urgent:
                     outcome.interrupted = True
@@ -309,7 +277,7 @@ class Flusher:
         started, unanswered = self._clock(), outcome.unanswered
         try:
             with self._metrics.save_call("flush", len(chunk)):
-                results = await self.saver.save(chunk, uncompared=self._is_uncompared)
+                results = await self.saver.save(chunk, uncompared=self._dirty.is_uncompared)
         except RefusedError as error:
             async for entries in in_slices(chunk):
                 for entry in entries:
@@ -357,13 +325,10 @@ class Flusher:
             await self._committer.submit(FirstEpochs(known_now))
         for group, shards, _ in runs:
             self._dirty.acknowledge_all(group, shards)
-            if self.uncompared:
-                self.uncompared.difference_update(OffsetKey(*group, shard) for shard in shards)
             outcome.note_acknowledged(len(shards))
 
     def _acknowledge(self, key: OffsetKey, outcome: _Outcome) -> None:
         self._dirty.acknowledge(key)
-        self.uncompared.discard(key)
         outcome.note_acknowledged()
 
     def _leave(self, key: OffsetKey, result: SaveOutcome, outcome: _Outcome) -> None:
@@ -377,19 +342,6 @@ class Flusher:
     def _refuse(self, key: OffsetKey, why: str, outcome: _Outcome) -> None:
         self._dirty.refuse(key)
         outcome.note_refused(why)
-
-    def _is_uncompared(self, key: OffsetKey) -> bool:
-        return not self.recovered.now or key in self.uncompared
-
-    def _covers(self, seq: int) -> int:
-        """The highest write, at most `seq`, up to which no key is refused or set aside: a flush then sends all up to it.
-
-        0 if stored keys became dirty since the flush began, of which it did not know.
-        """
-        if self._dirty.some_aside or self._dirty.marked != self._marked:
-            return 0  # finding the oldest would scan every such key
-        floor = self._dirty.lowest_refused_seq()
-        return seq if floor is None else min(seq, floor - 1)
 
     def _settle(self, outcome: _Outcome) -> None:
         self._dirty.settle(first=outcome.interrupted)
@@ -415,15 +367,11 @@ class Flusher:
             pause = pause_s(self._aside_tries, interval_s, self._section.backoff_max_ms / 1000)
             self._aside_until = self._clock() + max(pause, outcome.waited_s)
 
-    def _finish(self, seq: int, started: float, outcome: _Outcome) -> None:
-        """Advance the flushed watermark: all up to `seq` was in this flush or before it, except what is refused or set aside.
-
-        `seq` is 0 for a flush that did not send all that was dirty.
-        """
+    def _finish(self, started: float, outcome: _Outcome) -> None:
+        """Advance the flushed watermark."""
         if outcome.unanswered:
             self._metrics.flush_failed()
-        if self.recovered.now and seq:
-            self._store.advance_flushed(self._covers(seq))
+        self._store.advance_flushed(self._dirty.covers())
         self.last_flush_seconds = self._clock() - started
         self.last_flush_at_ms = self._now_ms()
         self._metrics.flushed(outcome.acknowledged + outcome.refused + outcome.unanswered, self.last_flush_seconds)

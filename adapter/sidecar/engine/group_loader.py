@@ -16,8 +16,8 @@ from adapter.runtime.retry import retrying
 from adapter.runtime.slices import in_slices
 from adapter.sidecar.engine.changes import Columns, Commit, Forget, Load
 from adapter.sidecar.engine.committer import Committer
-from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.engine.tombstones import Tombstones
+from adapter.sidecar.ledger.dirty import DirtyKeys
 from adapter.sidecar.ledger.recovered import Recovered
 from adapter.sidecar.storage.store import LocalStore
 

@@ -13,7 +13,7 @@ from adapter.model.paging import parse_page_token
 from adapter.model.records import LONG_MAX, GroupKey, OffsetKey
 from adapter.runtime.large_calls import SLICE_ROWS, LargeCalls
 from adapter.runtime.slices import others
-from adapter.sidecar.engine.dirty import DirtyKeys
+from adapter.sidecar.ledger.dirty import DirtyKeys
 from adapter.sidecar.storage.store import LocalStore
 from adapter.sidecar.storage.write_batch import Stored
 

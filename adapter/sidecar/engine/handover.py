@@ -10,10 +10,10 @@ from adapter.runtime.retry import retrying
 from adapter.runtime.slices import others
 from adapter.sidecar.engine.changes import Forget
 from adapter.sidecar.engine.committer import Committer
-from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.renewal import Renewal
+from adapter.sidecar.ledger.dirty import DirtyKeys
 from adapter.sidecar.storage.store import LocalStore
 
 CONFIRMATIONS = 3  # after which an offset that the Meta Service does not keep is given up

@@ -17,8 +17,8 @@ from adapter.model.records import StoreReport
 from adapter.runtime.backoff import jitter
 from adapter.runtime.retry import retrying
 from adapter.sidecar.engine.changed_elsewhere import ChangedElsewhere
-from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.recovery import Recovery
+from adapter.sidecar.ledger.dirty import DirtyKeys
 from adapter.sidecar.storage.store import LocalStore
 
 log = structlog.get_logger(__name__)
@@ -36,7 +36,7 @@ class MetaWatch:
         broker: str,
         path: Path,
         store: LocalStore,
-        flusher: Flusher,
+        dirty: DirtyKeys,
         recovery: Recovery,
         elsewhere: ChangedElsewhere,
         meta: MetaClient,
@@ -44,7 +44,7 @@ class MetaWatch:
         self._broker = broker
         self._path = str(path.absolute())
         self._store = store
-        self._flusher = flusher
+        self._dirty = dirty
         self._recovery = recovery
         self._elsewhere = elsewhere
         self._meta = meta
@@ -57,7 +57,8 @@ class MetaWatch:
 
     def local(self) -> StoreReport:
         """The report of the local store: its identity, and the flushed write counter."""
-        return StoreReport(self._broker, self._path, self._store.store_id, self._flusher.covered_seq)
+        covered = self._dirty.covered(self._store.flushed_seq, self._store.acknowledged_seq)
+        return StoreReport(self._broker, self._path, self._store.store_id, covered)
 
     async def recover(self) -> None:
         """Ask the Meta Service for the last report of this store, then compare all keys. Call it again if it raised.

@@ -19,9 +19,9 @@ from adapter.runtime.slices import in_slices
 from adapter.sidecar.engine.changes import Forget, Load
 from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.comparison import LocalKeys, Piece, Source, WholeGroups
-from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.tombstones import Tombstones
+from adapter.sidecar.ledger.dirty import DirtyKeys
 from adapter.sidecar.ledger.recovered import Recovered
 from adapter.sidecar.storage.store import LocalStore
 
@@ -103,7 +103,7 @@ class Recovery:
         if failure:
             # Not from within `except*`: Python 3.11.2 wraps in a group what is raised there.
             raise failure
-        await self._flusher.note_uncompared()
+        await self._dirty.note_uncompared()
         self._recovered.finish()
         log.info("recovery.done", **vars(self.report))
         return self.report

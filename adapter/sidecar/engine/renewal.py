@@ -16,10 +16,10 @@ from adapter.model.records import GroupKey, OffsetKey
 from adapter.sidecar.config import ExpirySection
 from adapter.sidecar.engine.changes import Reconcile
 from adapter.sidecar.engine.committer import Committer
-from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.engine.expiry import HOUR_MS
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.groups import PAGE_KEYS, Groups
+from adapter.sidecar.ledger.dirty import DirtyKeys
 from adapter.sidecar.storage.store import LocalStore
 
 log = structlog.get_logger(__name__)

@@ -118,10 +118,10 @@ async def test_what_is_dirty_at_the_end_of_a_recovery_stays_uncompared_until_it_
     meta.faults.append(MetaUnavailableError("down by the test"))
     async with core_over(tmp_path, meta, recovered=False) as core:
         await core.recovery.run()
-        assert core.flusher.uncompared == {A}
+        assert core.dirty._uncompared == {A}
         await commit(core, 6, "b")
         await core.flusher.flush_once()
-        assert core.flusher.uncompared == set()
+        assert core.dirty._uncompared == set()
 
 
 async def test_a_push_that_meets_something_larger_counts_as_adopted(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from adapter.errors import AdapterError
 from adapter.model.records import OffsetKey
-from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.engine.fast_path import FastPath
+from adapter.sidecar.ledger.dirty import DirtyKeys
 from adapter.sidecar.ledger.recovered import Recovered
 from adapter.sidecar.storage.store import LocalStore
 from adapter.sidecar.storage.write_batch import Stored
@@ -45,9 +45,9 @@ class Store:
         self.platter = platter or Platter()
         self.disk = Disk(self.platter, lambda: None)
         self.store = LocalStore.over(self.disk, "interval")
-        self.dirty = DirtyKeys()
         self.recovered = Recovered()
         self.recovered.finish()
+        self.dirty = DirtyKeys(self.recovered)
         self.fast_path = FastPath(self.store, self.dirty, self.recovered, possible=True, clock=lambda: 0.0)
 
     def holds(self, **offsets: int) -> "Store":

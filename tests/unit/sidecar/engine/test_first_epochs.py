@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, Run, as_first
 from adapter.sidecar.engine.changes import Change, FirstEpochs, Forget, Reconcile
 from adapter.sidecar.engine.committer import Committer
-from adapter.sidecar.engine.dirty import DirtyKeys
+from adapter.sidecar.ledger.dirty import DirtyKeys
+from adapter.sidecar.ledger.recovered import Recovered
 from adapter.sidecar.storage.store import LocalStore
 from tests.model.disk import Platter, SimDisk
 from tests.unit.helpers import commit_of, key, record
@@ -22,7 +23,7 @@ class Side:
 
     def __init__(self, before: Sequence[tuple[str, str, int, str]], epoch: int) -> None:
         self.store = LocalStore.over(SimDisk(Platter(), lambda: None), "never")
-        self.dirty = DirtyKeys()
+        self.dirty = DirtyKeys(Recovered())
         self.committer = Committer(self.store, self.dirty, lambda: 1.0)
         if epoch:
             self.store.states.note_loaded(GroupKey("default", group) for group in "gh")

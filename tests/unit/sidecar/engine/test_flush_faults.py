@@ -262,9 +262,7 @@ async def test_a_flush_slower_than_the_interval_does_not_end_the_loop(tmp_path: 
 
     async with core_over(tmp_path, meta) as core:
         section = FlushSection(interval_ms=1)
-        flusher = Flusher(
-            section, core.store, core.dirty, core.committer, Saver(meta), AdapterMetrics(), core.recovered, Clocks(lambda: now[0])
-        )
+        flusher = Flusher(section, core.store, core.dirty, core.committer, Saver(meta), AdapterMetrics(), Clocks(lambda: now[0]))
         meta.faults.append(during(meta, slow))
         await commit(core, 5)
         core.tasks.start_soon(flusher.run)

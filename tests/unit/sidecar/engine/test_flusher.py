@@ -204,7 +204,7 @@ async def test_the_flushed_watermark_does_not_pass_a_stored_key_that_became_dirt
         flush = asyncio.create_task(core.flusher.flush_once())
         await asyncio.wait_for(meta.entered.wait(), PATIENCE_S)
         await core.committer.submit(Reconcile([(A, None)]))
-        assert core.flusher.covered_seq == 1
+        assert core.meta_watch.local().flushed_seq == 1
         meta.gate.set()
         await flush
         assert (A in core.dirty, core.store.flushed_seq) == (True, 1)

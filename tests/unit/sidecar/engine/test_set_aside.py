@@ -17,7 +17,8 @@ from adapter.errors import MetaUnavailableError, RefusedError
 from adapter.model.records import OffsetKey, SaveEntry, SaveOutcome
 from adapter.runtime.clocks import Clocks
 from adapter.sidecar.engine.core import running_core
-from adapter.sidecar.engine.dirty import DirtyKeys
+from adapter.sidecar.ledger.dirty import DirtyKeys
+from adapter.sidecar.ledger.recovered import Recovered
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.sidecars import adapter_config
@@ -108,7 +109,7 @@ STEPS = st.lists(
 @given(STEPS)
 def test_no_order_of_events_loses_the_newest_value(steps: list[tuple[str, str, str]]) -> None:
     """A key is clean exactly when its newest value was acknowledged, whatever was set aside and retried (3, 4)."""
-    dirty, newest, acknowledged = DirtyKeys(), dict[OffsetKey, int](), dict[OffsetKey, int]()
+    dirty, newest, acknowledged = DirtyKeys(Recovered()), dict[OffsetKey, int](), dict[OffsetKey, int]()
     for seq, (step, shard, group) in enumerate(steps, start=1):
         where = key(shard, group)
         if step == "add":

@@ -1,5 +1,6 @@
 """What the Meta Service has not acknowledged yet. In memory, bounded by the number of distinct keys (invariants 3 and 4).
 
+Begins and ends each flush, and tells up to which write of the store the Meta Service then has everything. Sends nothing.
 By group, as commits come and saves go. A group is set aside when the part of the Meta Service that holds it does not answer; its
 keys, new commits included, are not sent until it is taken up again. A key leaves by `acknowledge`, during the flush that took it,
 or by `discard`, when the Meta Service is known to hold as much.
@@ -10,6 +11,7 @@ from collections.abc import Set as AbstractSet
 
 from adapter.model.records import GroupKey, Held, OffsetKey
 from adapter.runtime.slices import SLICE, others
+from adapter.sidecar.ledger.recovered import Recovered
 
 Tree = dict[GroupKey, dict[str, Held]]
 
@@ -75,7 +77,8 @@ class _Part:
 class DirtyKeys:
     """The dirty keys: pending ones, those of the flush under way, refused ones, and those of groups that are set aside."""
 
-    def __init__(self) -> None:
+    def __init__(self, recovered: Recovered) -> None:
+        self._recovered = recovered
         self._pending = _Part()
         self._in_flight = _Part()
         self._refused = _Part()
@@ -83,11 +86,15 @@ class DirtyKeys:
         # Of groups that are set aside: what was there at the last `take`. Newer than what was refused, older than what waits.
         self._set_aside = _Part()
         self._groups_aside: set[GroupKey] = set()
-        self.marked = 0  # stored keys that became dirty as they are: a flush under way may have passed their write counters
+        self._marked = 0  # stored keys that became dirty as they are: a flush under way may have passed their write counters
+        # Of the flush under way, or the last one: `_marked` when it began, the newest write then (0: it does not send all that is
+        # dirty), and what is in the Meta Service once its save under way is applied (0: it has others behind it).
+        self._marked_before = self._began_at = self._carried = 0
+        self._uncompared: set[OffsetKey] = set()  # dirty when a recovery ended, and not acknowledged since
 
     def mark(self, key: OffsetKey, held: Held, now: float) -> None:
         """Mark a stored key dirty as it is."""
-        self.marked += 1
+        self._marked += 1
         self.add(key.group_key, {key.shard: held}, now)
 
     def add(self, group: GroupKey, held: Mapping[str, Held], now: float) -> None:
@@ -103,19 +110,25 @@ class DirtyKeys:
         else:
             shards[shard] = held
 
-    def take(self, only: Collection[GroupKey] | None = None) -> Mapping[GroupKey, Mapping[str, Held]]:
-        """Begin a flush of what is pending and not set aside, or of that of some groups.
+    def take(self, seq: int = 0, only: Collection[GroupKey] | None = None) -> Mapping[GroupKey, Mapping[str, Held]]:
+        """Begin a flush of what is pending and not set aside, or of that of some groups; `seq` is the newest write of the store.
 
         What is committed from now on is for the next one (invariant 3).
         """
+        self._marked_before, self._began_at = self._marked, seq if only is None else 0
         taken, self._pending = (self._pending, _Part()) if only is None else (self._pop_groups(only), self._pending)
         for group in self._groups_aside & taken.groups.keys():
             self._set_aside.add(group, taken.groups.pop(group), taken.since)
         self._in_flight = taken
         return taken.groups
 
+    def send_last(self) -> None:
+        """Note that the save that follows has all that is left of the present flush."""
+        self._carried = self.covers()
+
     def acknowledge(self, key: OffsetKey) -> None:
         """Note that the Meta Service holds at least what the present flush took."""
+        self._uncompared.discard(key)
         self._in_flight.pop(key)
         if self._refused:
             self._refused.pop(key)
@@ -130,6 +143,8 @@ class DirtyKeys:
         if self._refused:
             for shard in shards:
                 self._refused.pop(OffsetKey(*group, shard))
+        if self._uncompared:
+            self._uncompared.difference_update(OffsetKey(*group, shard) for shard in shards)
 
     def refuse(self, key: OffsetKey) -> None:
         """Note that the Meta Service refused what the present flush took: it is not sent before `retry_refused`."""
@@ -151,7 +166,13 @@ class DirtyKeys:
         self._put_back(aside)
 
     def settle(self, *, first: bool = False) -> None:
-        """End the flush that `take` began. What was neither acknowledged nor refused is pending again; `first`: at the front."""
+        """End the flush that `take` began. What was neither acknowledged nor refused is pending again.
+
+        `first`: at the front, since the flush was interrupted.
+        """
+        self._carried = 0
+        if first:
+            self._began_at = 0
         unsent, self._in_flight = self._in_flight, _Part()
         for group in unsent.groups:
             for shard in unsent.groups[group] if self._refused else ():
@@ -266,12 +287,39 @@ class DirtyKeys:
         """The age in seconds, at most, of the key that has been dirty the longest; 0 if none is."""
         return max((now - part.since for part in self._parts() if part.since is not None), default=0.0)
 
-    def lowest_refused_seq(self) -> int | None:
-        """A write counter below which no key is refused; None if none is.
+    def covers(self) -> int:
+        """The newest write up to which the present flush, or the one that ended just now, leaves nothing to send.
 
-        It stays where it is while the lowest one is acknowledged: to find the next one would take a look at all.
+        All up to its beginning was in it or before it, except what is refused or set aside. 0 if it does not send all, before the
+        recovery has ended, and if stored keys became dirty since it began, of which it did not know.
         """
-        return self._lowest_refused if self._refused else None
+        if not self._recovered.now or self._set_aside or self._marked != self._marked_before:
+            return 0  # finding the oldest would scan every such key
+        # The lowest refused one stays where it is when it is acknowledged: to find the next one would take a look at all.
+        return min(self._began_at, self._lowest_refused - 1) if self._refused else self._began_at
+
+    def covered(self, flushed_seq: int, acknowledged_seq: int) -> int:
+        """The newest write up to which the Meta Service has everything, or has it once the save under way is applied.
+
+        It may be too low, but never too high; and it is none that a power cut may take back without any loss: what is not
+        acknowledged may be in the Meta Service already, and the next start would find its own store to be an older copy.
+        `flushed_seq` and `acknowledged_seq` are those of the store.
+        """
+        if self._recovered.now and not self:
+            return acknowledged_seq
+        carried = self._carried if self._recovered.now and self._marked == self._marked_before else 0
+        return min(max(flushed_seq, carried), acknowledged_seq)
+
+    async def note_uncompared(self) -> None:
+        """Note which keys are dirty at the end of a recovery: a server without epochs may hold more of them."""
+        uncompared: set[OffsetKey] = set()
+        async for keys in self.in_slices():
+            uncompared.update(keys)
+        self._uncompared = uncompared
+
+    def is_uncompared(self, key: OffsetKey) -> bool:
+        """True for a key of which such a server may hold more."""
+        return not self._recovered.now or key in self._uncompared
 
     def _groups(self) -> set[GroupKey]:
         return set[GroupKey]().union(*(list(part.groups) for part in self._parts() if part.groups))

@@ -8,12 +8,16 @@ from hypothesis import strategies as st
 
 from adapter.model.records import GroupKey, Held, OffsetKey
 from adapter.runtime.slices import SLICE
-from adapter.sidecar.engine.dirty import DirtyKeys
+from adapter.sidecar.ledger.dirty import DirtyKeys
+from adapter.sidecar.ledger.recovered import Recovered
 from tests.unit.helpers import key, record
 
 G = GroupKey("default", "g")
 
 Taken = Mapping[GroupKey, Mapping[str, Held]]
+
+
+SEQ = 100  # the newest write of the store when a flush begins
 
 
 def held(offset: int, seq: int) -> Held:
@@ -23,7 +27,9 @@ def held(offset: int, seq: int) -> Held:
 
 def dirty_with(*shards: str, since: float = 1.0) -> DirtyKeys:
     """A set in which these shards are dirty, with the write counters 1, 2, 3 and so on."""
-    dirty = DirtyKeys()
+    recovered = Recovered()
+    recovered.finish()
+    dirty = DirtyKeys(recovered)
     for seq, shard in enumerate(shards, start=1):
         dirty.add(G, {shard: held(seq, seq)}, since)
     return dirty
@@ -31,7 +37,7 @@ def dirty_with(*shards: str, since: float = 1.0) -> DirtyKeys:
 
 def flush(dirty: DirtyKeys, *, acknowledged: str = "", refused: str = "") -> None:
     """End a flush with this outcome; keys in neither list were not sent."""
-    dirty.take()
+    dirty.take(SEQ)
     for shard in acknowledged:
         dirty.acknowledge(key(shard))
     for shard in refused:
@@ -120,15 +126,16 @@ def test_much_came_in_during_a_flush_of_little(first: bool) -> None:
 def test_no_refused_key_is_below_what_is_told_of_them(refused: str) -> None:
     """Also when the lowest was sent again meanwhile; without any there is nothing to tell."""
     dirty = dirty_with("a", "b", "c")
-    assert dirty.lowest_refused_seq() is None
     flush(dirty, acknowledged="a", refused=refused)
-    assert dirty.lowest_refused_seq() == 2
+    assert dirty.covers() == 1
     dirty.discard(key("b"))
-    assert (dirty.lowest_refused_seq() or 0) <= 3
+    assert dirty.covers() <= 2
     dirty.retry_refused()
-    assert dirty.lowest_refused_seq() is None
     flush(dirty, refused="c")
-    assert dirty.lowest_refused_seq() == 3
+    assert dirty.covers() == 2
+    dirty.retry_refused()
+    flush(dirty, acknowledged="c")
+    assert dirty.covers() == SEQ
 
 
 def test_many_keys_of_a_group_are_acknowledged_together() -> None:
@@ -152,9 +159,9 @@ def test_a_refused_key_is_dirty_but_not_sent_with_the_others() -> None:
     flush(dirty, acknowledged="b", refused="a")
     assert key("a") in dirty
     assert dirty.is_refused(key("a"))
-    assert (len(dirty), dirty.pending, dirty.refused, dirty.lowest_refused_seq()) == (1, 0, 1, 1)
+    assert (len(dirty), dirty.pending, dirty.refused, dirty.covers()) == (1, 0, 1, 0)
     dirty.retry_refused()
-    assert (dirty.pending, dirty.refused, dirty.lowest_refused_seq()) == (1, 0, None)
+    assert (dirty.pending, dirty.refused) == (1, 0)
     assert dirty.take()[G]["a"] == held(1, 1)
 
 
@@ -174,8 +181,7 @@ def test_a_newer_value_that_is_acknowledged_settles_the_refused_one() -> None:
     flush(dirty, refused="a")
     dirty.add(G, {"a": held(9, 2)}, 7.0)
     flush(dirty, acknowledged="a")
-    assert len(dirty) == 0
-    assert dirty.lowest_refused_seq() is None
+    assert (len(dirty), dirty.covers()) == (0, SEQ)
 
 
 def test_a_newer_value_that_is_not_sent_keeps_the_key_dirty() -> None:
@@ -238,13 +244,13 @@ def test_the_oldest_age_counts_from_the_first_commit_that_is_not_acknowledged() 
 
 def test_nothing_dirty_has_no_age() -> None:
     """The metric is then 0."""
-    assert DirtyKeys().oldest_age(5.0) == 0.0
+    assert DirtyKeys(Recovered()).oldest_age(5.0) == 0.0
 
 
 @pytest.mark.parametrize("groups", [1, 3_000])
 async def test_a_large_copy_lets_others_work_and_has_what_they_only_move(groups: int) -> None:
     """Of one large group, or of many: what was refused and is sent again meanwhile goes from one part to another."""
-    dirty, count = DirtyKeys(), 3_000
+    dirty, count = DirtyKeys(Recovered()), 3_000
     keys = [OffsetKey("default", f"g{number % groups}", f"{number}") for number in range(count)]
     for seq, refused in enumerate(keys):
         dirty.add(refused.group_key, {refused.shard: held(1, seq)}, 1.0)
@@ -272,7 +278,7 @@ STEPS = st.lists(
 @given(STEPS)
 def test_no_order_of_events_loses_the_newest_value(steps: list[tuple[str, str, str]]) -> None:
     """A key is clean exactly when its newest value was in an acknowledged flush (3, 4)."""
-    dirty, newest, acknowledged = DirtyKeys(), dict[OffsetKey, int](), dict[OffsetKey, int]()
+    dirty, newest, acknowledged = DirtyKeys(Recovered()), dict[OffsetKey, int](), dict[OffsetKey, int]()
     for seq, (step, shard, group) in enumerate(steps, start=1):
         where = key(shard, group)
         if step == "add":
@@ -295,3 +301,33 @@ def test_no_order_of_events_loses_the_newest_value(steps: list[tuple[str, str, s
         unacknowledged = {found for found, value in newest.items() if acknowledged.get(found, 0) < value}
         assert {found for found in newest if found in dirty} == dirty.keys() == unacknowledged
         assert len(dirty) == len(unacknowledged)
+
+
+def test_what_a_flush_covers_is_none_while_more_may_be_dirty_than_is_known() -> None:
+    """Before the recovery, of a part of the groups, interrupted, and when stored keys became dirty meanwhile (3)."""
+    recovered = Recovered()
+    dirty = DirtyKeys(recovered)
+    for first, only, marked in ((False, None, False), (False, [G], False), (True, None, False), (False, None, True)):
+        dirty.add(G, {"a": held(1, 1)}, 1.0)
+        dirty.take(SEQ, only)
+        dirty.send_last()
+        if marked:
+            dirty.mark(key("b"), held(1, 2), 1.0)
+        assert dirty.covered(7, SEQ) == (SEQ if recovered.now and not (only or marked) else 7)
+        dirty.acknowledge(key("a"))
+        dirty.settle(first=first)
+        assert dirty.covers() == 0
+        recovered.finish()
+    dirty.discard(key("b"))
+    assert (dirty.covered(7, SEQ), dirty.covered(7, 5)) == (SEQ, 5)
+    recovered.begin_again()
+    assert dirty.covered(7, SEQ) == 7
+
+
+def test_a_refusal_in_an_earlier_save_of_a_flush_is_not_covered_by_its_last_one() -> None:
+    """What is reported with that save is never more than what the Meta Service has."""
+    dirty = dirty_with("a", "b")
+    dirty.take(SEQ)
+    dirty.refuse(key("a"))
+    dirty.send_last()
+    assert dirty.covered(0, SEQ) == 0
