@@ -165,6 +165,11 @@ class GroupStates:
             state = self._state(group)
             state.loaded, state.removed_at = False, self.removals
             self._removed += 1
+            if state.absent:
+                self._keys -= len(state.absent)
+                state.absent = None
+                if not state.records:
+                    del self._used[group]
 
     def removed_since(self, groups: Iterable[GroupKey], removals: int) -> bool:
         """True if there may have been a removal in one of these groups since `removals` had this value."""

@@ -132,8 +132,8 @@ async def test_a_group_that_comes_meanwhile_hides_no_key_from_a_comparison_that_
             return page
 
     meta = Busy(sized({"a": 2, "c": 2}), page_rows=2)
-    async with core_over(tmp_path, meta, tracks_all=False, recovery={"batch_keys": batch_keys}) as core:
-        while not core.recovery.report.done:
+    async with core_over(tmp_path, meta, recovered=False, recovery={"batch_keys": batch_keys}) as core:
+        while not core.recovered.now:
             try:
                 await core.recovery.run()
             except ContendedError:

@@ -178,9 +178,24 @@ def test_what_is_stored_is_not_absent_any_more() -> None:
     states = GroupStates()
     states.note_absent([key("a"), key("b")])
     states.put(G, {"a": held(1)})
-    states.note_removal([G])
     states.discard(key("a"))
     assert (states.knows_absent(key("a")), states.knows_absent(key("b")), len(states)) == (False, True, 1)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_removal_leaves_nothing_known_to_be_absent(stored: bool) -> None:
+    """Whoever removes keys of a group may hand them over: another adapter may commit any of its keys. What is stored stays."""
+    states = GroupStates()
+    if stored:
+        states.put(G, {"a": held(1)})
+    states.note_absent([key("b"), key("b", "h")])
+    states.note_removal([G])
+    assert not states.knows_absent(key("b"))
+    assert states.epoch_of_absent(key("b")) == 0
+    assert states.knows_absent(key("b", "h"))
+    assert len(states) == 1 + stored
+    assert states.records(G) == ({"a": held(1)} if stored else {})
+    assert set(states.used()) == ({G} if stored else set()) | {GroupKey("default", "h")}
 
 
 def test_a_group_that_is_loaded_is_not_large() -> None:
