@@ -81,19 +81,11 @@ HOLD_MUTANTS = (
         (f"{HOLDS}test_a_commit_without_an_epoch_does_not_undo_what_an_operator_did",),
     ),
     Mutant(
-        "fast-path-takes-what-is-held",
-        "sidecar/engine/fast_path.py",
+        "plain-commits-take-what-is-held",
+        "sidecar/engine/commit_rules.py",
         " or not (epoch & LOWER_HALF or not epoch):",
         ":",
         "the same, for the commits that consumers send after each message",
-        (f"{HOLDS}test_a_commit_without_an_epoch_does_not_undo_what_an_operator_did",),
-    ),
-    Mutant(
-        "columns-take-what-is-held",
-        "sidecar/engine/committer.py",
-        " == epoch) and (epoch & LOWER_HALF or not epoch):",
-        " == epoch):",
-        "the same, for the commits of the Python client",
         (f"{HOLDS}test_a_commit_without_an_epoch_does_not_undo_what_an_operator_did",),
     ),
     Mutant(

@@ -20,8 +20,8 @@ LAG_LIVE_MUTANTS = (
     Mutant(
         "lag-keeps-removed-keys",
         "sidecar/storage/store.py",
-        "                if self._follower:\n",
-        "                if not self._follower:\n",
+        "        if self._follower:\n",
+        "        if not self._follower:\n",
         "groups that expired or were handed over stay in the lag, as stopped",
         (f"{_LIVE}test_a_key_that_is_removed_while_the_store_is_read_stays_away",),
     ),

@@ -435,8 +435,8 @@ MUTANTS = (
     Mutant(
         "watermark-too-early",
         "sidecar/storage/store.py",
-        '        if self.wal_sync != "always":\n            self._advance_watermark(self.seq)\n        return writing\n',
-        "        self._advance_watermark(self.seq)\n        return writing\n",
+        '        if self.wal_sync != "always":\n            self._advance_watermark(self.seq)\n\n    async',
+        "        self._advance_watermark(self.seq)\n\n    async",
         "a power cut before the sync, which lost nothing that was acknowledged, raises the alarm for ever",
         ("unit/sidecar/storage/test_store.py::test_with_always_the_watermark_follows_the_sync",),
     ),

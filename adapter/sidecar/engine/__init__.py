@@ -3,12 +3,12 @@
 The path of a commit:
 
 - Decided: `fast_path` takes plain commits of keys in memory, `committer` all others and every other change (`changes`).
-  `commit_rules` has the rules: in which epoch a commit stands, and whether its member may still commit. `fast_path` and
-  `committer` repeat the plain case of these rules in fewer steps.
+  `commit_rules` has the rules: in which epoch a commit stands, and whether its member may still commit. Both
+  begin with `plainly`, the rule of the plain case.
 - Routed: `policies.Router` says what has to happen before a commit is acknowledged, and `policies.WriteThrough` saves those that
   must be in the Meta Service first. `group_loader` loads the groups of which a commit needs the epochs.
-- Written: both write through `storage.store`, which makes every write of RocksDB. `fast_path` puts its records into memory
-  before that write, and takes them out again when it fails; `group_commit` joins its commits of one iteration of the event loop.
+- Written: both write through `storage.store`, which makes every write of RocksDB. What is written
+  comes into memory behind it. `group_commit` joins the plain commits of one iteration of the event loop.
 - Marked dirty: in `ledger.dirty`, behind the write and before anything is awaited, by both.
 - Flushed: `flusher` sends what is dirty to the Meta Service. What it learns there goes into the store through `committer`.
 

@@ -9,6 +9,7 @@ from adapter.model.records import (
     HOLD_MS,
     LOWER_HALF,
     CommitMode,
+    Fields,
     GroupKey,
     Member,
     OffsetKey,
@@ -63,6 +64,20 @@ def is_raised(before: OffsetRecord | None, after: OffsetRecord) -> bool:
 def _came_before(offered: OffsetRecord, standing: OffsetRecord) -> bool:
     """True for a commit without an epoch that was made before what stands, in an era that a reset or delete began."""
     return not offered.epoch and standing.epoch > LOWER_HALF and 0 < offered.committed_at_ms <= standing.committed_at_ms
+
+
+def plainly(fields: Fields, offset: int, knows: int, now_ms: int) -> Fields | None:
+    """The plain case of `decide_commit`, in either mode: what stands after a commit of only an offset over a record.
+
+    `knows`: the epoch that its consumer knows, or 0. `fields` themselves if it is made already; None if all rules are needed.
+    """
+    epoch, stands, live, when, _, topic, partition = fields
+    # A held record, in the first epoch of an era, is left to them.
+    if offset < stands or (knows and knows != epoch) or not (epoch & LOWER_HALF or not epoch):
+        return None
+    if offset == stands and now_ms <= when:
+        return fields if live else None
+    return epoch, offset, True, now_ms, "", topic, partition
 
 
 def decide_commit(

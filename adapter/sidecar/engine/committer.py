@@ -18,7 +18,6 @@ from adapter.model.records import (
     EPOCH_LIMIT,
     ERA_BITS,
     FIRST_EPOCH,
-    LOWER_HALF,
     GroupKey,
     Held,
     Member,
@@ -33,7 +32,7 @@ from adapter.model.records import (
 )
 from adapter.runtime.coalescing import Coalescer
 from adapter.sidecar.engine.changes import Change, Columns, Commit, Entry, FirstEpochs, Forget, Load, Reconcile, Standing, TakeUp
-from adapter.sidecar.engine.commit_rules import Holds, check_generation, decide_commit, goes_back, is_raised
+from adapter.sidecar.engine.commit_rules import Holds, check_generation, decide_commit, goes_back, is_raised, plainly
 from adapter.sidecar.engine.watching import Watches
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.journal.notes import Moved
@@ -229,10 +228,7 @@ class _Deciding:
         return decided
 
     def _go_forward(self, columns: Columns) -> list[Entry]:
-        """Take what simply goes forward, or begins; returns the rest, which `decide_commit` decides one by one.
-
-        Decides as `decide_commit` does of such a commit, in either mode, in a fraction of the time.
-        """
+        """Take what plainly goes forward, or begins; returns the rest, which `decide_commit` decides one by one."""
         held = self._store.hold_all(columns.group, columns.shards)
         loaded = self._states.is_loaded(columns.group)
         forward: dict[str, Held] = {}
@@ -241,11 +237,9 @@ class _Deciding:
         for shard, offset, knows in zip(columns.shards, columns.offsets, columns.epochs or repeat(0), strict=False):
             fields, seq, encoded = held[shard]
             if fields is not None:
-                epoch, stands, _, when, _, topic, partition = fields
-                newer = offset > stands or (offset == stands and now_ms > when)
-                # A held record, in the first epoch of an era, is left to the rules.
-                if newer and (not knows or knows == epoch) and (epoch & LOWER_HALF or not epoch):
-                    forward[shard] = ((epoch, offset, True, now_ms, "", topic, partition), seq, encoded)
+                after = plainly(fields, offset, knows, now_ms)
+                if after is not None and after is not fields:
+                    forward[shard] = (after, seq, encoded)
                     continue
             elif loaded and knows <= FIRST_EPOCH:
                 forward[shard] = ((FIRST_EPOCH, offset, True, now_ms, "", "", 0), 0, encoded)

@@ -1,28 +1,26 @@
 """The fast path: the commit that a consumer sends after each message, in the fewest steps, since nothing else happens as often.
 
 It takes one plain offset that goes forward, or is confirmed, of a key whose record is in memory, and leaves everything else to
-`committer`. It decides as `commit_rules` does, writes to the store and marks keys dirty itself. The records stand in memory
-before they are written to RocksDB, so that a later request of the same write is decided against them; a write that fails takes
-them out again. Reads no disk and awaits nothing, so that no other code runs in between.
+`committer`. It decides by `commit_rules.plainly`, writes, publishes and marks dirty, in the order of `committer`; a later request
+of the same write is decided against what the batch has. Reads no disk and awaits nothing, so that no other code runs in between.
 """
 
 import time
 from collections.abc import Callable, Sequence
 
-from adapter.model.records import DEFAULT_NAMESPACE, LOWER_HALF, Held
+from adapter.model.records import DEFAULT_NAMESPACE
 from adapter.rpc import offsets_pb
+from adapter.sidecar.engine.commit_rules import plainly
 from adapter.sidecar.ledger.dirty import DirtyKeys
 from adapter.sidecar.ledger.recovered import Recovered
 from adapter.sidecar.storage.store import LocalStore
-from adapter.sidecar.storage.write_batch import FastWriteBatch
+from adapter.sidecar.storage.write_batch import WriteBatch
 
 Run = Sequence[offsets_pb.CommitOffsetsRequest]  # applied in this order
 
 MAX_REQUEST_BYTES = 1_024  # of a request that the fast path may take: three names of at most 255 bytes, and numbers
 INCREASE_ONLY, OVERWRITE = int(offsets_pb.INCREASE_ONLY), int(offsets_pb.OVERWRITE)
 _FRAMING = 9  # bytes of a request with one name each, beside the names and the offset
-
-Staged = tuple[tuple[str, str], str, Held]
 
 
 class FastPath:
@@ -51,29 +49,22 @@ class FastPath:
         """
         if not self.possible:
             return [0] * len(runs)
-        forward = self._store.forward()
-        staged: list[Staged] = []
-        try:
-            counts = [self._stage_run(forward, staged, run, now_ms) for run in runs]
-            if staged:
-                self._store.write_forward(forward)
-        except BaseException:
-            forward.undo()
-            raise
-        now = self._clock()
-        for name, shard, after in staged:
-            self._dirty.add_one(name, shard, after, now)
+        writing = self._store.begin()
+        counts = [self._decide_run(writing, run, now_ms) for run in runs]
+        if writing.plain:
+            self._store.finish(writing)
+            now = self._clock()
+            for name, shard, _, after in writing.plain.values():
+                self._dirty.add_one(name, shard, after, now)
         return counts
 
-    def _stage_run(self, forward: FastWriteBatch, staged: list[Staged], run: Run, now_ms: int) -> int:
+    def _decide_run(self, writing: WriteBatch, run: Run, now_ms: int) -> int:
         for count, request in enumerate(run):
-            if not self._stage(forward, staged, request, now_ms):
+            if not self._decide(writing, request, now_ms):
                 return count
         return len(run)
 
-    def _stage(
-        self, forward: FastWriteBatch, staged: list[Staged], request: offsets_pb.CommitOffsetsRequest, now_ms: int
-    ) -> bool:
+    def _decide(self, writing: WriteBatch, request: offsets_pb.CommitOffsetsRequest, now_ms: int) -> bool:
         groups = request.groups
         if len(groups) != 1 or len(shards := groups[0].shards) != 1:
             return False
@@ -84,17 +75,17 @@ class FastPath:
         before = held.get(shard)
         if before is None:
             return False
-        epoch, stands, live, when, _, topic, partition = before[0]
-        knows = item.epoch
-        # A missing offset reads as 0: the general path tells both apart.
-        # A held record, in the first epoch of an era, is left to the rules.
-        if offset < stands or not (offset and live) or (knows and knows != epoch) or not (epoch & LOWER_HALF or not epoch):
+        if (one := writing.plain.get(before[2])) is not None:
+            before = one[3]
+        fields = before[0]
+        # A missing offset reads as 0, and a deleted key begins anew: the general path tells them apart.
+        after = plainly(fields, offset, item.epoch, now_ms) if offset and fields[2] else None
+        if after is None:
             return False
         if not _is_plain(request, group, item) and (not self._takes(request.mode) or _has_more(group, item)):
             return False
-        if offset == stands and now_ms <= when:
-            return True  # a repeated commit: what stands is stored already, or with this write
-        staged.append((name, shard, forward.stage(held, shard, (epoch, offset, True, now_ms, "", topic, partition))))
+        if after is not fields:  # else it is stored already, or with this write
+            writing.put_plain(name, shard, held, before, after)
         return True
 
     def _takes(self, mode: int) -> bool:

@@ -1,8 +1,7 @@
 """What is known of each group in memory, in one place: its newest records, and what the Meta Service holds of it.
 
-Commits are decided against it without a read. Between two iterations of the event loop it holds only records that are in RocksDB:
-a batch of the fast path replaces records here before it is written, and puts the former ones back when the write fails
-(`FastWriteBatch`); all other writes come here after RocksDB. To forget anything is always right: it is read, or loaded, again.
+Commits are decided against it without a read. It holds only records that are in RocksDB: each write comes here after that. To
+forget anything is always right: it is read, or loaded, again.
 Bounded: beyond MAX_KEYS the keys of whole groups leave, the group used longest ago first; what a group is known for without them
 stays, for MAX_GROUPS.
 """

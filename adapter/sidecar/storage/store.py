@@ -1,8 +1,7 @@
 """The local store: offsets in RocksDB. What was used last is in memory (`ledger.group_state`).
 
-Every write of RocksDB is made here: by `write` for `engine.committer`, by `write_forward` for `engine.fast_path`. A write that
-returned survives a killed process; one that was synced survives a power cut. The loss of acknowledged writes is detected at open
-and reported. Knows no Meta Service.
+Every write of records is made by `finish`, and comes into memory behind it. A write that returned survives a killed process; one
+that was synced survives a power cut. The loss of acknowledged writes is detected at open and reported. Knows no Meta Service.
 """
 
 import contextlib
@@ -29,7 +28,6 @@ from adapter.sidecar.storage.write_batch import (
     STATE,
     STORE_ID,
     UNASKED,
-    FastWriteBatch,
     State,
     Stored,
     Unasked,
@@ -143,7 +141,7 @@ class LocalStore:
         return held
 
     def held(self, group: tuple[str, str]) -> dict[str, Held]:
-        """The records of a group in memory, for `FastWriteBatch.stage`, which replaces them."""
+        """The records of a group in memory, for `WriteBatch.put_plain`, which replaces them."""
         return self.states.records(group)
 
     def follow(self, follower: Follower) -> None:
@@ -193,8 +191,7 @@ class LocalStore:
         `forward` are plain records of keys that are not in `changes`: see `WriteBatch.put_forward`. When this returns, a killed
         process loses nothing of it. All or nothing. Raises DiskFullError or StorageFailedError.
         """
-        self.check()
-        writing = WriteBatch(self._disk.batch(), State(self.seq, self.flushed_seq, self._keys, self._digest))
+        writing = self.begin()
         for group, records in (forward or {}).items():
             writing.put_forward(group, records)
         for key, record in changes.items():
@@ -204,40 +201,27 @@ class LocalStore:
                 writing.put(key, record, self.seq_of(key))
         for group, member in (members or {}).items():
             writing.put_member(group, member)
+        self.finish(writing)
+        return writing
+
+    def begin(self) -> WriteBatch:
+        """An empty batch, which `finish` writes before anything else is written. Raises StorageFailedError."""
+        self.check()
+        return WriteBatch(self._disk.batch(), State(self.seq, self.flushed_seq, self._keys, self._digest))
+
+    def finish(self, writing: WriteBatch) -> None:
+        """Write a batch to RocksDB, then bring memory to what is stored. Raises what `write` does."""
         state = writing.finish()
         self._write(writing.batch)
         self.seq, _, self._keys, self._digest = state
-        self._remember(changes, writing)
+        writing.publish(self.states)
+        if self._follower:
+            for key in writing.removed:
+                self._follower.removed(key, self.seq)
         # After the batch, before the acknowledgement: a watermark above the store always means a loss. With `always` the batch
         # is not acknowledged before its sync, and a power cut until then takes nothing that counts: `sync` advances it.
         if self.wal_sync != "always":
             self._advance_watermark(self.seq)
-        return writing
-
-    def forward(self) -> FastWriteBatch:
-        """An empty batch for `write_forward`, which has to follow before anything else is written. Raises StorageFailedError."""
-        self.check()
-        return FastWriteBatch(self._disk.batch(), State(self.seq, self.flushed_seq, self._keys, self._digest))
-
-    def write_forward(self, forward: FastWriteBatch) -> None:
-        """Write such a batch, whose records are in memory already. Raises what `write` does; the caller then calls `undo`."""
-        state = forward.finish()
-        self._write(forward.batch)
-        self.seq, _, _, self._digest = state
-        if self.wal_sync != "always":
-            self._advance_watermark(state.seq)
-
-    def _remember(self, changes: Mapping[OffsetKey, OffsetRecord | None], writing: WriteBatch) -> None:
-        """Bring what is in memory to what is stored now."""
-        for group, held in writing.forward.items():
-            self.states.put(group, held)
-        for key, one in writing.held():
-            self.states.put(key.group_key, {key.shard: one})
-        for key, record in changes.items():
-            if record is None:
-                self.states.discard(key)
-                if self._follower:
-                    self._follower.removed(key, self.seq)
 
     async def sync(self) -> None:
         """Make every write so far survive a power cut.

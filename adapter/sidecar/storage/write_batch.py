@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from adapter.model.codec import encode_forward, encode_key, encode_record, group_prefix
 from adapter.model.records import Fields, GroupKey, Held, Member, OffsetKey, OffsetRecord
+from adapter.sidecar.ledger.group_state import GroupStates
 from adapter.sidecar.storage.disk import Batch
 
 STATE = b"\0state"
@@ -83,12 +84,18 @@ def decode_member(value: bytes) -> Member:
 
 
 class WriteBatch:
-    """A batch as it grows. `stored` and `forward` are what it holds, each record with the write counter that it gets."""
+    """A batch as it grows, and what memory has to hold once it is written: each record with the write counter that it gets.
+
+    `stored` and `removed` are single keys, `forward` records by group. `plain` are those that replace a record in memory, by the
+    encoded key: the names of the group, the shard, the records of the group in memory, and the new one.
+    """
 
     def __init__(self, batch: Batch, state: State) -> None:
         self.batch = batch
         self.stored: list[Stored] = []
+        self.removed: list[OffsetKey] = []
         self.forward: dict[GroupKey, dict[str, Held]] = {}
+        self.plain: dict[bytes, tuple[tuple[str, str], str, dict[str, Held], Held]] = {}
         self._seq, self._flushed_seq, self._keys, self._digest = state
 
     def put(self, key: OffsetKey, record: OffsetRecord, replaced: int) -> None:
@@ -102,13 +109,14 @@ class WriteBatch:
     def delete(self, key: OffsetKey, replaced: int) -> None:
         """Remove what is stored there."""
         self.batch.delete(encode_key(key))
+        self.removed.append(key)
         self._keys -= bool(replaced)
         self._digest -= replaced
 
     def put_forward(self, group: GroupKey, records: Mapping[str, Held]) -> None:
         """Store records of a group without metadata, each with the write counter that it replaces (0: none).
 
-        The loop that most commits take: an entry costs a small part of what RocksDB then takes for it.
+        The loop that the commits of whole batches take: an entry costs a small part of what RocksDB then takes for it.
         """
         put, pack, seq, digest, new = self.batch.put, encode_forward, self._seq, self._digest, 0
         written: dict[str, Held] = {}
@@ -121,6 +129,14 @@ class WriteBatch:
         self._seq, self._digest = seq, digest
         self._keys += new
         self.forward[group] = written
+
+    def put_plain(self, name: tuple[str, str], shard: str, held: dict[str, Held], before: Held, fields: Fields) -> None:
+        """Store a record without metadata over one that is in memory, or in this batch: what most single commits do."""
+        _, replaced, encoded = before
+        self._seq = seq = self._seq + 1
+        self._digest += seq - replaced
+        self.batch.put(encoded, encode_forward(seq, fields))
+        self.plain[encoded] = (name, shard, held, (fields, seq, encoded))
 
     def held(self) -> Iterator[tuple[OffsetKey, Held]]:
         """`stored`, in the form in which records are held in memory."""
@@ -139,37 +155,13 @@ class WriteBatch:
         self.batch.put(STATE, state.encode())
         return state
 
-
-class FastWriteBatch:
-    """A batch of records without metadata that go forward, in fewer steps than `WriteBatch`.
-
-    What is staged replaces the record in memory at once, so that the next request is decided against it. After a write that
-    failed `undo` puts the former records back.
-    """
-
-    def __init__(self, batch: Batch, state: State) -> None:
-        self.batch = batch
-        self._seq, self._flushed_seq, self._keys, self._digest = state
-        self._before: list[tuple[dict[str, Held], str, Held]] = []
-
-    def stage(self, held: dict[str, Held], shard: str, fields: Fields) -> Held:
-        """Put a record of a shard of `held`, which are the records of its group in memory. The same shard may be put again."""
-        before = held[shard]
-        _, replaced, encoded = before
-        self._seq = seq = self._seq + 1
-        self._digest += seq - replaced
-        self.batch.put(encoded, encode_forward(seq, fields))
-        self._before.append((held, shard, before))
-        after = held[shard] = (fields, seq, encoded)
-        return after
-
-    def undo(self) -> None:
-        """Put the former records back: nothing was written."""
-        for held, shard, before in reversed(self._before):
-            held[shard] = before
-
-    def finish(self) -> State:
-        """Put the bookkeeping that is true with this batch."""
-        state = State(self._seq, self._flushed_seq, self._keys, self._digest % 2**64)
-        self.batch.put(STATE, state.encode())
-        return state
+    def publish(self, states: GroupStates) -> None:
+        """Bring memory to what is stored once the batch is written. Nothing may be awaited since the first record was put."""
+        for _, shard, held, after in self.plain.values():
+            held[shard] = after
+        for group, records in self.forward.items():
+            states.put(group, records)
+        for key, one in self.held():
+            states.put(key.group_key, {key.shard: one})
+        for key in self.removed:
+            states.discard(key)

@@ -245,19 +245,19 @@ class Steps:
         self.parsed: list[int] = []
         self.offered: list[int] = []
         method, fast_path = served.server.methods[COMMIT], served.core.fast_path
-        stage = fast_path._stage
+        decide = fast_path._decide
 
         def parse(message: bytes) -> Request:
             found = Request.FromString(message)
             self.parsed.append(found.groups[0].shards[0].offset)
             return found
 
-        def counted(forward: Any, staged: Any, request: Request, now_ms: int) -> bool:
+        def counted(writing: Any, request: Request, now_ms: int) -> bool:
             self.offered.append(request.groups[0].shards[0].offset)
-            return stage(forward, staged, request, now_ms)
+            return decide(writing, request, now_ms)
 
         served.server.methods[COMMIT] = method._replace(parse=parse)
-        monkeypatch.setattr(fast_path, "_stage", counted)
+        monkeypatch.setattr(fast_path, "_decide", counted)
 
 
 async def test_a_call_is_parsed_once_and_offered_to_the_fast_path_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
