@@ -19,8 +19,8 @@ from rich.progress import Progress
 from adapter.client.broker_log import NoBrokerLog
 from adapter.meta.client import GrpcMetaClient, MetaClient
 from adapter.model.records import CommitMode, SaveEntry, SaveOutcome
-from adapter.sidecar.engine.changes import Commit
 from adapter.sidecar.engine.core import Core, running_core
+from adapter.sidecar.ledger.changes import Commit
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
@@ -71,7 +71,7 @@ class Kind:
     async def flush(self, more: int) -> float:
         """Commit the keys with offsets raised by `more`, and flush them; returns the seconds of the flush."""
         entries = [(key_of(number), record_of(number, more)) for number in self.dirtied()]
-        await self.core.committer.submit(Commit(entries, CommitMode.INCREASE_ONLY))
+        await self.core.ledger.submit(Commit(entries, CommitMode.INCREASE_ONLY))
         elsewhere = _seconds_of(self.meta)
         started = time.perf_counter()
         flushed = await self.core.flusher.flush_once()
@@ -133,14 +133,14 @@ async def _core_over(directory: Path, meta: MetaClient) -> AsyncIterator[Core]:
 
 async def _load(keys: int, core: Core, client: MetaClient, progress: Progress) -> None:
     task = progress.add_task(f"flush: load {keys:,} keys into both stores", total=2 * keys)
-    fill_local(pairs(keys), core.store, lambda done: progress.advance(task, done))
+    fill_local(pairs(keys), core.ledger.store, lambda done: progress.advance(task, done))
     await fill_meta(pairs(keys), client, lambda done: progress.advance(task, done))
 
 
 def _quiet(core: Core, meta_metrics: int) -> bool:
     """True if neither RocksDB has background work left from the load."""
     there = scrape(meta_metrics)
-    here = core.store.rocksdb_properties()
+    here = core.ledger.store.rocksdb_properties()
     return not any(here[name] or there[f"offset_meta_rocksdb_{name}"] for name in BUSY)
 
 

@@ -159,7 +159,7 @@ class Sidecar:
         live, metrics, service = [await anyio.to_thread.run_sync(import_module, f"adapter.sidecar.lag.{name}") for name in names]
         if self._lag_metrics is None:
             self._lag_metrics = metrics.LagMetrics(self._config.lag, self._metrics.registry)
-        parts = (self._config.lag, core.store, core.bounds, core.broker_log, core.clocks, self._lag_metrics)
+        parts = (self._config.lag, core.ledger.store, core.bounds, core.broker_log, core.clocks, self._lag_metrics)
         windows = self._config.store.path / "lag-windows.npz"
         lag: LiveLag = live.LiveLag(*parts, windows=windows, note=self._history.logs_made_anew)
         self._lag = lag
@@ -239,10 +239,10 @@ class Sidecar:
             self._lag.end()
             self._lag = None
         if not self._stop.is_set():
-            self.state.enter(State.FAILED, core.store.failure)
+            self.state.enter(State.FAILED, core.ledger.store.failure)
         with anyio.CancelScope(shield=True):
             await server.set_serving(serving=False)
-            if core.store.missing or core.store.damaged:
+            if core.ledger.store.missing or core.ledger.store.damaged:
                 await self._rescue(core)
 
     async def _rescue(self, core: Core) -> None:
@@ -250,8 +250,13 @@ class Sidecar:
 
         Until that is done, or the same files are back. A stop waits for it as long as for a drain.
         """
-        log.error("store.gone", reason=core.store.failure, dirty=len(core.dirty), help="what is dirty goes to the Meta Service")
-        if not core.recovered.now:
+        log.error(
+            "store.gone",
+            reason=core.ledger.store.failure,
+            dirty=len(core.ledger.dirty),
+            help="what is dirty goes to the Meta Service",
+        )
+        if not core.ledger.recovered.now:
             # What a former process left is read from the files, which are still open here.
             with suppress(AdapterError):
                 await core.recovery.mark_unflushed()
@@ -269,12 +274,12 @@ class Sidecar:
             tasks.start_soon(until_stopped, tasks.cancel_scope)
             await until_sent()
             tasks.cancel_scope.cancel()
-        left = len(core.dirty)
+        left = len(core.ledger.dirty)
         log.log(logging.ERROR if left else logging.WARNING, "store.rescued", left=left, reason=core.flusher.last_error)
 
     async def _rescue_once(self, core: Core) -> None:
-        unusable = core.store.damaged or await core.store.look()
-        if core.dirty and unusable and await core.flusher.rescue() > core.dirty.refused:
+        unusable = core.ledger.store.damaged or await core.ledger.store.look()
+        if core.ledger.dirty and unusable and await core.flusher.rescue() > core.ledger.dirty.refused:
             raise MetaUnavailableError(core.flusher.last_error or "a part of the Meta Service does not answer")
 
     async def _take_commits(self, server: GrpcServer) -> None:
@@ -350,7 +355,7 @@ class Sidecar:
         await server.stop(max(until - anyio.current_time(), 0))
 
     async def _drain(self, core: Core) -> int:
-        if not core.recovered.now:
+        if not core.ledger.recovered.now:
             await core.recovery.mark_unflushed()
         left = await core.flusher.drain(self._config.stop.drain_timeout_ms / 1000)
         if left:

@@ -114,7 +114,7 @@ class Adapters:
         async with self.running(platter, meta) as (core, servicers):
 
             def check() -> None:
-                check_rows((found.key, found.record) for found in core.store.scan())
+                check_rows((found.key, found.record) for found in core.ledger.store.scan())
                 check_rows(meta.records.items())
 
             yield Served(servicers, lambda: (dict(platter.contents), dict(meta.records)), check)
@@ -126,7 +126,7 @@ class Adapters:
         async with self._filled(platter, FakeMeta()) as core:
             section = adapter_config(directory(), lag={"interval_ms": LAG_MS}).lag
             live = LiveLag(
-                section, core.store, core.bounds, core.broker_log, core.clocks, LagMetrics(section, CollectorRegistry())
+                section, core.ledger.store, core.bounds, core.broker_log, core.clocks, LagMetrics(section, CollectorRegistry())
             )
             core.tasks.start_soon(live.run)
             await eventually(lambda: live.complete)

@@ -19,7 +19,7 @@ from adapter.rpc import offsets_pb
 from adapter.sidecar.bridge import bridge, deletes, store_changes, untold
 from adapter.sidecar.bridge.broker_log import RocketmqLog
 from adapter.sidecar.bridge.marks import FILE, Marks
-from adapter.sidecar.engine.changes import Forget
+from adapter.sidecar.ledger.changes import Forget
 from adapter.sidecar.process import Sidecar
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config
@@ -39,7 +39,7 @@ class Bridged:
 
     def at(self, queue: int = 0, group: str = "g", topic: str = "T") -> Position | None:
         """What stands here: epoch, offset, live."""
-        found = self.sidecar.core().store.get(key(f"broker-a/{topic}/{queue}", group))
+        found = self.sidecar.core().ledger.store.get(key(f"broker-a/{topic}/{queue}", group))
         return (found.epoch, found.offset, found.live) if found else None
 
     async def until(self, offset: int | None, queue: int = 0, group: str = "g", topic: str = "T") -> None:
@@ -315,17 +315,17 @@ async def test_the_phantom_of_a_reset_at_v2_is_not_taken_in(topic: str, broker: 
             await eventually(lambda: broker.offset(topic, "g", 0) == 20)
             broker.commit("g", topic, 0, 21)
             await here.until(21, topic=topic)
-            assert here.sidecar.core().store.get(phantom) is None
+            assert here.sidecar.core().ledger.store.get(phantom) is None
         async with bridged(tmp_path, broker, meta) as here:
             await here.polled()
-            assert here.sidecar.core().store.get(phantom) is None
+            assert here.sidecar.core().ledger.store.get(phantom) is None
     broker.persist()
     broker.told = {}
     broker.restart()
     ends = {queue: broker.logs.pop(queue) for queue in list(broker.logs) if queue[0] == topic}  # a killed V2 may forget topics
     async with broker.serving(), bridged(tmp_path, broker, meta) as here:
         await here.polled()
-        assert here.sidecar.core().store.get(phantom) is None
+        assert here.sidecar.core().ledger.store.get(phantom) is None
         broker.logs |= ends
         await here.until(21, topic=topic)
 
@@ -357,7 +357,7 @@ async def test_a_phantom_is_none_the_more_because_the_broker_is_slow_to_answer(b
         await here.until(100)
         await here.polled()
         assert broker.calls.count(201) >= 3
-        assert here.sidecar.core().store.get(key("broker-a/g/0", "T")) is None
+        assert here.sidecar.core().ledger.store.get(key("broker-a/g/0", "T")) is None
 
 
 async def test_what_was_a_phantom_is_taken_in_when_group_and_topic_have_come(
@@ -371,7 +371,7 @@ async def test_what_was_a_phantom_is_taken_in_when_group_and_topic_have_come(
         await here.reset(20)
         await eventually(lambda: broker.offset("T", "g", 0) == 20)
         await here.looked(broker)
-        assert here.sidecar.core().store.get(key("broker-a/g/0", "T")) is None
+        assert here.sidecar.core().ledger.store.get(key("broker-a/g/0", "T")) is None
         broker.groups.add("T")
         broker.logs["g", 0] = (0, 100)
         await here.until(20, group="T", topic="g")
@@ -844,7 +844,7 @@ async def test_a_deleted_group_is_forgotten_when_its_tombstones_are(
         keys = [key("broker-a/T/0"), key("broker-a/T/1")]
         for one in keys:
             del meta.records[one]
-        await here.sidecar.core().committer.submit(Forget(keys))
+        await here.sidecar.core().ledger.submit(Forget(keys))
         await eventually(lambda: not Marks.load(marks).eras)
         following = here.sidecar._bridge
         assert following
@@ -1029,7 +1029,7 @@ async def test_a_broker_of_another_name_is_a_stranger(broker: FakeBroker, tmp_pa
         broker.name = "broker-b"
         broker.offsets = {"T@g": {0: 3}}
         async with broker.serving():
-            await eventually(lambda: here.sidecar.core().store.get(key("broker-b/T/0")) is not None)
+            await eventually(lambda: here.sidecar.core().ledger.store.get(key("broker-b/T/0")) is not None)
             await here.looked(broker)
         assert here.at() == (1, 100, True)
         assert broker.offsets == {"T@g": {0: 3}}
@@ -1140,7 +1140,7 @@ async def test_a_table_of_many_offsets_is_taken_in_many_requests(broker: FakeBro
             broker.commit(f"g{group}", "T", queue, group + queue)
     async with broker.serving(), bridged(tmp_path, broker) as here:
         await here.until(39 + 15, 15, "g39")
-        await eventually(lambda: here.sidecar.core().store.keys == 40 * 16 + 2)
+        await eventually(lambda: here.sidecar.core().ledger.store.keys == 40 * 16 + 2)
 
 
 async def test_an_idle_group_does_not_expire(broker: FakeBroker, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ async def recovered(sidecar: Sidecar, meta: HeldMeta) -> None:
     meta.answers.set()
     with anyio.fail_after(PATIENCE_S):
         await sidecar.ready.wait()
-    await eventually(lambda: sidecar.state.state == STATE.SERVING and not len(sidecar.core().dirty), PATIENCE_S)
+    await eventually(lambda: sidecar.state.state == STATE.SERVING and not len(sidecar.core().ledger.dirty), PATIENCE_S)
 
 
 async def health(sidecar: Sidecar) -> list[bool]:
@@ -240,7 +240,7 @@ async def test_what_is_larger_there_wins_over_an_early_commit_and_what_is_smalle
                 await client.commit("g", {shard: offset})
         await recovered(sidecar, meta)
         core = sidecar.core()
-        stands = {shard: core.store.get(key(shard)) for shard in ("ahead", "behind", "reset")}
+        stands = {shard: core.ledger.store.get(key(shard)) for shard in ("ahead", "behind", "reset")}
         assert {shard: found.offset for shard, found in stands.items() if found} == {"ahead": 90, "behind": 12, "reset": 3}
         assert {shard: meta.records[key(shard)] for shard in stands} == stands
 
@@ -255,7 +255,7 @@ async def test_a_rewind_is_decided_by_what_stands_in_the_meta_service(directory:
         await client.store.CommitOffsets(commits({"s": 150}, overwrite=True), timeout=PATIENCE_S)
         await recovered(sidecar, meta)
         assert meta.records[key()].position == (2, 150)
-        found = sidecar.core().store.get(key())
+        found = sidecar.core().ledger.store.get(key())
         assert found is not None
         assert found.position == (2, 150)
 
@@ -283,12 +283,12 @@ async def test_nothing_counts_as_flushed_before_the_recovery_has_ended(directory
         await client.commit("g", {"s": 2})
         await eventually(lambda: key() in meta.records, PATIENCE_S)
         core = sidecar.state.committing_core()
-        await eventually(lambda: not len(core.dirty), PATIENCE_S)
+        await eventually(lambda: not len(core.ledger.dirty), PATIENCE_S)
         assert key("dirty") not in meta.records
-        assert (core.store.flushed_seq, core.meta_watch.local().flushed_seq) == (0, 0)
+        assert (core.ledger.store.flushed_seq, core.meta_watch.local().flushed_seq) == (0, 0)
         await recovered(sidecar, meta)
         await client.commit("g", {"s": 3})
-        await eventually(lambda: core.store.flushed_seq == core.store.seq, PATIENCE_S)
+        await eventually(lambda: core.ledger.store.flushed_seq == core.ledger.store.seq, PATIENCE_S)
         assert meta.records[key("dirty")].offset == 5
 
 
@@ -336,7 +336,7 @@ async def test_an_older_copy_is_noticed_though_commits_have_overtaken_it(directo
         assert loss.writes == 4
     async with serving(directory, held) as (sidecar, client):
         await client.commit("g", {"s": 21})
-        assert not sidecar.core().store.loss_at_open  # it is told once
+        assert not sidecar.core().ledger.store.loss_at_open  # it is told once
 
 
 @pytest.mark.parametrize("through", [False, True])
@@ -353,7 +353,7 @@ async def test_each_mode_takes_commits(directory: Path, *, through: bool) -> Non
             assert meta.records[key()].offset == 2
         core = sidecar.state.committing_core()
         if not through:
-            assert core.store.synced_seq >= core.store.seq_of(key())
+            assert core.ledger.store.synced_seq >= core.ledger.store.seq_of(key())
         await recovered(sidecar, meta)
         assert (meta.records[key()].offset, meta.records[key("ahead")].offset) == (2, 90)
 

@@ -59,7 +59,7 @@ def _recovery(status: offsets_pb.StatusReply) -> tuple[int, int, int, int]:
 
 
 def _stands(sidecar: Sidecar, where: OffsetKey) -> tuple[int, int] | None:
-    record = sidecar.core().store.get(where)
+    record = sidecar.core().ledger.store.get(where)
     return record.position if record else None
 
 
@@ -302,7 +302,7 @@ async def test_a_read_of_the_store_adopts_a_larger_offset(tmp_path: Path, robust
 async def test_a_tombstone_of_a_former_server_is_not_sent(tmp_path: Path, robust: RobustMeta) -> None:
     """Absent there: the same. Committed there: alive again, here too; with epochs the delete would hold (7)."""
     async with adapter(tmp_path, robust) as (sidecar, _):
-        sidecar.core().store.write(dict.fromkeys((A, B), OffsetRecord(2**32, 0, live=False, committed_at_ms=5)))
+        sidecar.core().ledger.store.write(dict.fromkeys((A, B), OffsetRecord(2**32, 0, live=False, committed_at_ms=5)))
     robust.offsets = {B: 40}
     async with adapter(tmp_path, robust) as (sidecar, client):
         assert _recovery(await client.status()) == (0, 1, 1, 0)

@@ -52,7 +52,7 @@ async def _delete(client: OffsetClient, *shards: str) -> offsets_pb.ChangeReply:
 
 
 def _stands(sidecar: Sidecar, shard: str = "a") -> tuple[int, int] | None:
-    record = sidecar.core().store.get(key(shard))
+    record = sidecar.core().ledger.store.get(key(shard))
     return record.position if record else None
 
 
@@ -229,7 +229,7 @@ async def test_a_write_through_commit_of_a_key_that_was_never_seen_overwrites_no
 async def test_a_write_through_commit_of_before_a_delete_sends_no_tombstone(tmp_path: Path, robust: RobustMeta) -> None:
     """It knows an older epoch than the tombstone that stands here: it changes nothing, and disturbs nobody (7, 10)."""
     async with adapter(tmp_path, robust, mode="write_through") as (sidecar, client):
-        sidecar.core().store.write({A: OffsetRecord(ERA, 0, live=False, committed_at_ms=5)})
+        sidecar.core().ledger.store.write({A: OffsetRecord(ERA, 0, live=False, committed_at_ms=5)})
         assert len(await client.commit("g", {"a": 5, "b": 6}, epochs={"a": 1})) == 1
         assert robust.offsets == {B: 6}
         assert _stands(sidecar) == (ERA, 0)

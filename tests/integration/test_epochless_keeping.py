@@ -136,7 +136,7 @@ async def test_a_hand_over_fails_while_the_server_keeps_nothing(tmp_path: Path, 
         robust.before = forget
         with pytest.raises(grpc.aio.AioRpcError, match="has something else each time"):
             await client.remove("g")
-        record = sidecar.core().store.get(A)
+        record = sidecar.core().ledger.store.get(A)
         assert record is not None
         assert record.offset == 5
 
@@ -159,9 +159,9 @@ async def test_idle_groups_are_saved_again_and_what_is_gone_is_put_back(tmp_path
         await core.renewal.pass_once()
         sent = [(group.group, sorted(row.shard_name for row in group.offsets)) for save in robust.saves for group in save.offsets]
         assert sent == [("gone", ["a"]), ("idle", ["a"]), ("gone", ["b"])]
-        assert core.dirty.keys() == {key("a", "gone"), key("b", "gone")}
+        assert core.ledger.dirty.keys() == {key("a", "gone"), key("b", "gone")}
         await client.flush()
-        assert core.dirty.keys() == set()
+        assert core.ledger.dirty.keys() == set()
         assert {robust.offsets[key("a", "gone")], robust.offsets[key("b", "gone")]} == {5}
 
 
@@ -207,4 +207,4 @@ async def test_a_flush_says_how_long_the_server_needs(tmp_path: Path, robust: Ro
             await client.commit(f"g{at}", {"a": 2})
         pace = (await client.status()).flush_pace
         assert pace == "the Meta Service takes 500 ms for each group, one after the other: 4 dirty groups take about 2 s"
-        assert core.dirty.groups == len({GroupKey("default", f"g{at}") for at in range(4)})
+        assert core.ledger.dirty.groups == len({GroupKey("default", f"g{at}") for at in range(4)})

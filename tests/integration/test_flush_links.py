@@ -84,10 +84,10 @@ async def test_a_sampled_commit_that_its_client_gives_up_at_once_is_no_error(dir
     given_up = calls.open(COMMIT, *traced(1)) + frame(DATA, END_STREAM, 1, message(commits({"s": 2}).SerializeToString()))
     async with serving(directory, flush=BY_HAND) as (sidecar, client):
         await client.commit("g", {"s": 1})
-        written = sidecar.core().store.seq
+        written = sidecar.core().ledger.store.seq
         with capture_logs() as logs, Attacker(sidecar.addresses[0]) as peer:
             peer.send(given_up + frame(RST_STREAM, 0, 1, bytes(4)))
-            await eventually(lambda: sidecar.core().store.seq > written)
+            await eventually(lambda: sidecar.core().ledger.store.seq > written)
     assert [entry for entry in logs if entry["log_level"] == "error"] == []
 
 

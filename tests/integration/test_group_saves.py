@@ -103,7 +103,7 @@ async def test_more_dirty_groups_than_fit_into_a_save_all_get_there(tmp_path: Pa
         for at in range(count):
             await client.commit(f"g{at:04}", {"a": 5})
         core = sidecar.core()
-        while core.dirty:
+        while core.ledger.dirty:
             try:
                 await core.flusher.flush_once(aside_too=True)
             except MetaUnavailableError:

@@ -16,7 +16,7 @@ from adapter.client.blocking import BlockingOffsetClient
 from adapter.client.client import OffsetClient
 from adapter.model.records import CommitMode, ReadMode
 from adapter.rpc import offsets_pb
-from adapter.sidecar.engine import watching
+from adapter.sidecar.ledger import watching
 from adapter.testing.fake_meta import FakeMeta
 from tests.integration.helpers import PATIENCE_S, commits, each, key, record, serving
 
@@ -197,7 +197,7 @@ async def test_a_watcher_that_falls_behind_has_to_list_again(directory: Path, mo
     """Its memory is bounded: what it has not taken is dropped, and it is told so."""
     monkeypatch.setattr(watching, "MAX_BEHIND", 10)
     async with serving(directory) as (sidecar, client):
-        with sidecar.core().watches.watcher(()) as watcher:
+        with sidecar.core().ledger.watches.watcher(()) as watcher:
             assert (await watcher.next()).resync
             shards = {f"s{number}": 9 for number in range(11)}
             await client.commit("g", shards)
@@ -212,7 +212,7 @@ async def test_too_many_watchers_are_refused(directory: Path, monkeypatch: pytes
     """And there is room again when one goes."""
     monkeypatch.setattr(watching, "MAX_WATCHERS", 1)
     async with serving(directory) as (sidecar, client):
-        with sidecar.core().watches.watcher(()), sidecar.core().watches.own(()):
+        with sidecar.core().ledger.watches.watcher(()), sidecar.core().ledger.watches.own(()):
             assert sidecar.gauges.gauges()["watchers"][1] == 1
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await Watching(client).next()
@@ -228,10 +228,10 @@ async def test_a_watcher_that_goes_leaves_nothing_behind(directory: Path) -> Non
         async for reply in call:
             assert reply.resync
             break
-        assert sidecar.core().watches.any
+        assert sidecar.core().ledger.watches.any
         call.cancel()
         with anyio.fail_after(PATIENCE_S):
-            while sidecar.core().watches.any:  # noqa: ASYNC110 - a cancelled call has no event here
+            while sidecar.core().ledger.watches.any:  # noqa: ASYNC110 - a cancelled call has no event here
                 await anyio.sleep(0.01)
 
 

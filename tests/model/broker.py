@@ -23,9 +23,9 @@ from adapter.runtime.http2.admission import SHARE_S
 from adapter.runtime.http2.server import Http2Server
 from adapter.runtime.listener import GrpcServer
 from adapter.sidecar.config import AdapterConfig, WalSync
-from adapter.sidecar.engine.changes import Change, Forget, Standing
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.recovery import RecoveryReport
+from adapter.sidecar.ledger.changes import Change, Forget, Standing
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.process import Sidecar
 from adapter.sidecar.storage.store import LocalStore
@@ -368,10 +368,10 @@ class Running(Process):
 
     def recovery_began(self, core: Core) -> None:
         """Remember what the Meta Service holds: the recovery has to find at least this (9)."""
-        core.committer.apply = self._watching(core.committer.apply)  # type: ignore[assignment,method-assign]
+        core.ledger.apply = self._watching(core.ledger.apply)  # type: ignore[assignment,method-assign]
         core.recovery.run = self._compared(core.recovery.run)  # type: ignore[method-assign]
         found = ((key, self.machine.service.standing(key)) for key in self.machine.keys)
-        self._before = {key: record for key, record in found if record and core.store.get(key)}
+        self._before = {key: record for key, record in found if record and core.ledger.store.get(key)}
 
     def _watching(self, apply: Apply) -> Apply:
         def watched(change: Change) -> list[Standing]:
@@ -417,7 +417,7 @@ class Running(Process):
         """Invariant 9: every local key was compared, so none is below what the Meta Service held when it began."""
         self._count_anew()
         for key, record in self._before.items():
-            here = core.store.get(key)
+            here = core.ledger.store.get(key)
             if here is not None and here.position < record.position:
                 self.machine.violations.append(f"9: {self.broker.name} recovered {key} as {here}, though {record} stood")
 
@@ -429,16 +429,16 @@ class Running(Process):
         """Invariants 5 and 6: at most one flush per interval, and the one of a stop at once, of nothing but dirty keys."""
         core = self.core
         keys = [entry.key for entry in call.entries]
-        if core is None or not set(keys) <= set(core.dirty._in_flight) or all(map(self.broker.writes_through, keys)):
+        if core is None or not set(keys) <= set(core.ledger.dirty._in_flight) or all(map(self.broker.writes_through, keys)):
             return
-        if len(keys) != len(set(keys)) or len(keys) > len(core.dirty):
-            self.machine.violations.append(f"6: {self.broker.name} sent {keys} of {len(core.dirty)} dirty keys")
-        if core.dirty._in_flight is self._last_batch:
+        if len(keys) != len(set(keys)) or len(keys) > len(core.ledger.dirty):
+            self.machine.violations.append(f"6: {self.broker.name} sent {keys} of {len(core.ledger.dirty)} dirty keys")
+        if core.ledger.dirty._in_flight is self._last_batch:
             return  # another chunk of it
-        self._last_batch = core.dirty._in_flight
+        self._last_batch = core.ledger.dirty._in_flight
         self._flushes += 1
         allowed = (call.at - self._window_began) / INTERVAL_S + 2 + (self.stopping_since is not None)
-        if not self.demanding and core.recovered.now and self._flushes > allowed:
+        if not self.demanding and core.ledger.recovered.now and self._flushes > allowed:
             self.machine.violations.append(f"5: {self.broker.name} sent {self._flushes} flushes where {allowed:.1f} are allowed")
 
     def _count_anew(self) -> None:

@@ -103,7 +103,7 @@ class EtcdBroker(Broker):
     def in_touch(self) -> bool:
         """Whether it serves, and nothing here or on the way to the Meta Service keeps it from flushing."""
         running = self.running
-        serves = running is not None and not running.paused and running.core is not None and running.core.recovered.now
+        serves = running is not None and not running.paused and running.core is not None and running.core.ledger.recovered.now
         return serves and not (self.platter.full or self.platter.failing_syncs or self.link.cut or self.link.faults)
 
 
@@ -232,7 +232,7 @@ class EtcdWatch(Watch):
             if broker.running and broker.running.meta.server_reports.losses:
                 raise BrokenError(f"loss: {broker.name} found one: {broker.running.meta.server_reports.why}")
             core = broker.core()
-            if core and core.dirty.refused and not self._world.refuses:
+            if core and core.ledger.dirty.refused and not self._world.refuses:
                 raise BrokenError(f"silent: {broker.name} takes what got no answer for refused")
         for process in (*service.metas, *service.rebalances):
             if any(each.losses for each in process.clients):
@@ -281,7 +281,7 @@ class Etcd(Everything):
     def _expect_others_flushed(self, running: Running, silent: str) -> None:
         assert running.core
         home = self.world.service.layout.home
-        dirty = sorted(running.core.dirty.keys())
+        dirty = sorted(running.core.ledger.dirty.keys())
         late = [key for key in dirty if home(pack_names(CLUSTER, key.namespace, key.group)) != silent]
         if late:
             raise BrokenError(f"silent: {running.broker.name} has not flushed {late}, though only {silent} is silent")

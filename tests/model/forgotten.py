@@ -87,7 +87,7 @@ class ForgetfulWorld(World):
                     self.unknown[key].add((stored.record.offset, stored.record.committed_at_ms))
                 if not stored.record.live:
                     self.eras.setdefault(key, set()).add(stored.record.epoch >> ERA_BITS)
-                if core and key in core.dirty:
+                if core and key in core.ledger.dirty:
                     self.unsent[key].add(found)
             owed = self.model.here.get((broker.name, key))
             if owed and owed.record.position <= tombstone.position:

@@ -159,9 +159,9 @@ class ExchangedWatch(Watch):
             if core is None or running is None or broker.lost:
                 continue
             reports = running.meta.server_reports
-            if core.store.loss or reports.losses:
-                raise BrokenError(f"alarm: {broker.name} says {core.store.loss} and {reports.why!r}, and nothing was lost")
-            if not broker.older and running.state == State.SERVING and len(core.store.store_id) != STORE_ID_BYTES:
+            if core.ledger.store.loss or reports.losses:
+                raise BrokenError(f"alarm: {broker.name} says {core.ledger.store.loss} and {reports.why!r}, and nothing was lost")
+            if not broker.older and running.state == State.SERVING and len(core.ledger.store.store_id) != STORE_ID_BYTES:
                 raise BrokenError(f"identity: the store of {broker.name} has none")
 
 

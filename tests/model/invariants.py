@@ -97,12 +97,12 @@ class Watch:
         broker = self._world.brokers[at]
         core = broker.core()
         for key, (_, record, seq) in stored.items():
-            clean = core is not None and core.recovered.now and key not in core.dirty
+            clean = core is not None and core.ledger.recovered.now and key not in core.ledger.dirty
             held = there.get(key)
             if (clean or seq <= flushed_seq) and (held is None or not _covers(held, record, expires=self._world.expires)):
                 yield f"3: {key} is clean at {broker.name} as {record} (seq {seq}, flushed {flushed_seq}); {held} is there"
-        if core is not None and len(core.dirty) > len(KEYS):
-            yield f"4: {len(core.dirty)} dirty keys"
+        if core is not None and len(core.ledger.dirty) > len(KEYS):
+            yield f"4: {len(core.ledger.dirty)} dirty keys"
 
     def _what_was_written_through_or_moved_stands_there(self, there: dict[OffsetKey, OffsetRecord]) -> Iterator[str]:
         """Invariants 3 and 7: what the Meta Service acknowledged, a reset or delete among it, stands for ever."""

@@ -242,7 +242,7 @@ class Lossy(Everything):
 
     def _is_in_touch(self, broker: Broker) -> bool:
         running = broker.running
-        serves = running is not None and running.core is not None and running.core.recovered.now
+        serves = running is not None and running.core is not None and running.core.ledger.recovered.now
         return serves and not (broker.link.cut or broker.link.faults or broker.platter.full) and self.world.service.up
 
     def _expect_noticed(self, running: Running, group: GroupKey, how: How) -> None:

@@ -11,8 +11,8 @@ from typing import ClassVar, NamedTuple, SupportsIndex
 from adapter.model.records import GroupKey, OffsetKey, is_old_tombstone
 from adapter.runtime import backoff
 from adapter.runtime.clocks import Clocks
-from adapter.sidecar.engine.changes import Forget
 from adapter.sidecar.engine.tombstones import TOMBSTONE_MS
+from adapter.sidecar.ledger.changes import Forget
 from adapter.sidecar.storage.store import LocalStore
 from adapter.sidecar.storage.write_batch import Stored
 from tests.model import order

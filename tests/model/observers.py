@@ -32,12 +32,12 @@ from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, ReadMode
 from adapter.rpc import lag_pb, offsets_pb
 from adapter.sidecar.api.offset_admin import OffsetAdmin
 from adapter.sidecar.config import LagSection
-from adapter.sidecar.engine.changes import Forget
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.lag.live import LiveLag
 from adapter.sidecar.lag.metrics import LagMetrics
 from adapter.sidecar.lag.service import OffsetLag, Serving
+from adapter.sidecar.ledger.changes import Forget
 from adapter.sidecar.process import Sidecar
 from adapter.sidecar.storage.store import _FIRST_KEY
 from tests.model import choices as st
@@ -162,7 +162,7 @@ class ObservedWorld(World):
         for _ in range(pauses):
             for _ in range(TURNS):
                 core = running.core
-                if running.dead or core is None or core.store.failure:
+                if running.dead or core is None or core.ledger.store.failure:
                     return
                 self._look(running, core)
                 await asyncio.sleep(0)
@@ -302,12 +302,12 @@ class ObservedWorld(World):
 
     async def _look_at_the_lag(self, running: Running) -> None:
         core = running.core
-        if core is None or not core.recovered.now:
+        if core is None or not core.ledger.recovered.now:
             return
         lag = self._lags.get(core)
         if lag is None:
-            parts = (LAG, core.store, core.bounds, core.broker_log, core.clocks, LAG_METRICS)
-            lag = self._lags[core] = Lag(LiveLag(*parts, in_thread=core.store.apart), asyncio.Lock())
+            parts = (LAG, core.ledger.store, core.bounds, core.broker_log, core.clocks, LAG_METRICS)
+            lag = self._lags[core] = Lag(LiveLag(*parts, in_thread=core.ledger.store.apart), asyncio.Lock())
         async with lag.turn:
             await lag.live.evaluate()
             serving = Serving(core, lag.live)

@@ -77,7 +77,7 @@ def _is_clean(broker: Broker) -> bool:
     if not _is_up(broker):  # it may have been asked to stop before, and end only now
         return False
     core = broker.core()
-    return core is not None and len(core.dirty) == 0 and not (broker.running and broker.running.calls)
+    return core is not None and len(core.ledger.dirty) == 0 and not (broker.running and broker.running.calls)
 
 
 def _has_stopped(broker: Broker) -> bool:

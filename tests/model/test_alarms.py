@@ -30,6 +30,6 @@ def test_a_power_cut_during_the_fsync_of_what_is_flushed_already_is_no_loss(monk
             world.pass_time(5)
             core = world.brokers[0].core()
             assert core is not None
-            assert core.store.loss is None
+            assert core.ledger.store.loss is None
             world.close()
     assert flushed  # the flush was ahead in some

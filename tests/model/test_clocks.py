@@ -129,5 +129,5 @@ def test_times_that_were_moved_leave_nothing_dirty(skew_ms: int) -> None:
         for broker in world.brokers:
             core = broker.core()
             assert core
-            assert len(core.dirty) == 0
+            assert len(core.ledger.dirty) == 0
             assert held_by(broker).stored[KEY].record.offset == 300

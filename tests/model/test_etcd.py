@@ -48,12 +48,12 @@ def test_what_belongs_into_a_raft_group_that_answers_is_flushed_beside_a_silent_
     world.commit(0, dict.fromkeys(KEYS, 6))
     world.pass_time(BESIDE_S)
     watch.check()
-    assert core.dirty.keys() == {key for key in KEYS if _home(world, key) == silent}
-    assert not core.dirty.refused
+    assert core.ledger.dirty.keys() == {key for key in KEYS if _home(world, key) == silent}
+    assert not core.ledger.dirty.refused
     world.speak(silent)
     world.pass_time(SECOND_S)
     watch.check()
-    assert not len(core.dirty)
+    assert not len(core.ledger.dirty)
     assert offsets(world) == [6] * len(KEYS)
     settle(world, watch)
 
@@ -113,7 +113,7 @@ def test_a_process_that_was_paused_meanwhile_does_not_write_where_nobody_reads(w
     watch.check()
     core = world.brokers[0].core()
     assert core
-    assert not len(core.dirty)
+    assert not len(core.ledger.dirty)
     assert offsets(world) == [6] * len(KEYS)
     settle(world, watch)
 

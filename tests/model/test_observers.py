@@ -5,7 +5,7 @@ from contextlib import closing
 import pytest
 
 from adapter.sidecar.config import WalSync
-from adapter.sidecar.engine.watching import Watches
+from adapter.sidecar.ledger.watching import Watches
 from tests.model.broker import Setup
 from tests.model.consumers import Offer, Way
 from tests.model.invariants import BrokenError

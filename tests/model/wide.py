@@ -37,12 +37,12 @@ from adapter.rpc import meta_pb, offsets_pb
 from adapter.runtime.statuses import Context
 from adapter.sidecar.api.offset_service import OffsetService
 from adapter.sidecar.api.traced import TracedOffsetService
-from adapter.sidecar.engine.changes import Commit
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.flush_spans import FlushSpans
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
 from adapter.sidecar.engine.resets import Outcome
+from adapter.sidecar.ledger.changes import Commit
 from adapter.sidecar.storage.write_batch import Stored
 from tests.model import choices as st
 from tests.model.broker import Broker, Running, Setup, SimSidecar
@@ -76,8 +76,8 @@ SMALL = (
     ("adapter.sidecar.engine.policies", "MAX_CALLERS", 2),
     ("adapter.sidecar.engine.policies", "MAX_SHARED", 2),
     ("adapter.sidecar.engine.expiry", "LOOKED_AT", 2),
-    ("adapter.sidecar.engine.watching", "MAX_BEHIND", 2),
-    ("adapter.sidecar.engine.watching", "MAX_WATCHERS", 1),
+    ("adapter.sidecar.ledger.watching", "MAX_BEHIND", 2),
+    ("adapter.sidecar.ledger.watching", "MAX_WATCHERS", 1),
     ("adapter.sidecar.ledger.group_state", "MAX_KEYS", 3),
     ("adapter.meta.packed", "PACKED_AT_ONCE", 1),
     ("adapter.sidecar.api.commit_requests", "SLICE_OFFSETS", 1),

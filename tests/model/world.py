@@ -141,7 +141,7 @@ class World(Consumers):
         shard, field = BAD[which]
         good = offsets_pb.ShardCommit(shard="good", offset=99)
         request = offsets_pb.CommitOffsetsRequest(groups=[offsets_pb.GroupCommits(group="g", shards=[good, shard])])
-        before = (dict(running.broker.platter.contents), len(core.dirty))
+        before = (dict(running.broker.platter.contents), len(core.ledger.dirty))
         try:
             running.sidecar.offsets.commits.check(request)
         except InvalidInputError as error:
@@ -149,7 +149,7 @@ class World(Consumers):
                 self._violation(f"10: {error} does not name {field}")
         else:
             self._violation(f"10: {shard} was accepted")
-        if before != (running.broker.platter.contents, len(core.dirty)):
+        if before != (running.broker.platter.contents, len(core.ledger.dirty)):
             self._violation(f"10: {shard} changed something")
 
     def read(self, at: int, group: GroupKey, mode: ReadMode) -> None:
@@ -172,7 +172,7 @@ class World(Consumers):
         if mode is not ReadMode.STORE:
             return
         for key, stood in there.items():
-            here = core.store.get(key)
+            here = core.ledger.store.get(key)
             if stood and stood.live and here is None and running.demanding == 0 and not self.expires:
                 self._violation(f"STORE read: {running.broker.name} does not know {key}, where {stood} stands")
             if stood and here and here.position < stood.position:
@@ -203,7 +203,7 @@ class World(Consumers):
 
     async def _persist(self, running: Running, group: GroupKey) -> None:
         core = running.serving()
-        promised = {key: record for key in KEYS if key.group_key == group and (record := core.store.get(key))}
+        promised = {key: record for key in KEYS if key.group_key == group and (record := core.ledger.store.get(key))}
         await running.demand(core.handover.persist([Wanted(group, [])]))
         if not running.dead:
             self._expect_there(promised, f"persisted by {running.broker.name}")

@@ -10,7 +10,7 @@ WATCH = "integration/test_watch.py::"
 HOLD_MUTANTS = (
     Mutant(
         "commit-that-waited-undoes-a-reset",
-        "sidecar/engine/commit_rules.py",
+        "sidecar/ledger/rules.py",
         "    if waited and holds is not None and _came_before(offered, standing):\n        return standing\n",
         "",
         "a commit that waited for its group undoes a reset that another reader took up meanwhile",
@@ -19,7 +19,7 @@ HOLD_MUTANTS = (
     Mutant(
         "commit-behind-a-save-undoes-a-reset",
         "sidecar/engine/policies.py",
-        "commit._replace(waited=commit.waited or eras != self._committer.eras) for commit",
+        "commit._replace(waited=commit.waited or eras != self._ledger.eras) for commit",
         "commit for commit",
         "a commit that is written through, and waited behind another save, undoes a reset that a reader took up meanwhile",
         (f"{HOLDS}test_a_commit_that_waited_for_its_turn_does_not_undo_what_was_read_meanwhile",),
@@ -82,7 +82,7 @@ HOLD_MUTANTS = (
     ),
     Mutant(
         "plain-commits-take-what-is-held",
-        "sidecar/engine/commit_rules.py",
+        "sidecar/ledger/rules.py",
         " or not (epoch & LOWER_HALF or not epoch):",
         ":",
         "the same, for the commits that consumers send after each message",
@@ -114,7 +114,7 @@ HOLD_MUTANTS = (
     ),
     Mutant(
         "taken-up-only-here",
-        "sidecar/engine/committer.py",
+        "sidecar/ledger/decision.py",
         "                self._stage(key, before._replace(epoch=taken_up(before.epoch)), clean=False)",
         "                self._stage(key, before._replace(epoch=taken_up(before.epoch)), clean=True)",
         "what a reader has taken up is held again at the next broker, and is lost with this disk",
@@ -162,7 +162,7 @@ HOLD_MUTANTS = (
     ),
     Mutant(
         "hold-never-ends",
-        "sidecar/engine/commit_rules.py",
+        "sidecar/ledger/rules.py",
         "        return until_ms if self._now_ms() <= until_ms else 0\n",
         "        return until_ms\n",
         "a consumer that knows no epochs and never reads from the store can never commit again after a reset",
@@ -178,7 +178,7 @@ HOLD_MUTANTS = (
     ),
     Mutant(
         "rewind-has-no-epoch-in-its-reply",
-        "sidecar/engine/commit_rules.py",
+        "sidecar/ledger/rules.py",
         "    return before is not None and after.epoch > before.epoch\n",
         "    return False\n",
         "a consumer does not learn the epoch of its rewind, and its next commit with the old one is superseded",
@@ -186,15 +186,15 @@ HOLD_MUTANTS = (
     ),
     Mutant(
         "watchers-hear-nothing-of-adoptions",
-        "sidecar/engine/committer.py",
-        " if isinstance(change, Commit) else deciding.staged)",
+        "sidecar/ledger/ledger.py",
+        " if isinstance(change, Commit) else decision.staged)",
         ")",
         "an idle broker learns of a reset only with its next commit",
         (f"{WATCH}test_a_watcher_is_told_of_what_a_flush_adopts",),
     ),
     Mutant(
         "watcher-that-falls-behind-is-not-told",
-        "sidecar/engine/watching.py",
+        "sidecar/ledger/watching.py",
         "            self._keys.clear()\n            self._resync = True\n",
         "            self._keys.clear()\n",
         "a slow watcher misses a reset and never learns that it did",
@@ -230,11 +230,11 @@ HOLD_MUTANTS = (
     Mutant(
         "put-back-ends-a-hold",
         "sidecar/engine/expiry.py",
-        "            await self._committer.submit(Reconcile([(stored.key, None) for stored in page if stored.record.live]))\n",
+        "            await self._ledger.submit(Reconcile([(stored.key, None) for stored in page if stored.record.live]))\n",
         "            live = [stored.key for stored in page if stored.record.live]\n"
-        "            await self._committer.submit(Reconcile([(key, None) for key in live]))\n"
-        "            from adapter.sidecar.engine.changes import TakeUp\n"
-        "            await self._committer.submit(TakeUp(live))\n",
+        "            await self._ledger.submit(Reconcile([(key, None) for key in live]))\n"
+        "            from adapter.sidecar.ledger.changes import TakeUp\n"
+        "            await self._ledger.submit(TakeUp(live))\n",
         "a reset of a group that is put back is taken up by nobody: a running consumer undoes it",
         (
             f"{EXPIRY}test_a_reset_of_a_group_that_is_put_back_stays_held",

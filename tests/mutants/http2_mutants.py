@@ -17,7 +17,7 @@ HTTP2_MUTANTS = (
     ),
     Mutant(
         "answered-with-the-count-of-another",
-        "sidecar/engine/group_commit.py",
+        "sidecar/api/commits.py",
         "zip(runs, counts, strict=True)",
         "zip(runs, reversed(counts), strict=True)",
         "a commit that nobody looked at is acknowledged, because another one of its group commit was stored",
@@ -25,7 +25,7 @@ HTTP2_MUTANTS = (
     ),
     Mutant(
         "refused-group-commit-is-acknowledged",
-        "sidecar/engine/group_commit.py",
+        "sidecar/api/commits.py",
         "            failure = error\n",
         "            counts = [len(run) for run, _ in runs]\n",
         "on a full disk every commit is acknowledged and none is stored",
@@ -33,7 +33,7 @@ HTTP2_MUTANTS = (
     ),
     Mutant(
         "run-counts-one-more",
-        "sidecar/engine/fast_path.py",
+        "sidecar/ledger/ledger.py",
         "                return count\n",
         "                return count + 1\n",
         "the commit that ends a run is acknowledged and not stored",
@@ -49,7 +49,7 @@ HTTP2_MUTANTS = (
     ),
     Mutant(
         "decided-by-memory-alone",
-        "sidecar/engine/fast_path.py",
+        "sidecar/ledger/ledger.py",
         "        if (one := writing.plain.get(before[2])) is not None:\n",
         '        if (one := writing.plain.get(b"")) is not None:\n',
         "a shard that goes on twice in one write: a later, lower commit stands, and the next open reports a loss",
@@ -97,7 +97,7 @@ HTTP2_MUTANTS = (
     ),
     Mutant(
         "one-answer-breaks-the-others",
-        "sidecar/engine/group_commit.py",
+        "sidecar/api/commits.py",
         '        except Exception:\n            log.exception("group_commit.answer_failed")\n',
         "        finally:\n            pass\n",
         "commits of other connections are stored and never answered",

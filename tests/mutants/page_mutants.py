@@ -159,7 +159,7 @@ PAGE_MUTANTS = (
     ),
     Mutant(
         "last-rewind-acknowledged",
-        "sidecar/engine/commit_rules.py",
+        "sidecar/ledger/rules.py",
         "    if after.epoch > max(EPOCH_MAX, standing.epoch):\n",
         "    if after.epoch > 2 * EPOCH_MAX:\n",
         "a rewind is acknowledged that the Meta Service refuses for ever after",

@@ -29,7 +29,7 @@ RELOAD_MUTANTS = (
     Mutant(
         "the-fast-path-does-not-notice",
         "sidecar/engine/core.py",
-        "            self.fast_path.possible = False\n        # Else",
+        "            self.ledger.takes_plain = False\n        # Else",
         "            pass\n        # Else",
         "commits of a group that is written through are acknowledged without the Meta Service",
         (_POLICIES + "test_the_fast_path_closes_before_the_next_commit",),
@@ -37,7 +37,7 @@ RELOAD_MUTANTS = (
     Mutant(
         "the-fast-path-stays-closed",
         "sidecar/engine/core.py",
-        "        asyncio.get_running_loop().call_soon(self._open_fast_path)\n",
+        "        asyncio.get_running_loop().call_soon(self._open_plain)\n",
         "",
         "each commit costs ten times as much until the next restart",
         (_POLICIES + "test_a_commit_is_answered_by_the_policy_that_is_in_force",),

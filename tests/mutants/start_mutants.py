@@ -68,7 +68,7 @@ START_MUTANTS = (
     Mutant(
         "stop-forgets-what-was-left",
         "sidecar/process.py",
-        "        if not core.recovered.now:\n            await core.recovery.mark_unflushed()\n",
+        "        if not core.ledger.recovered.now:\n            await core.recovery.mark_unflushed()\n",
         "",
         "a stop during the recovery says that nothing is dirty, and leaves what a former process left",
         (f"{EARLY}test_a_stop_during_the_recovery_flushes_what_was_taken_and_what_was_left",),
@@ -91,8 +91,8 @@ START_MUTANTS = (
     ),
     Mutant(
         "fast-rewind-by-what-is-here",
-        "sidecar/engine/fast_path.py",
-        "        return mode <= (OVERWRITE if self._recovered.once else INCREASE_ONLY)\n",
+        "sidecar/ledger/ledger.py",
+        "        return mode <= (OVERWRITE if self.recovered.once else INCREASE_ONLY)\n",
         "        return mode <= OVERWRITE\n",
         "the same, of a key that had a commit since the start",
         (f"{EARLY}test_a_rewind_is_decided_by_what_stands_in_the_meta_service",),
@@ -131,9 +131,9 @@ START_MUTANTS = (
     ),
     Mutant(
         "written-through-over-what-was-not-compared",
-        "sidecar/engine/core.py",
-        "uncompared=lambda _: not recovered.now",
-        "uncompared=lambda _: False",
+        "sidecar/engine/policies.py",
+        "        return not self._ledger.recovered.now\n",
+        "        return False\n",
         "RobustMQ's Meta Service: a commit behind a restart lowers what another broker saved meanwhile",
         ("unit/sidecar/engine/test_policies.py::test_a_written_through_commit_lowers_nothing_before_the_recovery",),
     ),

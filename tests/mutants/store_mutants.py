@@ -192,7 +192,7 @@ STORE_MUTANTS = (
     Mutant(
         "nothing-is-rescued",
         "sidecar/process.py",
-        "            if core.store.missing or core.store.damaged:\n                await self._rescue(core)\n",
+        "            if core.ledger.store.missing or core.ledger.store.damaged:\n                await self._rescue(core)\n",
         "",
         "what was acknowledged into files that are gone goes with the process",
         (_GONE + "test_commits_into_files_that_are_gone_end_soon_and_reach_the_meta_service",),

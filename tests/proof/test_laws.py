@@ -34,8 +34,8 @@ from adapter.model.records import (
     resolve,
     taken_up,
 )
-from adapter.sidecar.engine.commit_rules import decide_commit
 from adapter.sidecar.ledger.group_state import GroupStates
+from adapter.sidecar.ledger.rules import decide_commit
 from tests.proof.symbolic import EPOCHS, KNOWN_EPOCHS, NOTHING, U64, Range, Records, assume, search
 from tests.unit.helpers import key
 

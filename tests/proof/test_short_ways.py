@@ -29,7 +29,7 @@ from adapter.model.records import (
     next_era,
 )
 from adapter.rpc import etcd_pb
-from adapter.sidecar.engine.changes import Columns, Commit
+from adapter.sidecar.ledger.changes import Columns, Commit
 from adapter.testing.fake_meta import FakeMeta
 from tests.etcd_rules import Contents, Row, transact
 from tests.unit.helpers import core_over, key
@@ -138,10 +138,10 @@ async def test_columns_go_forward_as_commits_do(tmp_path: Path) -> None:
     drawn = random_pairs(20_000, 4)
     pairs = [(offered, found) for offered, found in drawn if not found or not (is_held(found.epoch) or found.epoch == EPOCH_MAX)]
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
-        core.store.write({key(f"{at}"): standing for at, (_, standing) in enumerate(pairs) if standing})
+        core.ledger.store.write({key(f"{at}"): standing for at, (_, standing) in enumerate(pairs) if standing})
         for at, (offered, standing) in enumerate(pairs):
             column = Columns(key().group_key, [f"{at}"], [offered.offset], (), offered.committed_at_ms)
-            await core.committer.submit(Commit((), CommitMode.INCREASE_ONLY, columns=[column]))
+            await core.ledger.submit(Commit((), CommitMode.INCREASE_ONLY, columns=[column]))
             commit = OffsetRecord(0, offered.offset, committed_at_ms=offered.committed_at_ms)
             wanted = decide(commit, standing, CommitMode.INCREASE_ONLY) if standing else commit._replace(epoch=1)
-            assert core.store.get(key(f"{at}")) == wanted, (commit, standing)
+            assert core.ledger.store.get(key(f"{at}")) == wanted, (commit, standing)

@@ -53,21 +53,23 @@ class World:
 
     def kept(self) -> dict[str, tuple[int, str]]:
         """The stored lowest offsets of this adapter, and the client of each."""
-        found = self.core.store.scan()
+        found = self.core.ledger.store.scan()
         return {
             where.shard: (held.offset, held.metadata) for where, held, _ in found if where.group == "g@broadcast" and held.live
         }
 
     def stored(self) -> OffsetRecord:
         """The lowest offset of the shard `s` in the Meta Service."""
-        found = self.core.store.get(key("s", "g@broadcast"))
+        found = self.core.ledger.store.get(key("s", "g@broadcast"))
         assert found
         return found
 
     def clients(self) -> set[str]:
         """The clients whose offsets are in the local store."""
         return {
-            where.group.partition("@broadcast@")[2] for where, _, _ in self.core.store.scan() if is_of_client(where.group_key)
+            where.group.partition("@broadcast@")[2]
+            for where, _, _ in self.core.ledger.store.scan()
+            if is_of_client(where.group_key)
         }
 
     async def sweep(self) -> None:
@@ -84,5 +86,5 @@ async def world(directory: Path, meta: FakeMeta | None = None, clock: SetClock |
     clock = clock or SetClock()
     parts = (config, store, meta or FakeMeta(), AdapterMetrics(), NoBrokerLog(), Clocks(now_ms=clock.now_ms))
     async with running_core(*parts) as core:
-        core.recovered.finish()
+        core.ledger.recovered.finish()
         yield World(core, clock)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from adapter.model.records import CommitMode, GroupKey, Member, OffsetKey, OffsetRecord
 from adapter.sidecar.config import ExpirySection
-from adapter.sidecar.engine.changes import Commit
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.expiry import HOUR_MS, Expiry
 from adapter.sidecar.engine.tombstones import Tombstones
+from adapter.sidecar.ledger.changes import Commit
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import key, record, send
@@ -62,15 +62,13 @@ def expiry_of(
     """The expiry of a core, with the test's clock."""
     now_ms = (clock or SetClock()).now_ms
     return Expiry(
+        core.ledger,
         ExpirySection(**section),
-        core.store,
         core.groups,
         core.broadcasts,
-        core.committer,
         core.flusher,
-        core.recovered,
         core.meta,
-        Tombstones(core.meta, core.committer.holds, now_ms),
+        Tombstones(core.meta, core.ledger.holds, now_ms),
         metrics or AdapterMetrics(),
         now_ms,
         pause_s,
@@ -97,4 +95,4 @@ def shards(names: Sequence[str], offset: int = 5) -> dict[OffsetKey, int]:
 
 def local(core: Core) -> dict[OffsetKey, OffsetRecord]:
     """The records in the local store."""
-    return {stored.key: stored.record for stored in core.store.scan()}
+    return {stored.key: stored.record for stored in core.ledger.store.scan()}

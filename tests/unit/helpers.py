@@ -17,10 +17,10 @@ from adapter.model.records import U64_MAX, CommitMode, GroupKey, OffsetKey, Offs
 from adapter.rpc import meta_pb
 from adapter.runtime.clocks import REAL, Clocks
 from adapter.sidecar.config import WalSync
-from adapter.sidecar.engine.changes import Commit, Standing
 from adapter.sidecar.engine.core import Core, running_core
 from adapter.sidecar.engine.flush_spans import FlushSpans
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
+from adapter.sidecar.ledger.changes import Commit, Standing
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.storage.disk import RocksDisk
 from adapter.sidecar.storage.store import LocalStore
@@ -103,14 +103,14 @@ async def core_over(
     parts = (config, opened, meta, AdapterMetrics(), broker_log or NoBrokerLog(), clocks, journal, spans)
     async with running_core(*parts) as core:
         if recovered:
-            core.recovered.finish()
-        core.store.states.note_loaded(GroupKey("default", group) for group in knows)
+            core.ledger.recovered.finish()
+        core.ledger.store.states.note_loaded(GroupKey("default", group) for group in knows)
         yield core
 
 
 def forget_loads(core: Core) -> None:
     """Let no group count as loaded."""
-    for state in core.store.states._states.values():
+    for state in core.ledger.store.states._states.values():
         state.loaded = False
 
 

@@ -2,18 +2,22 @@
 
 A request tries three steps in this order; each one takes what the one before it left:
 
-1. The fast path (`engine.fast_path`): one offset of a key that is in memory. The HTTP/2 server offers all requests that arrive
-   in one iteration of the event loop together (`Commits.offer`, `engine.group_commit`); other callers offer theirs alone.
+1. The fast path (`Ledger.commit_plain`): one offset of a key that is in memory. All requests that the HTTP/2 server reads in one
+   iteration of the event loop are offered together, and are one write at its end (`Commits.offer`, group commit), so that none
+   waits for others to come; other callers offer theirs alone.
 2. At once: parsed, decided and written without an await, because nothing has to be loaded, synced or sent to the Meta Service.
 3. Prepared (unknown groups are loaded), then finished (synced, or written through).
 
 A request is offered to the fast path at most once: `offered` says that it was already.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from typing import NamedTuple, Protocol
+
+import structlog
 
 from adapter.errors import AdapterError, InvalidInputError
 from adapter.meta.slash_names import name_problem
@@ -22,16 +26,20 @@ from adapter.runtime.large_calls import LargeCalls
 from adapter.runtime.statuses import status_of
 from adapter.sidecar.api.commit_requests import ParsedCommit, parse_commit, parse_in_slices, size_of
 from adapter.sidecar.api.replies import raised_rows, superseded_rows
-from adapter.sidecar.engine.changes import Standing
 from adapter.sidecar.engine.core import Core
-from adapter.sidecar.engine.fast_path import Run
-from adapter.sidecar.engine.group_commit import Done, GroupCommit
 from adapter.sidecar.engine.policies import Policies
+from adapter.sidecar.ledger.changes import Standing
+from adapter.sidecar.ledger.ledger import Run
 from adapter.sidecar.metrics import AdapterMetrics
+
+log = structlog.get_logger(__name__)
 
 SMALL = 100  # offsets and groups of a commit that is checked at once: a millisecond or two
 MAX_LARGE_BYTES = 32 * 2**20  # of large commits that wait to be checked
 OFFSET_BYTES = 400  # of memory that an offset of a waiting commit takes, beside its bytes in the request
+
+# How many requests of a run, from its first, are committed; the fast path has left the one behind them. Or why all are refused.
+Done = Callable[[int, AdapterError | None], None]
 
 
 class Rows(NamedTuple):
@@ -102,8 +110,8 @@ class Commits:
         self._core = core
         self._metrics = metrics
         self._large = LargeCalls("bytes of large commits", at_once=1, max_waiting=MAX_LARGE_BYTES)
-        self._group_commit = GroupCommit(core, metrics, self.refused)
-        self.offer = self._group_commit.add
+        self._offered: list[tuple[Run, Done]] = []
+        self._offered_at = 0.0
 
     @property
     def policies(self) -> Policies:
@@ -174,6 +182,36 @@ class Commits:
             self.refused(error)
             raise
 
+    def offer(self, run: Run, done: Done) -> None:
+        """Commit a run at the end of this iteration of the event loop; `done` is called then, once."""
+        if not self._offered:
+            self._offered_at = time.perf_counter()
+            asyncio.get_running_loop().call_soon(self._commit_offered)
+        self._offered.append((run, done))
+
+    def _commit_offered(self) -> None:
+        runs, self._offered = self._offered, []
+        counts, failure = [0] * len(runs), None
+        try:
+            core = self._core()
+            counts = core.ledger.commit_plain([run for run, _ in runs], core.clocks.now_ms())
+        except AdapterError as error:
+            failure = error
+        except Exception:  # left to the next step: each request then reports its own error
+            log.exception("group_commit.failed")
+        for (_, done), count in zip(runs, counts, strict=True):
+            self._answer(done, count, failure)
+        self._metrics.committed_together(sum(counts), time.perf_counter() - self._offered_at)
+
+    def _answer(self, done: Done, count: int, failure: AdapterError | None) -> None:
+        """Call a `done`. If it raises, the others are still called."""
+        try:
+            if failure:
+                self.refused(failure)
+            done(count, failure)
+        except Exception:
+            log.exception("group_commit.answer_failed")
+
     def refused(self, error: AdapterError) -> None:
         """Count a refused commit request."""
         self._metrics.commit_errors.labels(status_of(error).name).inc()
@@ -182,7 +220,7 @@ class Commits:
         """Commit a request by the fast path; False if the fast path declines it."""
         started = time.perf_counter()
         core = self._core()
-        if not core.fast_path.commit([(request,)], core.clocks.now_ms())[0]:
+        if not core.ledger.commit_plain([(request,)], core.clocks.now_ms())[0]:
             return False
         self._metrics.committed(1, (), time.perf_counter() - started)
         return True
@@ -220,7 +258,7 @@ class Commits:
     def _acknowledged(self, checked: CheckedCommit, standing: Sequence[Standing]) -> Rows:
         """Record the bounds of a durable commit, count it, and return the rows of its reply."""
         core, (commit, bounds, _), started = checked
-        rows = Rows(superseded_rows(commit, standing, core.holds), raised_rows(standing)) if standing else ALL_PLAIN
+        rows = Rows(superseded_rows(commit, standing, core.ledger.holds), raised_rows(standing)) if standing else ALL_PLAIN
         if bounds:
             core.bounds.note(bounds)
         self._metrics.committed(commit.size, rows.superseded, time.perf_counter() - started)

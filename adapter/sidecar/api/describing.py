@@ -147,7 +147,7 @@ class Describing:
         replies = []
         for one, every in zip(groups, shards, strict=True):
             group = one.wanted.group
-            member = self._core.store.member(group)
+            member = self._core.ledger.store.member(group)
             reply = offsets_pb.DescribeGroupReply(
                 mode=self._mode_of(*group),
                 member_id=member.member_id if member else "",
@@ -158,8 +158,8 @@ class Describing:
             for at in range(0, len(every), SLICE_ROWS):
                 for shard in every[at : at + SLICE_ROWS]:
                     key = OffsetKey(*group, shard)
-                    here, there, dirty = one.local.get(shard), one.remote.get(shard), key in self._core.dirty
-                    reply.shards.append(describe_row(key, here, there, bounds.get(shard), self._core.holds, dirty=dirty))
+                    here, there, dirty = one.local.get(shard), one.remote.get(shard), key in self._core.ledger.dirty
+                    reply.shards.append(describe_row(key, here, there, bounds.get(shard), self._core.ledger.holds, dirty=dirty))
                 await self._turn(min(len(every) - at, SLICE_ROWS))
             replies.append(reply)
         return replies

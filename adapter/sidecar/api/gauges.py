@@ -70,29 +70,29 @@ class SidecarGauges:
             "1 while all local keys are compared, since it is not known which groups were changed elsewhere.",
             float(elsewhere.comparing),
         )
-        loss = core.store.loss
+        loss = core.ledger.store.loss
         report = core.recovery.report
         values |= {
             "recovery_compared": ("Keys that the recovery has compared with the Meta Service.", float(report.compared)),
             "recovery_of": ("About how many it compares.", float(report.of)),
-            "dirty_keys": ("Keys that the Meta Service has not acknowledged.", float(len(core.dirty))),
-            "refused_keys": ("Keys that the Meta Service refused.", float(core.dirty.refused)),
-            "oldest_dirty_age_seconds": ("Age of the oldest dirty key.", core.dirty.oldest_age(time.monotonic())),
-            "watchers": ("Open calls of WatchOffsets.", float(core.watches.callers)),
+            "dirty_keys": ("Keys that the Meta Service has not acknowledged.", float(len(core.ledger.dirty))),
+            "refused_keys": ("Keys that the Meta Service refused.", float(core.ledger.dirty.refused)),
+            "oldest_dirty_age_seconds": ("Age of the oldest dirty key.", core.ledger.dirty.oldest_age(time.monotonic())),
+            "watchers": ("Open calls of WatchOffsets.", float(core.ledger.watches.callers)),
             "last_flush_timestamp_seconds": (
                 "When the last flush ended that was answered (Unix time); 0: none since the store was opened.",
                 core.flusher.last_flush_at_ms / 1000,
             ),
-            "unsynced_writes": ("Acknowledged writes that a power cut would lose now.", float(core.store.unsynced_writes)),
+            "unsynced_writes": ("Acknowledged writes that a power cut would lose now.", float(core.ledger.store.unsynced_writes)),
             "store_lost_writes": ("Acknowledged writes that were found missing, about.", float(loss.writes if loss else 0)),
         }
-        if core.store.wal_sync != "never":
+        if core.ledger.store.wal_sync != "never":
             text = (
                 "For how long the store has not been synced, as seen from scrape to scrape; 0: all is, or was at the last scrape."
             )
-            values["unsynced_age_seconds"] = (text, self._unsynced.age_s(core.store, time.monotonic()))
+            values["unsynced_age_seconds"] = (text, self._unsynced.age_s(core.ledger.store, time.monotonic()))
         with contextlib.suppress(StorageFailedError):  # it is being closed meanwhile
-            for name, value in core.store.rocksdb_properties().items():
+            for name, value in core.ledger.store.rocksdb_properties().items():
                 values[f"rocksdb_{name}"] = (f"RocksDB: {name}.", float(value))
         return values
 

@@ -10,14 +10,14 @@ from adapter.runtime.large_calls import MAX_BYTES, SLICE_ROWS
 from adapter.runtime.slices import others
 from adapter.sidecar.api.replies import shard_offset
 from adapter.sidecar.engine.core import Core
-from adapter.sidecar.engine.watching import Watcher
+from adapter.sidecar.ledger.watching import Watcher
 
 PAGE_SPARE = 2**16  # of the bytes of a page, for a slice without a row: a walk over tombstones ends, too
 
 
 def stored_row(core: Core, key: OffsetKey, record: OffsetRecord) -> offsets_pb.ShardOffset:
     """A row of a record that is stored here."""
-    return shard_offset(key, record, dirty=key in core.dirty, held=core.holds.stops(record))
+    return shard_offset(key, record, dirty=key in core.ledger.dirty, held=core.ledger.holds.stops(record))
 
 
 async def list_page(core: Core, request: offsets_pb.ListOffsetsRequest, context: object = None) -> offsets_pb.ListOffsetsReply:
@@ -30,7 +30,7 @@ async def list_page(core: Core, request: offsets_pb.ListOffsetsRequest, context:
     room = MAX_BYTES
     async with core.large.one(context=context):
         while size > 0 and room > 0:
-            page = core.store.first(min(size, SLICE_ROWS), prefix=prefix, after=after)
+            page = core.ledger.store.first(min(size, SLICE_ROWS), prefix=prefix, after=after)
             rows = [stored_row(core, key, record) for key, record, _ in page if record.live or request.deleted]
             reply.offsets.extend(rows)
             if len(page) < min(size, SLICE_ROWS):
@@ -46,7 +46,7 @@ async def list_page(core: Core, request: offsets_pb.ListOffsetsRequest, context:
 async def changes(core: Core, request: offsets_pb.WatchOffsetsRequest) -> AsyncGenerator[offsets_pb.WatchOffsetsReply, None]:
     """What a watcher is told, until it goes. Raises InvalidInputError, OverloadedError, and NotReadyError at the end."""
     names = parse_listed(request.namespace, request.group)
-    with core.watches.watcher(names) as watcher:
+    with core.ledger.watches.watcher(names) as watcher:
         while True:
             yield await _next(core, watcher)
 
@@ -56,7 +56,7 @@ async def _next(core: Core, watcher: Watcher) -> offsets_pb.WatchOffsetsReply:
     reply = offsets_pb.WatchOffsetsReply(resync=news.resync)
     removed: dict[GroupKey, list[str]] = {}
     for key in news.keys:
-        record = core.store.get(key)
+        record = core.ledger.store.get(key)
         if record is None:
             removed.setdefault(key.group_key, []).append(key.shard)
         else:

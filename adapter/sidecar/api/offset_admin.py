@@ -151,9 +151,9 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
         self, request: offsets_pb.SnapshotOffsetsRequest, context: Context
     ) -> AsyncIterator[offsets_pb.SnapshotOffsetsReply]:
         core = self._core()
-        if len(core.store.snapshots) >= MAX_SNAPSHOTS:
+        if len(core.ledger.store.snapshots) >= MAX_SNAPSHOTS:
             raise OverloadedError(f"{MAX_SNAPSHOTS} snapshots are being read already; come back when one is", retry_after_s=1.0)
-        with core.store.snapshot() as snapshot:
+        with core.ledger.store.snapshot() as snapshot:
             yield offsets_pb.SnapshotOffsetsReply(
                 head=offsets_pb.SnapshotOffsetsReply.Head(
                     taken_at_ms=core.clocks.now_ms(),

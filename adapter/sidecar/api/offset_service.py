@@ -20,8 +20,8 @@ from adapter.sidecar.api.commits import Commits, Committing
 from adapter.sidecar.api.listing import changes, list_page, stored_row
 from adapter.sidecar.api.requests import parse_commit_broadcast, parse_read_broadcast, parse_read_mode, parse_wanted
 from adapter.sidecar.engine.core import Core
-from adapter.sidecar.engine.fast_path import MAX_REQUEST_BYTES
-from adapter.sidecar.engine.watching import Watches
+from adapter.sidecar.ledger.ledger import MAX_REQUEST_BYTES
+from adapter.sidecar.ledger.watching import Watches
 from adapter.sidecar.metrics import AdapterMetrics
 
 log = structlog.get_logger(__name__)
@@ -137,7 +137,7 @@ class OffsetService(offsets_grpc.OffsetStoreServicer):
     ) -> AsyncIterator[offsets_pb.WatchOffsetsReply]:
         try:
             core = self._core()
-            self._watches = core.watches
+            self._watches = core.ledger.watches
             async with aclosing(changes(core, request)) as replies:
                 async for reply in replies:
                     yield reply

@@ -7,11 +7,11 @@ from adapter.model.bounds import Bounds
 from adapter.model.records import OffsetKey, OffsetRecord, as_seen, epoch_warning, meet
 from adapter.rpc import offsets_pb
 from adapter.runtime.slices import in_slices
-from adapter.sidecar.engine.changes import Commit, Standing
-from adapter.sidecar.engine.commit_rules import Holds
 from adapter.sidecar.engine.history import Noted, Place
 from adapter.sidecar.engine.reset_plans import Change
 from adapter.sidecar.engine.resets import Outcome
+from adapter.sidecar.ledger.changes import Commit, Standing
+from adapter.sidecar.ledger.rules import Holds
 
 
 def superseded_rows(commit: Commit, standing: Sequence[Standing], holds: Holds) -> list[offsets_pb.Superseded]:

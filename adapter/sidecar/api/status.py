@@ -107,26 +107,26 @@ def config_status(reloading: Reloading[AdapterConfig]) -> offsets_pb.ConfigStatu
 
 
 def _fill(reply: offsets_pb.StatusReply, core: Core) -> None:
-    reply.stored_keys = core.store.keys
-    reply.dirty_keys = len(core.dirty)
-    reply.oldest_dirty_seconds = core.dirty.oldest_age(time.monotonic())
-    reply.unsynced_writes = core.store.unsynced_writes
+    reply.stored_keys = core.ledger.store.keys
+    reply.dirty_keys = len(core.ledger.dirty)
+    reply.oldest_dirty_seconds = core.ledger.dirty.oldest_age(time.monotonic())
+    reply.unsynced_writes = core.ledger.store.unsynced_writes
     reply.last_flush_at_ms = core.flusher.last_flush_at_ms
     reply.last_flush_seconds = core.flusher.last_flush_seconds
     reply.last_flush_error = core.flusher.last_error
     reply.flush_pace = core.flusher.pace
-    reply.refused_keys = core.dirty.refused
-    reply.recovery.CopyFrom(offsets_pb.RecoveryStatus(**vars(core.recovery.report), done=core.recovered.now))
+    reply.refused_keys = core.ledger.dirty.refused
+    reply.recovery.CopyFrom(offsets_pb.RecoveryStatus(**vars(core.recovery.report), done=core.ledger.recovered.now))
     told = core.elsewhere
     reply.changes_elsewhere.CopyFrom(
         offsets_pb.ChangesElsewhereStatus(
             told_at_ms=told.told_at_ms, groups=told.groups, comparing=told.comparing, problem=told.problem
         )
     )
-    loss = core.store.loss
+    loss = core.ledger.store.loss
     if loss:
         reply.loss.CopyFrom(offsets_pb.LossStatus(**loss._asdict()))
     local = core.meta_watch.local()
     reply.store.id, reply.store.broker = local.store_id.hex(), local.broker
-    reply.store.flushed_seq, reply.store.seq = local.flushed_seq, core.store.seq
-    reply.store.disk_full = core.store.disk_full
+    reply.store.flushed_seq, reply.store.seq = local.flushed_seq, core.ledger.store.seq
+    reply.store.disk_full = core.ledger.store.disk_full

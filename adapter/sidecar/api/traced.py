@@ -12,11 +12,10 @@ from adapter.rpc import offsets_pb
 from adapter.runtime.http2.headers import Metadata
 from adapter.runtime.statuses import Context
 from adapter.runtime.telemetry import TraceContext, sampled
-from adapter.sidecar.api.commits import Commits, Committing, PreparedCommit, Rows
+from adapter.sidecar.api.commits import Commits, Committing, Done, PreparedCommit, Rows
 from adapter.sidecar.api.offset_service import OffsetService
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.flush_spans import FlushSpans
-from adapter.sidecar.engine.group_commit import Done
 from adapter.sidecar.engine.policies import Policies
 from adapter.sidecar.metrics import AdapterMetrics
 
@@ -48,7 +47,7 @@ class TracedOffsetService(OffsetService):
             core = self._committing()
         except NotReadyError:
             return  # the store failed meanwhile
-        self._spans.note(caller, keys, core.dirty)
+        self._spans.note(caller, keys, core.ledger.dirty)
 
 
 class TracedCommits:

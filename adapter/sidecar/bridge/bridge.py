@@ -73,8 +73,8 @@ class Bridge:
     async def run(self, core: Core) -> None:
         """Follow the broker until cancelled."""
         section = self._config.rocketmq
-        with core.watches.own((section.namespace,)) as watcher:
-            changes = StoreChanges(core.store, watcher, section.namespace)
+        with core.ledger.watches.own((section.namespace,)) as watcher:
+            changes = StoreChanges(core.ledger.store, watcher, section.namespace)
             await self._run(Following(self._config, core, self._commits, self.counts, changes))
 
     async def _run(self, following: "Following") -> None:
@@ -254,7 +254,7 @@ class Following:
         """True if the broker's table, or the store, has this offset."""
         queue = queue_of(key.shard)
         told = queue is not None and self._table.has(key.group, queue.topic, queue.queue_id)
-        return told or self._core.store.get(key) is not None
+        return told or self._core.ledger.store.get(key) is not None
 
     def _note(self, changes: TableChanges) -> None:
         for row in changes.changed:
@@ -347,7 +347,7 @@ class Following:
         for done, (key, row) in enumerate(list(self._unsent.items())):
             if done and done % SMALL == 0:
                 await others()
-            stored = self._core.store.get(key)
+            stored = self._core.ledger.store.get(key)
             known = self._agreed.get(key)
             if known:
                 act = when_broker_moved(row.offset, known, stored)
@@ -376,7 +376,7 @@ class Following:
         giver = Giver(broker, self._known_identity)
         await at_once(rows, lambda row: giver.bounds(row.topic, row.partition))
         for row in rows:
-            stored = self._core.store.get(row.key)
+            stored = self._core.ledger.store.get(row.key)
             bounds = await giver.bounds(row.topic, row.partition)  # which it has
             # A log that ends before is another log: what this broker has on its disk is then not older than this.
             if stored and stored.offset <= bounds.high:
@@ -420,7 +420,7 @@ class Following:
         superseded = {OffsetKey(row.namespace, row.group, row.shard) for row in reply.superseded}
         self._counts.committed += len(rows) - len(superseded)
         for row in rows:
-            key, stored = row.key, self._core.store.get(row.key)
+            key, stored = row.key, self._core.ledger.store.get(row.key)
             if key in superseded or stored is None or not stored.live or stored.offset != row.offset:
                 # Somebody else's value stands, and may have to be passed on.
                 self._changes.look_at([key])
@@ -539,7 +539,7 @@ class Following:
         while True:
             page, token = await self._core.meta.list_page(self._section.namespace, "", LIST_PAGE, token)
             for key, record in page:
-                stored = self._core.store.get(key)
+                stored = self._core.ledger.store.get(key)
                 news = record.live if stored is None else record.position > stored.position
                 if news and self._queue(key):
                     found.setdefault(key.group_key, []).append(key.shard)
@@ -576,13 +576,13 @@ class Following:
     def _is_agreed(self, key: OffsetKey) -> bool:
         """True while the store has what was agreed on."""
         known = self._agreed.get(key)
-        return known is not None and known.is_stored(self._core.store.get(key))
+        return known is not None and known.is_stored(self._core.ledger.store.get(key))
 
     def _deleted(self, key: OffsetKey) -> None:
         """Agree on a delete; what the broker has again since then is committed once more."""
         is_gone, known, queue = self._missing.discard(key), self._agreed.get(key), self._queue(key)
         self._counts.deleted += 1
-        self._agree(key, None, self._core.store.get(key))
+        self._agree(key, None, self._core.ledger.store.get(key))
         if not is_gone and known and known.at_broker is not None and queue:
             row = OffsetRow(*key, known.at_broker, topic=queue.topic, partition=queue.queue_id)
             self._unsent.setdefault(key, row)
@@ -607,7 +607,7 @@ class Following:
             if done % SMALL == 0:
                 await others()
             known = self._agreed.get(key)
-            if key in self._unsent or (known and known.at_broker is not None) or self._core.store.get(key):
+            if key in self._unsent or (known and known.at_broker is not None) or self._core.ledger.store.get(key):
                 continue
             self._agreed.pop(key, None)
             self._untold.forget(key)

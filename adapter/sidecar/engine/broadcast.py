@@ -16,11 +16,11 @@ from adapter.model.names import name_problem
 from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord, ReadMode
 from adapter.rpc import offsets_pb
 from adapter.sidecar.config import ExpirySection
-from adapter.sidecar.engine.changes import Commit
 from adapter.sidecar.engine.group_loader import GroupLoader, Wanted
 from adapter.sidecar.engine.groups import Groups
 from adapter.sidecar.engine.policies import Router
 from adapter.sidecar.engine.reads import OffsetReader
+from adapter.sidecar.ledger.changes import Commit
 from adapter.sidecar.storage.store import LocalStore
 
 log = structlog.get_logger(__name__)

@@ -20,10 +20,7 @@ from adapter.runtime.large_calls import LargeCalls
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.broadcast import Broadcasts
 from adapter.sidecar.engine.changed_elsewhere import ChangedElsewhere
-from adapter.sidecar.engine.commit_rules import Holds
-from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.expiry import Expiry
-from adapter.sidecar.engine.fast_path import FastPath
 from adapter.sidecar.engine.flush_spans import FlushSpans
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.group_loader import GroupLoader
@@ -36,10 +33,9 @@ from adapter.sidecar.engine.recovery import Recovery
 from adapter.sidecar.engine.renewal import Renewal
 from adapter.sidecar.engine.resets import Resets
 from adapter.sidecar.engine.tombstones import Tombstones
-from adapter.sidecar.engine.watching import Watches
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
-from adapter.sidecar.ledger.dirty import DirtyKeys
-from adapter.sidecar.ledger.recovered import Recovered
+from adapter.sidecar.ledger.ledger import Ledger
+from adapter.sidecar.ledger.rules import Holds
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.shard_bounds import ReportedBounds
 from adapter.sidecar.storage.store import LocalStore
@@ -49,11 +45,8 @@ from adapter.sidecar.storage.store import LocalStore
 class Core:
     """The parts of a core. `running_core` composes them."""
 
-    store: LocalStore
-    dirty: DirtyKeys
-    committer: Committer
+    ledger: Ledger
     router: Router
-    fast_path: FastPath
     bounds: ReportedBounds
     broker_log: BrokerLog
     meta: MetaClient
@@ -65,12 +58,9 @@ class Core:
     flusher: Flusher
     handover: Handover
     recovery: Recovery
-    recovered: Recovered
     meta_watch: MetaWatch
     elsewhere: ChangedElsewhere
     expiry: Expiry
-    watches: Watches
-    holds: Holds
     renewal: Renewal
     large: LargeCalls
     admin_calls: LargeCalls
@@ -84,16 +74,16 @@ class Core:
         """
         self.router.take(config)
         if not self.router.at_once:
-            self.fast_path.possible = False
+            self.ledger.takes_plain = False
         # Else behind what was offered to it in this iteration: a stream that did so counts on the policies of then.
-        asyncio.get_running_loop().call_soon(self._open_fast_path)
+        asyncio.get_running_loop().call_soon(self._open_plain)
         self.flusher.take(config.flush)
         self.expiry.take(config.expiry)
         self.broadcasts.take(config.expiry)
         self.renewal.take(config.expiry)
 
-    def _open_fast_path(self) -> None:
-        self.fast_path.possible = self.router.at_once
+    def _open_plain(self) -> None:
+        self.ledger.takes_plain = self.router.at_once
 
 
 class Opening(Protocol):
@@ -123,82 +113,60 @@ async def running_core(
 
     Raises, in a group, StorageFailedError when the store fails meanwhile. Its callers then get errors, not acknowledgements.
     """
-    recovered = Recovered()
-    dirty = DirtyKeys(recovered)
     bounds = ReportedBounds()
     journal.sees(bounds)
-    holds = Holds(config.reset.hold_seconds * 1000, clocks.now_ms)
-    committer = Committer(store, dirty, clocks.monotonic, journal, holds)
-    tombstones = Tombstones(meta, holds, clocks.now_ms)
-    loader = GroupLoader(store, dirty, committer, meta, tombstones, recovered)
+    ledger = Ledger(store, clocks.monotonic, journal, Holds(config.reset.hold_seconds * 1000, clocks.now_ms))
+    tombstones = Tombstones(meta, ledger.holds, clocks.now_ms)
+    loader = GroupLoader(ledger, meta, tombstones)
     saver = Saver(meta, ShardLabels(config.meta.shard_names, config.meta.topics))
-    flusher = Flusher(config.flush, store, dirty, committer, saver, metrics, clocks, journal, spans)
-    write_through = WriteThrough(committer, store, saver, metrics, journal, uncompared=lambda _: not recovered.now)
-    recovery = Recovery(
-        store,
-        dirty,
-        committer,
-        flusher,
-        meta,
-        tombstones,
-        recovered,
-        batch_keys=config.recovery.batch_keys,
-        clock=clocks.monotonic,
-    )
+    flusher = Flusher(ledger, config.flush, saver, metrics, clocks, journal, spans)
+    write_through = WriteThrough(ledger, saver, metrics, journal)
+    recovery = Recovery(ledger, flusher, meta, tombstones, batch_keys=config.recovery.batch_keys, clock=clocks.monotonic)
     large = LargeCalls()
-    groups = Groups(store, dirty, large)
-    router = Router(config, loader, committer, write_through)
-    reader = OffsetReader(store, committer, loader, large, tombstones, recovered)
+    groups = Groups(ledger, large)
+    router = Router(config, ledger, loader, write_through)
+    reader = OffsetReader(ledger, loader, large, tombstones)
     broadcasts = Broadcasts(config.expiry, store, groups, loader, reader, router, clocks.now_ms)
     expiry = Expiry(
+        ledger,
         config.expiry,
-        store,
         groups,
         broadcasts,
-        committer,
         flusher,
-        recovered,
         meta,
         tombstones,
         metrics,
         clocks.now_ms,
         journal=journal,
     )
-    renewal = Renewal(config.meta, config.expiry, store, dirty, groups, committer, flusher, clocks.now_ms)
+    renewal = Renewal(ledger, config.meta, config.expiry, groups, flusher, clocks.now_ms)
     elsewhere = ChangedElsewhere(store, loader, expiry, meta, clocks)
+    ledger.takes_plain = router.at_once
     try:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(committer.run, name="committer")
+            tasks.start_soon(ledger.run, name="ledger")
             tasks.start_soon(loader.run, name="loader")
             tasks.start_soon(write_through.run, name="write_through")
             tasks.start_soon(broadcasts.run, name="broadcasts")
             tasks.start_soon(store.watch, name="store.watch")
             tasks.start_soon(store.run_sync, flusher.interval, name="store.sync")
             yield Core(
-                store=store,
-                dirty=dirty,
-                committer=committer,
+                ledger=ledger,
                 router=router,
-                fast_path=FastPath(store, dirty, recovered, possible=router.at_once, clock=clocks.monotonic),
                 bounds=bounds,
                 broker_log=broker_log,
                 meta=meta,
                 loader=loader,
                 groups=groups,
                 broadcasts=broadcasts,
-                resets=Resets(
-                    store, committer, flusher, loader, meta, write_through, bounds, broker_log, metrics, clocks.now_ms, journal
-                ),
+                resets=Resets(ledger, flusher, loader, meta, write_through, bounds, broker_log, metrics, clocks.now_ms, journal),
                 reader=reader,
                 flusher=flusher,
-                handover=Handover(store, dirty, committer, flusher, renewal, large),
+                handover=Handover(ledger, flusher, renewal, large),
                 recovery=recovery,
-                recovered=recovered,
-                meta_watch=MetaWatch(config.broker, config.store.path, store, dirty, recovery, elsewhere, meta),
+                meta_watch=MetaWatch(ledger, config.broker, config.store.path, recovery, elsewhere, meta),
                 elsewhere=elsewhere,
                 expiry=expiry,
-                watches=committer.watches,
-                holds=holds,
                 renewal=renewal,
                 large=large,
                 admin_calls=LargeCalls("calls of OffsetAdmin", at_once=4),
@@ -207,6 +175,6 @@ async def running_core(
             )
             tasks.cancel_scope.cancel()
     finally:
-        committer.watches.end()
+        ledger.watches.end()
         with anyio.CancelScope(shield=True):
             await store.apart(store.close)

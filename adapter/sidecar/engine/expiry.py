@@ -19,16 +19,14 @@ from adapter.runtime import logs
 from adapter.runtime.live import Live
 from adapter.sidecar.config import ExpirySection
 from adapter.sidecar.engine.broadcast import Broadcasts, is_of_client
-from adapter.sidecar.engine.changes import Forget, Reconcile
-from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.groups import PAGE_KEYS, GroupRow, Groups
 from adapter.sidecar.engine.tombstones import Tombstones
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.journal.notes import Moved
-from adapter.sidecar.ledger.recovered import Recovered
+from adapter.sidecar.ledger.changes import Forget, Reconcile
+from adapter.sidecar.ledger.ledger import Ledger
 from adapter.sidecar.metrics import AdapterMetrics
-from adapter.sidecar.storage.store import LocalStore
 from adapter.sidecar.storage.write_batch import Stored
 
 log = structlog.get_logger(__name__)
@@ -44,13 +42,11 @@ class Expiry:
 
     def __init__(
         self,
+        ledger: Ledger,
         section: ExpirySection,
-        store: LocalStore,
         groups: Groups,
         broadcasts: Broadcasts,
-        committer: Committer,
         flusher: Flusher,
-        recovered: Recovered,
         meta: MetaClient,
         tombstones: Tombstones,
         metrics: AdapterMetrics,
@@ -59,12 +55,12 @@ class Expiry:
         journal: Journal = NO_JOURNAL,
     ) -> None:
         self._section = Live(section)
-        self._store = store
+        self._store = ledger.store
         self._groups = groups
         self._broadcasts = broadcasts
-        self._committer = committer
+        self._ledger = ledger
         self._flusher = flusher
-        self._recovered = recovered
+        self._recovered = ledger.recovered
         self._meta = meta
         self._metrics = metrics
         self._now_ms = now_ms
@@ -178,7 +174,7 @@ class Expiry:
                     page, last = await anext(pages)  # read in a thread: what is committed meanwhile is not in it
                     _check_old(page, before_ms)
                     keys, stood = [stored.key for stored in page], [stored.record for stored in page]
-                    await self._committer.submit(Forget(keys, [row.group] if last else [], stood=stood))
+                    await self._ledger.submit(Forget(keys, [row.group] if last else [], stood=stood))
                     now_ms = self._now_ms()
                     moved = [Moved(key, held, expired(held, now_ms)) for key, held, _ in page if held.live]
                     self._journal.moved("expire", moved)
@@ -189,7 +185,7 @@ class Expiry:
         """Mark the local records of a group dirty, because it got a commit while it was being removed."""
         log.info("expiry.put_back", **group._asdict())
         async for page, _ in self._pages(group):
-            await self._committer.submit(Reconcile([(stored.key, None) for stored in page if stored.record.live]))
+            await self._ledger.submit(Reconcile([(stored.key, None) for stored in page if stored.record.live]))
 
     async def _forget_tombstones(self, group: GroupKey) -> None:
         """Remove past tombstones here, also dirty ones: they could not be sent for long, and would hide what began anew since."""
@@ -201,7 +197,7 @@ class Expiry:
                 found = ((key, self._store.get(key)) for key in past)  # now: some may have been committed over
                 still = [key for key, record in found if record and self._tombstones.is_past(record)]
                 if still:
-                    await self._committer.submit(Forget(still, gone=True))
+                    await self._ledger.submit(Forget(still, gone=True))
 
     async def _pages(self, group: GroupKey) -> AsyncGenerator[tuple[list[Stored], bool], None]:
         """The records of a group, a page at a time; True with the last one."""

@@ -24,13 +24,11 @@ from adapter.runtime.retry import retrying
 from adapter.runtime.slices import in_slices, others
 from adapter.runtime.wording import counted
 from adapter.sidecar.config import FlushSection
-from adapter.sidecar.engine.changes import FirstEpochs, Reconcile
-from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.flush_spans import FlushSpans
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
-from adapter.sidecar.ledger.dirty import DirtyKeys
+from adapter.sidecar.ledger.changes import FirstEpochs, Reconcile
+from adapter.sidecar.ledger.ledger import Ledger
 from adapter.sidecar.metrics import AdapterMetrics
-from adapter.sidecar.storage.store import LocalStore
 
 log = structlog.get_logger(__name__)
 
@@ -71,10 +69,8 @@ class Flusher:
 
     def __init__(
         self,
+        ledger: Ledger,
         section: FlushSection,
-        store: LocalStore,
-        dirty: DirtyKeys,
-        committer: Committer,
         saver: Saver,
         metrics: AdapterMetrics,
         clocks: Clocks = REAL,
@@ -84,9 +80,9 @@ class Flusher:
         self._live = Live(section)
         self._attempts = retrying("flush", first_s=0.0, max_s=0.0)
         self.take(section)
-        self._store = store
-        self._dirty = dirty
-        self._committer = committer
+        self._store = ledger.store
+        self._dirty = ledger.dirty
+        self._ledger = ledger
         self.saver = saver
         self._metrics = metrics
         self._journal = journal
@@ -314,7 +310,7 @@ class Flusher:
                     if result.status is Status.SUPERSEDED:
                         log.info("flush.superseded", key="/".join(key), sent=record.position, stands=result.standing.position)
         async for adopted in in_slices(standing):
-            await self._committer.submit(Reconcile(adopted))
+            await self._ledger.submit(Reconcile(adopted))
             for key, _ in adopted:
                 self._acknowledge(key, outcome)
 
@@ -322,7 +318,7 @@ class Flusher:
         """Acknowledge records that stand in the Meta Service as they were sent, and store the epochs that were unknown."""
         known_now = [found for run in runs if (found := _unknown(run)).shards] if adopt else []
         if known_now:
-            await self._committer.submit(FirstEpochs(known_now))
+            await self._ledger.submit(FirstEpochs(known_now))
         for group, shards, _ in runs:
             self._dirty.acknowledge_all(group, shards)
             outcome.note_acknowledged(len(shards))

@@ -14,12 +14,9 @@ from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord,
 from adapter.runtime.coalescing import Coalescer
 from adapter.runtime.retry import retrying
 from adapter.runtime.slices import in_slices
-from adapter.sidecar.engine.changes import Columns, Commit, Forget, Load
-from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.tombstones import Tombstones
-from adapter.sidecar.ledger.dirty import DirtyKeys
-from adapter.sidecar.ledger.recovered import Recovered
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.changes import Columns, Commit, Forget, Load
+from adapter.sidecar.ledger.ledger import Ledger
 
 R = TypeVar("R")
 
@@ -70,20 +67,17 @@ class GroupLoader:
 
     def __init__(
         self,
-        store: LocalStore,
-        dirty: DirtyKeys,
-        committer: Committer,
+        ledger: Ledger,
         meta: MetaClient,
         tombstones: Tombstones,
-        recovered: Recovered,
     ) -> None:
-        self._store = store
-        self._states = store.states
-        self._dirty = dirty
-        self._committer = committer
+        self._store = ledger.store
+        self._states = ledger.states
+        self._dirty = ledger.dirty
+        self._ledger = ledger
         self._meta = meta
         self._tombstones = tombstones
-        self._recovered = recovered
+        self._recovered = ledger.recovered
         self._for_commits: Coalescer[Wanted, None] = Coalescer(self._load_for_commits, max_items=LOAD_GROUPS)
         self._for_reads: Coalescer[Wanted, bool] = Coalescer(self._load_for_reads, max_items=LOAD_GROUPS)
         self._large_loads: Coalescer[GroupKey, None] = Coalescer(self._load_large, max_items=LOAD_GROUPS)
@@ -321,11 +315,11 @@ class GroupLoader:
     ) -> None:
         async for some in in_slices(entries):
             if past := self._past(some):
-                await self._committer.submit(Forget(past))
+                await self._ledger.submit(Forget(past))
                 raise ContendedError("tombstones that the Meta Service has forgotten were removed: their groups are loaded again")
-            self._committer.apply(Load((), some, forgets))
+            self._ledger.apply(Load((), some, forgets))
         # Only now: a group is loaded when all its pages are adopted, and nothing of it was removed since the first was asked for.
-        await self._committer.submit(Load(groups, (), forgets))
+        await self._ledger.submit(Load(groups, (), forgets))
 
     def _past(self, entries: Sequence[tuple[OffsetKey, OffsetRecord | None]]) -> list[OffsetKey]:
         """The keys that are past tombstones here, and less in the Meta Service."""

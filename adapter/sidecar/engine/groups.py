@@ -14,7 +14,7 @@ from adapter.model.records import LONG_MAX, GroupKey, OffsetKey
 from adapter.runtime.large_calls import SLICE_ROWS, LargeCalls
 from adapter.runtime.slices import others
 from adapter.sidecar.ledger.dirty import DirtyKeys
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.ledger import Ledger
 from adapter.sidecar.storage.write_batch import Stored
 
 PAGE_KEYS = 2_000
@@ -97,9 +97,9 @@ class _Counting:
 class Groups:
     """Lists groups by reading the store once, a page of keys at a time."""
 
-    def __init__(self, store: LocalStore, dirty: DirtyKeys, large: LargeCalls) -> None:
-        self._store = store
-        self._dirty = dirty
+    def __init__(self, ledger: Ledger, large: LargeCalls) -> None:
+        self._store = ledger.store
+        self._dirty = ledger.dirty
         self._large = large
 
     async def rows(self, prefix: bytes = b"", after: OffsetKey | None = None) -> AsyncIterator[GroupRow]:

@@ -8,13 +8,11 @@ from adapter.model.records import GroupKey, OffsetKey
 from adapter.runtime.large_calls import SLICE_ROWS, LargeCalls
 from adapter.runtime.retry import retrying
 from adapter.runtime.slices import others
-from adapter.sidecar.engine.changes import Forget
-from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.renewal import Renewal
-from adapter.sidecar.ledger.dirty import DirtyKeys
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.changes import Forget
+from adapter.sidecar.ledger.ledger import Ledger
 
 CONFIRMATIONS = 3  # after which an offset that the Meta Service does not keep is given up
 REMOVE_LIMIT_S = 1.0  # after which keys that are still being committed are left alone
@@ -25,16 +23,14 @@ class Handover:
 
     def __init__(
         self,
-        store: LocalStore,
-        dirty: DirtyKeys,
-        committer: Committer,
+        ledger: Ledger,
         flusher: Flusher,
         renewal: Renewal,
         large: LargeCalls,
     ) -> None:
-        self._store = store
-        self._dirty = dirty
-        self._committer = committer
+        self._store = ledger.store
+        self._dirty = ledger.dirty
+        self._ledger = ledger
         self._flusher = flusher
         self._renewal = renewal
         self._large = large
@@ -90,7 +86,7 @@ class Handover:
                     removed += await self._forget(more)
                     await others()
                     more = next(slices, None)
-        await self._committer.sync()  # with `always`, the one sync for all of them
+        await self._ledger.sync()  # with `always`, the one sync for all of them
         return removed
 
     async def _forget(self, keys: Sequence[OffsetKey]) -> int:
@@ -99,7 +95,7 @@ class Handover:
 
     async def _forget_once(self, keys: Sequence[OffsetKey]) -> int:
         await self.persist(_by_group(keys))
-        return len(self._committer.apply(Forget(keys)))
+        return len(self._ledger.apply(Forget(keys)))
 
     def _slices(self, wanted: Sequence[Wanted]) -> Iterator[list[OffsetKey]]:
         """The keys that may be in the store, in slices; each slice is read when it is needed."""

@@ -18,8 +18,7 @@ from adapter.runtime.backoff import jitter
 from adapter.runtime.retry import retrying
 from adapter.sidecar.engine.changed_elsewhere import ChangedElsewhere
 from adapter.sidecar.engine.recovery import Recovery
-from adapter.sidecar.ledger.dirty import DirtyKeys
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.ledger import Ledger
 
 log = structlog.get_logger(__name__)
 
@@ -33,18 +32,17 @@ class MetaWatch:
 
     def __init__(
         self,
+        ledger: Ledger,
         broker: str,
         path: Path,
-        store: LocalStore,
-        dirty: DirtyKeys,
         recovery: Recovery,
         elsewhere: ChangedElsewhere,
         meta: MetaClient,
     ) -> None:
         self._broker = broker
         self._path = str(path.absolute())
-        self._store = store
-        self._dirty = dirty
+        self._store = ledger.store
+        self._dirty = ledger.dirty
         self._recovery = recovery
         self._elsewhere = elsewhere
         self._meta = meta

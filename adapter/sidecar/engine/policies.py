@@ -3,13 +3,13 @@
 write_back: the local store has it. write_through: the Meta Service has it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from adapter.errors import AdapterError
 from adapter.meta.client import Telling, failure_of
-from adapter.meta.epochless import Saver, nothing
+from adapter.meta.epochless import Saver
 from adapter.model.records import (
     FIRST_EPOCH,
     GroupKey,
@@ -25,14 +25,13 @@ from adapter.runtime.coalescing import Coalescer
 from adapter.runtime.large_calls import Room
 from adapter.runtime.slices import SLICE, in_slices, others
 from adapter.sidecar.config import AdapterConfig
-from adapter.sidecar.engine.changes import Commit, Reconcile, Standing
-from adapter.sidecar.engine.commit_rules import decide_commit, goes_back, is_raised
-from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.group_loader import GroupLoader
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.journal.notes import Moved
+from adapter.sidecar.ledger.changes import Commit, Reconcile, Standing
+from adapter.sidecar.ledger.ledger import Ledger
+from adapter.sidecar.ledger.rules import decide_commit, goes_back, is_raised
 from adapter.sidecar.metrics import AdapterMetrics
-from adapter.sidecar.storage.store import LocalStore
 
 MAX_CALLERS = 1_024  # that share one save
 MAX_SHARED = 5_000  # offsets of one save, unless one caller alone has more: each goes into one message
@@ -40,7 +39,7 @@ MAX_WAITING_BYTES = 64 * 2**20  # of commits that wait for the Meta Service
 
 
 class _Waiting(NamedTuple):
-    """A commit that waits for its turn, and `Committer.eras` when it came."""
+    """A commit that waits for its turn, and `Ledger.eras` when it came."""
 
     commit: Commit
     eras: int
@@ -51,18 +50,14 @@ class WriteThrough:
 
     def __init__(
         self,
-        committer: Committer,
-        store: LocalStore,
+        ledger: Ledger,
         saver: Saver,
         metrics: AdapterMetrics,
         journal: Journal = NO_JOURNAL,
-        *,
-        uncompared: Callable[[OffsetKey], bool] = nothing,
     ) -> None:
-        self._committer = committer
-        self._store = store
+        self._ledger = ledger
+        self._store = ledger.store
         self._saver = saver
-        self._uncompared = uncompared  # what `Saver.save` takes: before a recovery has ended, that is any key
         self._metrics = metrics
         self._journal = journal
         self._saves: Coalescer[_Waiting, list[Standing]] = Coalescer(
@@ -74,16 +69,16 @@ class WriteThrough:
         """Commit to the Meta Service, then locally.
 
         Raises MetaUnavailableError, also when an entry has no answer: the commit does not count, though the Meta Service may have
-        applied it. RefusedError when it refused an entry. Else what `Committer.submit` raises.
+        applied it. RefusedError when it refused an entry. Else what `Ledger.submit` raises.
         """
         if commit.members:
             # First, and durably: a member of an older generation must not come in behind this one.
-            await self._committer.submit(Commit((), commit.mode, commit.members))
-        standing = await self._saves.submit(_Waiting(commit, self._committer.eras))
+            await self._ledger.submit(Commit((), commit.mode, commit.members))
+        standing = await self._saves.submit(_Waiting(commit, self._ledger.eras))
         # During the save an expiry or a delete may have forgotten a generation, and a member of an older one have committed.
         forgotten = {group: member for group, member in commit.members.items() if self._is_behind(group, member)}
         if forgotten:
-            await self._committer.submit(Commit((), commit.mode, forgotten))
+            await self._ledger.submit(Commit((), commit.mode, forgotten))
         return standing
 
     def _is_behind(self, group: GroupKey, member: Member) -> bool:
@@ -91,7 +86,7 @@ class WriteThrough:
         return seen is None or seen.generation < member.generation
 
     async def _save(self, waiting: Sequence[_Waiting]) -> list[list[Standing] | AdapterError]:
-        commits = [commit._replace(waited=commit.waited or eras != self._committer.eras) for commit, eras in waiting]
+        commits = [commit._replace(waited=commit.waited or eras != self._ledger.eras) for commit, eras in waiting]
         offers: dict[OffsetKey, OffsetRecord] = {}
         planned = []
         done = 0
@@ -107,14 +102,14 @@ class WriteThrough:
         if any(commit.by_operator for commit in commits):
             entries = Telling(entries)
         with self._metrics.save_call("write_through", len(entries)):
-            outcomes = await self._saver.save(entries, uncompared=self._uncompared)
+            outcomes = await self._saver.save(entries, uncompared=self._is_uncompared)
         self._journal.moved("rewind", self._rewinds(entries, outcomes))
         self._journal.flushed(entries, outcomes)
         by_key = {entry.key: outcome for entry, outcome in zip(entries, outcomes, strict=True)}
         acknowledged = [(key, outcome.standing) for key, outcome in by_key.items() if outcome.status.acknowledged]
         try:
             async for some in in_slices(acknowledged):
-                await self._committer.submit(Reconcile(some))
+                await self._ledger.submit(Reconcile(some))
         except AdapterError:
             # What was saved is not stored here, and so does not count: a lower offset must not be saved over it.
             self._saver.forget(by_key)
@@ -124,7 +119,7 @@ class WriteThrough:
     def _plan(self, commit: Commit, offers: dict[OffsetKey, OffsetRecord]) -> list[Standing] | AdapterError:
         """Decide one caller's commit against the local values and the earlier callers; all or nothing."""
         try:
-            self._committer.check_members(commit.members)
+            self._ledger.check_members(commit.members)
             plan = [self._place(key, offered, offers, commit) for key, offered in commit.offered()]
         except AdapterError as error:
             return error
@@ -142,9 +137,13 @@ class WriteThrough:
             and goes_back(before, record)
         ]
 
+    def _is_uncompared(self, _: OffsetKey) -> bool:
+        # What the Meta Service holds of any key may be more, until all are compared.
+        return not self._ledger.recovered.now
+
     def _place(self, key: OffsetKey, offered: OffsetRecord, offers: dict[OffsetKey, OffsetRecord], commit: Commit) -> Standing:
         standing = offers[key] if key in offers else self._store.get(key)
-        holds = None if commit.by_operator else self._committer.holds
+        holds = None if commit.by_operator else self._ledger.holds
         after = decide_commit(key, offered, standing, commit.mode, self._store.states, holds, waited=commit.waited)
         return Standing(key, after, raised=is_raised(standing, after))
 
@@ -167,13 +166,13 @@ class Router:
     `policies` are those in force, for commits that begin now.
     """
 
-    def __init__(self, config: AdapterConfig, loader: GroupLoader, committer: Committer, write_through: WriteThrough) -> None:
+    def __init__(self, config: AdapterConfig, ledger: Ledger, loader: GroupLoader, write_through: WriteThrough) -> None:
         # For commits that wait for the Meta Service. Who takes it is the server: it can stop reading.
         self.room = Room("commits that are written through", MAX_WAITING_BYTES)
         self.policies = Policies(config)
         self._said = config.mode, config.policy
         self._loader = loader
-        self._committer = committer
+        self._ledger = ledger
         self._write_through = write_through
 
     def take(self, config: AdapterConfig) -> None:
@@ -188,28 +187,28 @@ class Router:
         return self._allows_at_once(self.policies)
 
     def _allows_at_once(self, policies: Policies) -> bool:
-        return policies.all_write_back and not self._committer.syncs_each
+        return policies.all_write_back and not self._ledger.syncs_each
 
     def commit_at_once(self, commit: Commit, policies: Policies) -> list[Standing] | None:
         """Commit a batch that needs no await, as most do; None if it needs one."""
         if not self._allows_at_once(policies) or self._loader.must_load(commit):
             return None
-        return self._committer.apply(commit)
+        return self._ledger.apply(commit)
 
     async def prepare(self, commit: Commit) -> Commit:
         """Load the groups of keys that are not local; returns what to commit. Commits apply in the order of their preparation."""
         return await self._loader.load_for(commit)
 
     async def commit(self, commit: Commit, policies: Policies | None = None) -> list[Standing]:
-        """Commit a batch; returns what `Committer.submit` does. What is written through goes first: it is what may fail.
+        """Commit a batch; returns what `Ledger.submit` does. What is written through goes first: it is what may fail.
 
         `policies`: those that the commit began under; by default those in force.
         """
         policies = policies or self.policies
         if policies.all_write_back:
-            return await self._committer.submit(commit)
+            return await self._ledger.submit(commit)
         standing: list[Standing] = []
-        for make_durable, through in ((self._write_through.commit, True), (self._committer.submit, False)):
+        for make_durable, through in ((self._write_through.commit, True), (self._ledger.submit, False)):
             part = commit._replace(
                 entries=[entry for entry in commit.entries if policies.writes_through(entry[0].group_key) is through],
                 columns=[columns for columns in commit.columns if policies.writes_through(columns.group) is through],

@@ -10,12 +10,10 @@ from adapter.model.codec import group_prefix
 from adapter.model.records import OffsetKey, OffsetRecord, ReadMode, is_held
 from adapter.runtime.large_calls import MAX_BYTES, MAX_ROWS, SLICE_ROWS, LargeCalls
 from adapter.runtime.slices import others
-from adapter.sidecar.engine.changes import TakeUp
-from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.group_loader import LARGE_LIMIT_S, GroupLoader, Wanted, until_settled
 from adapter.sidecar.engine.tombstones import Tombstones
-from adapter.sidecar.ledger.recovered import Recovered
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.changes import TakeUp
+from adapter.sidecar.ledger.ledger import Ledger
 
 R = TypeVar("R")
 
@@ -32,19 +30,17 @@ class OffsetReader:
 
     def __init__(
         self,
-        store: LocalStore,
-        committer: Committer,
+        ledger: Ledger,
         loader: GroupLoader,
         large: LargeCalls,
         tombstones: Tombstones,
-        recovered: Recovered,
     ) -> None:
-        self._store = store
-        self._committer = committer
+        self._store = ledger.store
+        self._ledger = ledger
         self._loader = loader
         self._large = large
         self._tombstones = tombstones
-        self._recovered = recovered
+        self._recovered = ledger.recovered
 
     async def read(self, wanted: Sequence[Wanted], mode: ReadMode) -> list[tuple[OffsetKey, OffsetRecord]]:
         """The live offsets, in the order asked for; absent ones are left out.
@@ -101,7 +97,7 @@ class OffsetReader:
         await self._ask(wanted, ReadMode.STORE)
         for rows in self.slices(wanted):
             if held := [key for key, record in rows if is_held(record.epoch) and not self._tombstones.is_past(record)]:
-                await self._committer.submit(TakeUp(held))
+                await self._ledger.submit(TakeUp(held))
             await others()
         self._check_still_here(wanted, forgets)
 

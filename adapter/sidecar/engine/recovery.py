@@ -16,14 +16,11 @@ from adapter.meta.client import MetaClient
 from adapter.meta.epochless import Seen
 from adapter.model.records import OffsetKey, OffsetRecord, as_seen, meet
 from adapter.runtime.slices import in_slices
-from adapter.sidecar.engine.changes import Forget, Load
-from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.comparison import LocalKeys, Piece, Source, WholeGroups
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.tombstones import Tombstones
-from adapter.sidecar.ledger.dirty import DirtyKeys
-from adapter.sidecar.ledger.recovered import Recovered
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.changes import Forget, Load
+from adapter.sidecar.ledger.ledger import Ledger
 
 log = structlog.get_logger(__name__)
 
@@ -51,29 +48,26 @@ class Recovery:
 
     def __init__(
         self,
-        store: LocalStore,
-        dirty: DirtyKeys,
-        committer: Committer,
+        ledger: Ledger,
         flusher: Flusher,
         meta: MetaClient,
         tombstones: Tombstones,
-        recovered: Recovered,
         *,
         batch_keys: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store = store
-        self._dirty = dirty
-        self._committer = committer
+        self._store = ledger.store
+        self._dirty = ledger.dirty
+        self._ledger = ledger
         self._flusher = flusher
         self._meta = meta
         self._clock = clock
         self._tombstones = tombstones
-        self._recovered = recovered
+        self._recovered = ledger.recovered
         self._batch_keys = batch_keys
         self._source: Source | None = None
         self._push_from = 0.0
-        self.report = RecoveryReport(of=store.keys)
+        self.report = RecoveryReport(of=ledger.store.keys)
 
     def again(self) -> None:
         """Start over with all keys: the Meta Service holds less than it acknowledged.
@@ -156,7 +150,7 @@ class Recovery:
         keys = [key for key, local in past.items() if key not in self._dirty and self._store.get(key) == local]
         if keys:
             log.info("recovery.old_tombstones", keys=len(keys), help="the Meta Service has forgotten them; so does this adapter")
-            await self._committer.submit(Forget(keys))
+            await self._ledger.submit(Forget(keys))
         return bool(keys)
 
     async def _compare(self, piece: Piece) -> None:
@@ -181,8 +175,8 @@ class Recovery:
             lost += [(key, found) for key, found in rows if self._store.get(key) is None]
         # Refused when a key was removed meanwhile: what was fetched may be older than what was flushed and forgotten.
         async for entries in in_slices([*differing, *lost]):
-            self._committer.apply(Load((), entries, piece.forgets))
-        await self._committer.sync()
+            self._ledger.apply(Load((), entries, piece.forgets))
+        await self._ledger.sync()
         for key, held in stands:
             self._flusher.saver.note(key, Seen(held.offset, held.topic, held.partition))
         self.report.compared += len(piece.local)

@@ -14,13 +14,11 @@ from adapter.meta.config import MetaSection
 from adapter.model.codec import group_prefix
 from adapter.model.records import GroupKey, OffsetKey
 from adapter.sidecar.config import ExpirySection
-from adapter.sidecar.engine.changes import Reconcile
-from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.expiry import HOUR_MS
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.groups import PAGE_KEYS, Groups
-from adapter.sidecar.ledger.dirty import DirtyKeys
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.changes import Reconcile
+from adapter.sidecar.ledger.ledger import Ledger
 
 log = structlog.get_logger(__name__)
 
@@ -33,21 +31,19 @@ class Renewal:
 
     def __init__(
         self,
+        ledger: Ledger,
         section: MetaSection,
         expiry: ExpirySection,
-        store: LocalStore,
-        dirty: DirtyKeys,
         groups: Groups,
-        committer: Committer,
         flusher: Flusher,
         now_ms: Callable[[], int],
     ) -> None:
         self._interval_s = section.expires_groups_after_seconds / SHARE
         self.take(expiry)
-        self._store = store
-        self._dirty = dirty
+        self._store = ledger.store
+        self._dirty = ledger.dirty
         self._groups = groups
-        self._committer = committer
+        self._ledger = ledger
         self._flusher = flusher
         self._meta = flusher.saver.meta
         self._now_ms = now_ms
@@ -108,7 +104,7 @@ class Renewal:
             if not clean:
                 return []
             differing = await self._flusher.saver.confirm(clean)
-            await self._committer.submit(Reconcile(list(differing.items())))
+            await self._ledger.submit(Reconcile(list(differing.items())))
         if differing:
             key, held = next(iter(differing.items()))
             there = "nothing" if held is None else held.offset

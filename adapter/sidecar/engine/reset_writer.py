@@ -11,11 +11,11 @@ from adapter.meta.client import Telling, failure_of
 from adapter.meta.epochless import Saver
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, as_seen, taken_up
 from adapter.runtime.wording import counted
-from adapter.sidecar.engine.changes import Forget, Reconcile
-from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.reset_plans import Change, some_of
 from adapter.sidecar.journal.journal import Journal
 from adapter.sidecar.journal.notes import Moved
+from adapter.sidecar.ledger.changes import Forget, Reconcile
+from adapter.sidecar.ledger.ledger import Ledger
 from adapter.sidecar.metrics import AdapterMetrics
 
 SAVE_ENTRIES = 500  # of one save: under 3 MiB with the longest names and metadata
@@ -25,8 +25,8 @@ READ_KEYS = 1_000  # of one call
 class ResetWriter:
     """Writes planned changes, and verifies that they stand."""
 
-    def __init__(self, committer: Committer, saver: Saver, metrics: AdapterMetrics, journal: Journal) -> None:
-        self._committer = committer
+    def __init__(self, ledger: Ledger, saver: Saver, metrics: AdapterMetrics, journal: Journal) -> None:
+        self._ledger = ledger
         self._saver = saver
         self._meta = saver.meta
         self._metrics = metrics
@@ -64,13 +64,13 @@ class ResetWriter:
             self._saver.forget(dead)
             await self._meta.delete(group, [key.shard for key in dead])
             self._journal.moved(kind, part)
-            await self._committer.submit(Forget(dead, gone=True))
+            await self._ledger.submit(Forget(dead, gone=True))
             return
         with self._metrics.save_call("admin", len(part)):
             outcomes = await self._saver.send(Telling(SaveEntry(key, after) for key, _, after in part))
         done = list(zip(part, outcomes, strict=True))
         self._journal.moved(kind, [moved for moved, outcome in done if outcome.status is Status.APPLIED])
-        await self._committer.submit(
+        await self._ledger.submit(
             Reconcile([(moved.key, outcome.standing) for moved, outcome in done if outcome.status.acknowledged])
         )
         failed = [(moved.key, outcome) for moved, outcome in done if not outcome.status.acknowledged]

@@ -28,8 +28,6 @@ from adapter.runtime.large_calls import MAX_CHANGES, SLICE_ROWS
 from adapter.runtime.retry import retrying
 from adapter.runtime.slices import in_slices, others
 from adapter.sidecar.engine.change_memory import SINCE, ChangeId, ChangeMemory, Planned, is_since
-from adapter.sidecar.engine.changes import Commit, Forget
-from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.group_loader import GroupLoader, Wanted
 from adapter.sidecar.engine.policies import WriteThrough
@@ -50,9 +48,10 @@ from adapter.sidecar.engine.reset_plans import (
 )
 from adapter.sidecar.engine.reset_writer import ResetWriter, moved_by
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
+from adapter.sidecar.ledger.changes import Commit, Forget
+from adapter.sidecar.ledger.ledger import Ledger
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.shard_bounds import ReportedBounds
-from adapter.sidecar.storage.store import LocalStore
 
 LIST_PAGE = 1_000
 KNOW_LIMIT_S = 1.0  # after which a change whose shards are removed again and again is given up
@@ -93,8 +92,7 @@ class Resets:
 
     def __init__(
         self,
-        store: LocalStore,
-        committer: Committer,
+        ledger: Ledger,
         flusher: Flusher,
         loader: GroupLoader,
         meta: MetaClient,
@@ -105,8 +103,8 @@ class Resets:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         journal: Journal = NO_JOURNAL,
     ) -> None:
-        self._store = store
-        self._committer = committer
+        self._store = ledger.store
+        self._ledger = ledger
         self._flusher = flusher
         self._loader = loader
         self._meta = meta
@@ -115,9 +113,9 @@ class Resets:
         self._broker_log = broker_log
         self._now_ms = now_ms
         self._journal = journal
-        self._holds = committer.holds.on
+        self._holds = ledger.holds.on
         self._metrics = metrics
-        self._writer = ResetWriter(committer, flusher.saver, metrics, journal)
+        self._writer = ResetWriter(ledger, flusher.saver, metrics, journal)
         self._memory = ChangeMemory(meta, now_ms)
         self._own: deque[OwnTime] = deque()
 
@@ -187,7 +185,7 @@ class Resets:
 
         outcome = await self._change("delete", wanted, plan, [], execute=execute, standing=standing)
         if execute and not wanted.shards:
-            await self._committer.submit(Forget((), [wanted.group], gone=True))
+            await self._ledger.submit(Forget((), [wanted.group], gone=True))
         return outcome
 
     async def delete_everywhere(self, namespace: str, shards: Sequence[str], *, execute: bool) -> Outcome:

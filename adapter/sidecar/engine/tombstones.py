@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from adapter.meta.client import MetaClient
 from adapter.model.records import OffsetRecord, is_old_tombstone, meet
-from adapter.sidecar.engine.commit_rules import Holds
+from adapter.sidecar.ledger.rules import Holds
 
 # Longer than a commit or a load is in flight, and shorter than any retention of the Meta Service.
 TOMBSTONE_MS = 600_000

@@ -43,7 +43,7 @@ class LiveLagSource:
         rows = view.rows_of(number)
         for at in range(0, len(rows), SLICE_ROWS):
             part = list(view.shards(rows[at : at + SLICE_ROWS]))
-            stored = core.store.hold_all(key, [row.shard for row in part])
+            stored = core.ledger.store.hold_all(key, [row.shard for row in part])
             for row in part:
                 if fields := stored[row.shard][0]:
                     row.topic = fields[5]

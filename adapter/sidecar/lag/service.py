@@ -151,7 +151,7 @@ async def _lags_of(core: Core, lag: LiveLag, keys: Sequence[GroupKey]) -> list[t
         room = MAX_BYTES - reply.ByteSize()
         for at in range(0, len(rows), SLICE_ROWS):
             part = list(view.shards(rows[at : at + SLICE_ROWS]))
-            stored = core.store.hold_all(key, [row.shard for row in part])
+            stored = core.ledger.store.hold_all(key, [row.shard for row in part])
             for row in part:
                 if fields := stored[row.shard][0]:
                     row.topic, row.partition = fields[5], fields[6]

@@ -107,7 +107,7 @@ async def test_a_commit_that_was_refused_for_another_shard_does_not_take_this_on
             await send(core, commit_of({A: 2, B: 7}))
         await commit(core, 1, "a")
         assert meta.records[A].offset == 2
-        assert (stood := core.store.get(A)) is not None
+        assert (stood := core.ledger.store.get(A)) is not None
         assert stood.offset == 2
 
 
@@ -118,10 +118,10 @@ async def test_what_is_dirty_at_the_end_of_a_recovery_stays_uncompared_until_it_
     meta.faults.append(MetaUnavailableError("down by the test"))
     async with core_over(tmp_path, meta, recovered=False) as core:
         await core.recovery.run()
-        assert core.dirty._uncompared == {A}
+        assert core.ledger.dirty._uncompared == {A}
         await commit(core, 6, "b")
         await core.flusher.flush_once()
-        assert core.dirty._uncompared == set()
+        assert core.ledger.dirty._uncompared == set()
 
 
 async def test_a_push_that_meets_something_larger_counts_as_adopted(tmp_path: Path) -> None:
@@ -135,4 +135,4 @@ async def test_a_push_that_meets_something_larger_counts_as_adopted(tmp_path: Pa
     meta.faults.append(during(meta, overtake))
     async with core_over(tmp_path, meta, recovered=False) as core:
         assert counts(await core.recovery.run()) == (2, 1, 1, 0, 0)
-        assert core.store.get(A) == record(9)
+        assert core.ledger.store.get(A) == record(9)

@@ -191,7 +191,7 @@ async def test_a_part_that_does_not_answer_is_told_by_rows(tmp_path: Path) -> No
     async with core_over(tmp_path, meta, knows=["up", "gone"]) as core:
         await send(core, commit_of({up: 5, gone: 5}))
         assert await core.flusher.flush_once() == 1
-        assert (core.dirty.keys(), core.dirty.aside) == ({gone}, 1)
+        assert (core.ledger.dirty.keys(), core.ledger.dirty.aside) == ({gone}, 1)
         assert core.flusher.last_error == f"default/gone/s: UNAVAILABLE {WHY}"
         engine.gone = frozenset()
         assert await core.flusher.flush_all() == 1
@@ -308,8 +308,8 @@ async def test_unknown_epochs_become_known_here_by_one_flush(tmp_path: Path) -> 
     async with packed_meta(tmp_path) as meta, core_over(tmp_path, meta) as core:
         plain, labelled, raised = key("plain"), key("labelled"), key("raised")
         await meta.engine.save("c", [SaveEntry(raised, record(1, 4))])
-        await core.committer.submit(commit_of({plain: 5, raised: 5}, committed_at_ms=7))
-        await core.committer.submit(commit_of({labelled: 5}, committed_at_ms=7, metadata="m"))
+        await core.ledger.submit(commit_of({plain: 5, raised: 5}, committed_at_ms=7))
+        await core.ledger.submit(commit_of({labelled: 5}, committed_at_ms=7, metadata="m"))
         assert await core.flusher.flush_once() == 3
         wanted = {
             plain: record(5, 1, committed_at_ms=7),
@@ -317,28 +317,28 @@ async def test_unknown_epochs_become_known_here_by_one_flush(tmp_path: Path) -> 
             raised: record(5, 4, committed_at_ms=7),
         }
         assert await meta.standing(plain, labelled, raised) == wanted
-        assert {where: core.store.get(where) for where in wanted} == wanted
-        assert (len(core.dirty), await core.flusher.flush_once()) == (0, 0)
+        assert {where: core.ledger.store.get(where) for where in wanted} == wanted
+        assert (len(core.ledger.dirty), await core.flusher.flush_once()) == (0, 0)
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
 async def test_a_commit_during_a_packed_flush_stays_dirty(tmp_path: Path, epoch: int) -> None:
     """Whether the flush learns its epoch or it was known: the newer commit goes with the next flush (3)."""
     async with packed_meta(tmp_path) as meta, core_over(tmp_path, meta, knows=["g"] if epoch else []) as core:
-        await core.committer.submit(commit_of({key(): 5, key("other"): 5}))
+        await core.ledger.submit(commit_of({key(): 5, key("other"): 5}))
 
         async def more() -> None:
             meta.before = None
-            await core.committer.submit(commit_of({key(): 6}))
+            await core.ledger.submit(commit_of({key(): 6}))
 
         meta.before = more
         assert await core.flusher.flush_once() == 2
-        assert core.dirty.keys() == {key()}
-        assert core.store.get(key()) == record(6)
+        assert core.ledger.dirty.keys() == {key()}
+        assert core.ledger.store.get(key()) == record(6)
         assert (await meta.standing(key()))[key()].offset == 5
         assert await core.flusher.flush_once() == 1
         assert (await meta.standing(key()))[key()].offset == 6
-        assert len(core.dirty) == 0
+        assert len(core.ledger.dirty) == 0
 
 
 async def test_a_delete_and_a_rewind_go_through_a_packed_flush(tmp_path: Path) -> None:
@@ -354,8 +354,8 @@ async def test_a_delete_and_a_rewind_go_through_a_packed_flush(tmp_path: Path) -
         stands = await meta.standing(key("rewound"), key("deleted"))
         assert stands[key("rewound")].position == (2, 3)
         assert not stands[key("deleted")].live
-        assert core.store.get(key("deleted")) == stands[key("deleted")]
-        assert len(core.dirty) == 0
+        assert core.ledger.store.get(key("deleted")) == stands[key("deleted")]
+        assert len(core.ledger.dirty) == 0
 
 
 async def test_the_journal_has_what_stands_after_a_packed_flush() -> None:

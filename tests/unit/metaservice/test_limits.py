@@ -222,7 +222,7 @@ def test_a_flush_that_was_refused_waits_for_as_long_as_it_was_asked_to(tmp_path:
     async def main() -> None:
         clocks = Clocks(loop.time)
         async with running_core(config, store, meta, AdapterMetrics(), NoBrokerLog(), clocks) as core:
-            core.recovered.finish()
+            core.ledger.recovered.finish()
             core.tasks.start_soon(core.flusher.run)
             for offset in range(500):
                 await send(core, commit_of({key(): offset}))

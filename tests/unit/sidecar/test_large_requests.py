@@ -17,10 +17,10 @@ from adapter.runtime.large_calls import MAX_NAMED, SLICE_ROWS, LargeCalls, Room
 from adapter.sidecar.api.commit_requests import MAX_GROUPS, MAX_OFFSETS, parse_commit, parse_in_slices, size_of
 from adapter.sidecar.api.describing import MAX_DESCRIBED
 from adapter.sidecar.api.requests import parse_wanted
-from adapter.sidecar.engine.changes import Load
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
+from adapter.sidecar.ledger.changes import Load
 from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import PATIENCE_S, commit_of, core_over, key, record, send
@@ -140,7 +140,7 @@ async def test_no_iteration_of_the_event_loop_reads_more_than_a_slice(
     async with core_over(tmp_path, meta) as core:
         await fill(core)
         meta.records.clear()  # a load adopts nothing, and so reads nothing
-        iterations = Iterations(core.store, monkeypatch)
+        iterations = Iterations(core.ledger.store, monkeypatch)
         watching = asyncio.create_task(iterations.watch())
         await call(core)
         watching.cancel()
@@ -238,11 +238,11 @@ async def test_a_removal_in_slices_removes_all_and_leaves_what_is_committed_behi
         await send(core, commit_of({key(NAMED[-1]): 6}))
         removing = asyncio.create_task(core.handover.remove(ALL))
         with anyio.fail_after(PATIENCE_S):
-            while core.store.get(key(NAMED[0])):  # noqa: ASYNC110 - one iteration after the other
+            while core.ledger.store.get(key(NAMED[0])):  # noqa: ASYNC110 - one iteration after the other
                 await asyncio.sleep(0)
-        await core.committer.submit(commit_of({key(NAMED[0]): 7}))  # without the load of the group, which brings all back
+        await core.ledger.submit(commit_of({key(NAMED[0]): 7}))  # without the load of the group, which brings all back
         assert await removing == KEYS
-        assert core.store.keys == 1
+        assert core.ledger.store.keys == 1
         assert meta.records[key(NAMED[-1])] == record(6, committed_at_ms=meta.records[key(NAMED[-1])].committed_at_ms)
         await core.flusher.flush_all()
         assert meta.records[key(NAMED[0])].offset == 7
@@ -252,20 +252,20 @@ async def test_a_long_removal_does_not_hold_up_loads_of_other_groups(tmp_path: P
     """Only a load of the same group has to be repeated, as it may be older."""
     async with core_over(tmp_path, FakeMeta()) as core:
         await fill(core, count=3)
-        forgets = core.store.states.removals
+        forgets = core.ledger.store.states.removals
         await core.handover.remove(ALL)
-        await core.committer.submit(Load([GroupKey("default", "other")], [], forgets))
+        await core.ledger.submit(Load([GroupKey("default", "other")], [], forgets))
         with pytest.raises(ContendedError):
-            await core.committer.submit(Load([GROUP], [], forgets))
+            await core.ledger.submit(Load([GROUP], [], forgets))
         with pytest.raises(ContendedError):
-            await core.committer.submit(Load([], [(key(NAMED[0]), record(9))], forgets))
+            await core.ledger.submit(Load([], [(key(NAMED[0]), record(9))], forgets))
 
 
 async def test_of_groups_that_were_forgotten_long_ago_nobody_is_sure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Removals are remembered by group up to a limit; beyond it, an older load of any group is refused."""
     monkeypatch.setattr("adapter.sidecar.ledger.group_state.MAX_REMOVED", 2)
     async with core_over(tmp_path, FakeMeta()) as core:
-        states = core.store.states
+        states = core.ledger.store.states
         removals = states.removals
         for group in ("a", "b", "c", "d"):
             states.note_removal([GroupKey("default", group)])
@@ -378,7 +378,7 @@ async def test_a_change_of_more_than_one_call_may_change_is_refused(tmp_path: Pa
         named = Wanted(GROUP, NAMED[:300])
         assert len((await core.resets.delete(named, execute=True)).changes) == 300
         assert len((await core.resets.delete(ALL[0], execute=True)).changes) == 200
-        assert not any(stored.record.live for stored in core.store.scan())
+        assert not any(stored.record.live for stored in core.ledger.store.scan())
 
 
 async def test_a_group_too_large_for_a_change_is_not_brought_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,7 +388,7 @@ async def test_a_group_too_large_for_a_change_is_not_brought_here(tmp_path: Path
         for change in (reset, delete, clone):
             with pytest.raises(TooLargeError, match=r"default/g has more than 300 offsets"):
                 await change(core)
-        assert core.store.keys == 0
+        assert core.ledger.store.keys == 0
 
 
 def test_the_bounds_of_an_answer_fit_into_a_message() -> None:

@@ -12,8 +12,8 @@ from adapter.rpc import offsets_pb
 from adapter.sidecar.api.commit_stream import CommitStream
 from adapter.sidecar.api.commits import SMALL, Commits
 from adapter.sidecar.api.offset_service import OffsetService
-from adapter.sidecar.engine.changes import Commit, Standing
 from adapter.sidecar.engine.policies import Policies
+from adapter.sidecar.ledger.changes import Commit, Standing
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import core_over, watched
@@ -91,7 +91,7 @@ async def test_what_is_committed_is_answered_when_the_reader_is_ended_in_that_mo
         reader = asyncio.create_task(stream.read(requests()))
         found = [(reply.id, reply.covers, reply.code) async for reply in stream.replies(reader)]
         assert reader.cancelled()
-        assert core.store.keys == size
+        assert core.ledger.store.keys == size
         answered = sum(covers for _, covers, _ in found)
         assert answered >= 1
         assert found == [(answered - 1, answered, 0)]

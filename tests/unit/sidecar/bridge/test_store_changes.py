@@ -23,8 +23,8 @@ async def test_offsets_of_other_brokers_are_left_out_while_the_store_is_looked_t
     """There may be many times as many as of this one: a group is loaded as a whole. Other tasks run meanwhile."""
     async with core_over(tmp_path, FakeMeta()) as core:
         await send(core, commit_of({key(f"broker-b/T/{queue}"): 1 for queue in range(1_000)} | {OURS: 7}))
-        with core.watches.own(("default",)) as watcher:
-            changes = StoreChanges(core.store, watcher, "default")
+        with core.ledger.watches.own(("default",)) as watcher:
+            changes = StoreChanges(core.ledger.store, watcher, "default")
             others = 0
 
             async def count() -> None:
@@ -40,4 +40,4 @@ async def test_offsets_of_other_brokers_are_left_out_while_the_store_is_looked_t
             assert {one: record.offset for one, record in found.items()} == {OURS: 7}
             assert others > 3
             changes.look_at_all()
-            assert await changes.differing({OURS: Agreed.on(7, core.store.get(OURS))}, is_ours) == {}
+            assert await changes.differing({OURS: Agreed.on(7, core.ledger.store.get(OURS))}, is_ours) == {}

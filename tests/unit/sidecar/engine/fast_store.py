@@ -4,9 +4,7 @@ from collections.abc import Sequence
 
 from adapter.errors import AdapterError
 from adapter.model.records import OffsetKey
-from adapter.sidecar.engine.fast_path import FastPath
-from adapter.sidecar.ledger.dirty import DirtyKeys
-from adapter.sidecar.ledger.recovered import Recovered
+from adapter.sidecar.ledger.ledger import Ledger
 from adapter.sidecar.storage.store import LocalStore
 from adapter.sidecar.storage.write_batch import Stored
 from tests.model.disk import Platter, SimBatch, SimDisk
@@ -45,10 +43,10 @@ class Store:
         self.platter = platter or Platter()
         self.disk = Disk(self.platter, lambda: None)
         self.store = LocalStore.over(self.disk, "interval")
-        self.recovered = Recovered()
-        self.recovered.finish()
-        self.dirty = DirtyKeys(self.recovered)
-        self.fast_path = FastPath(self.store, self.dirty, self.recovered, possible=True, clock=lambda: 0.0)
+        self.ledger = Ledger(self.store, lambda: 0.0)
+        self.ledger.recovered.finish()
+        self.ledger.takes_plain = True
+        self.dirty = self.ledger.dirty
 
     def holds(self, **offsets: int) -> "Store":
         """Store clean records, which are then also in memory."""
@@ -57,7 +55,7 @@ class Store:
 
     def commit(self, *runs: Sequence[Request], now_ms: int = NOW_MS) -> list[int]:
         """Commit runs that arrive in one iteration of the event loop."""
-        return self.fast_path.commit(runs, now_ms)
+        return self.ledger.commit_plain(runs, now_ms)
 
     def state(self) -> State:
         """The records, after checking that memory has what the disk has; and the dirty keys."""

@@ -35,4 +35,4 @@ def counts(report: RecoveryReport) -> tuple[int, int, int, int, int]:
 
 def local(core: Core) -> Records:
     """The records in the local store."""
-    return {stored.key: stored.record for stored in core.store.scan()}
+    return {stored.key: stored.record for stored in core.ledger.store.scan()}

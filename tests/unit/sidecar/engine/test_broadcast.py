@@ -122,11 +122,11 @@ async def test_the_lowest_is_kept_with_its_client_and_only_when_it_changed(tmp_p
         await here.commit("c", {"s": 50, "t": 1})
         await here.core.broadcasts.keep()
         assert here.kept() == {"s": (50, "c"), "t": (1, "c")}
-        seq = here.core.store.seq
+        seq = here.core.ledger.store.seq
         here.clock.wall_ms += 1
         await here.commit("d", {"s": 60})
         await here.core.broadcasts.keep()
-        assert here.core.store.seq == seq + 1  # the commit
+        assert here.core.ledger.store.seq == seq + 1  # the commit
         await here.commit("e", {"s": 40})
         await here.core.broadcasts.keep()
         assert here.kept() == {"s": (40, "e"), "t": (1, "c")}

@@ -21,10 +21,10 @@ from adapter.model.records import (
 from adapter.runtime.clocks import Clocks
 from adapter.sidecar.engine import changed_elsewhere
 from adapter.sidecar.engine.changed_elsewhere import OFF
-from adapter.sidecar.engine.changes import Commit
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
+from adapter.sidecar.ledger.changes import Commit
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually
 from tests.unit.helpers import commit, core_over, key, record
@@ -95,8 +95,8 @@ async def test_a_group_that_was_reset_elsewhere_stands_here_as_it_is_there(tmp_p
         await began(core, "a", "b")
         changed(meta, A)
         await core.elsewhere.ask()
-        assert core.store.get(A) == RESET
-        assert A not in core.dirty
+        assert core.ledger.store.get(A) == RESET
+        assert A not in core.ledger.dirty
         assert core.elsewhere.groups == 1
         assert core.elsewhere.told_at_ms
         assert not core.elsewhere.problem
@@ -110,7 +110,7 @@ async def test_a_group_that_was_deleted_elsewhere_is_a_tombstone_here(tmp_path: 
         await meta.delete(GROUP, [])
         await core.elsewhere.ask()
         for where in (A, B):
-            assert core.store.get(where) == meta.records[where]
+            assert core.ledger.store.get(where) == meta.records[where]
             assert not meta.records[where].live
 
 
@@ -121,17 +121,17 @@ async def test_a_group_that_expired_elsewhere_goes_here_too_if_it_is_old_here(tm
         await began(core, "a", "b", at_ms=clock())
         await meta.expire(GROUP, 2**62, clock())
         await asked_and_looked(core)
-        here = core.store.get(A)
+        here = core.ledger.store.get(A)
         assert here is not None
         assert here.live  # with a shorter retention there: it is kept here as before
-        assert not core.dirty
+        assert not core.ledger.dirty
         assert not meta.records[A].live
         clock.now_ms += 2 * 3_600_000
         meta.told.append(GROUP)
         await asked_and_looked(core)
-        assert core.store.get(A) is None
-        assert core.store.get(B) is None
-        assert not core.dirty
+        assert core.ledger.store.get(A) is None
+        assert core.ledger.store.get(B) is None
+        assert not core.ledger.dirty
 
 
 async def test_without_changes_nothing_is_read(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ async def test_groups_that_are_not_here_are_not_read(tmp_path: Path) -> None:
         changed(meta, A, B, OffsetKey("default", "elsewhere", "a"))
         await core.elsewhere.ask()
         assert set(meta.read) == {A}
-        assert core.store.get(B) is None
+        assert core.ledger.store.get(B) is None
 
 
 async def test_what_is_committed_here_meanwhile_is_decided_by_the_rules_of_merge(tmp_path: Path) -> None:
@@ -168,16 +168,16 @@ async def test_what_is_committed_here_meanwhile_is_decided_by_the_rules_of_merge
         changed(meta, A)
         changed(meta, B, to=record(6))
         await core.elsewhere.ask()
-        assert core.store.get(A) == RESET
-        assert A not in core.dirty
-        here = core.store.get(B)
+        assert core.ledger.store.get(A) == RESET
+        assert A not in core.ledger.dirty
+        here = core.ledger.store.get(B)
         assert here is not None
         assert here.offset == 8
-        assert B in core.dirty
+        assert B in core.ledger.dirty
         await core.flusher.flush_once()
         assert meta.records[A] == RESET
         assert meta.records[B].offset == 8
-        assert not core.dirty
+        assert not core.ledger.dirty
 
 
 async def test_a_change_whose_load_failed_is_told_again(tmp_path: Path) -> None:
@@ -189,10 +189,10 @@ async def test_a_change_whose_load_failed_is_told_again(tmp_path: Path) -> None:
         meta.down_behind = True
         with pytest.raises(MetaUnavailableError):
             await core.elsewhere.ask()
-        assert core.store.get(A) != RESET
+        assert core.ledger.store.get(A) != RESET
         meta.down, meta.down_behind = None, False
         await core.elsewhere.ask()
-        assert core.store.get(A) == RESET
+        assert core.ledger.store.get(A) == RESET
 
 
 async def test_a_change_between_the_start_and_the_first_question_is_told(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ async def test_a_change_between_the_start_and_the_first_question_is_told(tmp_pat
         await core.elsewhere.begin()
         assert core.elsewhere._places == places
         await core.elsewhere.ask()
-        assert core.store.get(A) == RESET
+        assert core.ledger.store.get(A) == RESET
 
 
 async def compared(core: Core) -> None:
@@ -235,7 +235,7 @@ async def test_where_it_is_not_known_any_more_what_was_changed_all_is_compared(
         assert core.elsewhere.told_at_ms == 0
         assert meta.read == []
         await compared(core)
-        assert [core.store.get(key(shard)) for shard in "abcde"] == [RESET] * 5
+        assert [core.ledger.store.get(key(shard)) for shard in "abcde"] == [RESET] * 5
 
 
 async def test_after_a_loss_of_the_meta_service_the_place_is_taken_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +251,7 @@ async def test_after_a_loss_of_the_meta_service_the_place_is_taken_anew(tmp_path
         await core.elsewhere.ask()
         assert core.elsewhere.comparing
         await compared(core)
-        assert core.store.get(A) == record(2, 2 * ERA)
+        assert core.ledger.store.get(A) == record(2, 2 * ERA)
 
 
 async def test_before_an_older_meta_service_it_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,16 +261,16 @@ async def test_before_an_older_meta_service_it_says_so_and_goes_on(tmp_path: Pat
     meta.tells = False
     async with core_over(tmp_path, meta) as core:
         await began(core, "a")
-        assert core.recovered.now
+        assert core.ledger.recovered.now
         assert core.elsewhere.problem == OFF
         changed(meta, A)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(core.elsewhere.run)
             await anyio.sleep(0.05)
-            assert core.store.get(A) != RESET
+            assert core.ledger.store.get(A) != RESET
             assert core.elsewhere.told_at_ms == 0
             meta.tells = True
-            await eventually(lambda: core.store.get(A) == RESET)
+            await eventually(lambda: core.ledger.store.get(A) == RESET)
             await eventually(lambda: not core.elsewhere.problem)
             tasks.cancel_scope.cancel()
 
@@ -298,7 +298,7 @@ async def test_a_part_that_does_not_answer_is_said(tmp_path: Path) -> None:
         await began(core, "a")
         changed(meta, A)
         await core.elsewhere.ask()
-        assert core.store.get(A) == RESET
+        assert core.ledger.store.get(A) == RESET
         assert core.elsewhere.problem == "west: does not answer"
         assert core.elsewhere.told_at_ms == 0
 

@@ -11,8 +11,8 @@ from adapter.errors import AdapterError, DiskFullError, InvalidInputError
 from adapter.model.records import EPOCH_MAX, CommitMode, GroupKey, OffsetKey
 from adapter.rpc import offsets_pb
 from adapter.sidecar.api.commit_requests import parse_commit
-from adapter.sidecar.engine.changes import Columns, Commit, Standing
 from adapter.sidecar.engine.core import Core
+from adapter.sidecar.ledger.changes import Columns, Commit, Standing
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import core_over, key, record, watched
 from tests.unit.sidecar.engine.standing import NOW_MS, STANDING
@@ -108,7 +108,7 @@ def columns(offsets: dict[str, int], epochs: Sequence[int] = (), at_ms: int = NO
 
 async def submit(core: Core, *parts: Columns, mode: CommitMode = CommitMode.INCREASE_ONLY) -> list[Standing]:
     """Commit columns."""
-    return await core.committer.submit(Commit((), mode, columns=parts))
+    return await core.ledger.submit(Commit((), mode, columns=parts))
 
 
 async def test_only_what_did_not_go_forward_is_answered(tmp_path: Path) -> None:
@@ -116,14 +116,14 @@ async def test_only_what_did_not_go_forward_is_answered(tmp_path: Path) -> None:
     store = watched(tmp_path)
     async with core_over(tmp_path, FakeMeta(), knows="g", store=store) as core:
         await submit(core, columns({"a": 1, "b": 5}))
-        core.dirty.take()
+        core.ledger.dirty.take()
         batches = store.batches
         first = record(7, committed_at_ms=NOW_MS)
         stands = record(5, committed_at_ms=NOW_MS)
         assert await submit(core, columns({"a": 7, "b": 4, "c": 7})) == [Standing(key("b"), stands)]
         assert store.batches == batches + 1
         assert [store.find(key(shard)) for shard in "abc"] == [(first, 3), (stands, 2), (first, 4)]
-        assert core.dirty.pending == 2
+        assert core.ledger.dirty.pending == 2
 
 
 async def test_several_groups_go_forward_in_one_batch(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ async def test_several_groups_go_forward_in_one_batch(tmp_path: Path) -> None:
         for offset in range(1, 4):
             await submit(core, columns({"a": offset, "b": offset}), Columns(other, ["a"], [offset], (), NOW_MS))
         assert [store.seq_of(found) for found in (key("a"), key("b"), key("a", "h"))] == [7, 8, 9]
-        assert len(core.dirty) == 3
+        assert len(core.ledger.dirty) == 3
     again = watched(tmp_path)
     assert (again.loss, again.keys, again.get(key("a", "h"))) == (None, 3, record(3, committed_at_ms=NOW_MS))
     again.close()
@@ -149,7 +149,7 @@ async def test_columns_that_cannot_be_written_change_nothing(tmp_path: Path) -> 
         store.refuses = DiskFullError("full by the test")
         with pytest.raises(DiskFullError):
             await submit(core, columns({"a": 2}))
-        assert (store.get(key("a")), len(core.dirty)) == (record(1, committed_at_ms=NOW_MS), 0)
+        assert (store.get(key("a")), len(core.ledger.dirty)) == (record(1, committed_at_ms=NOW_MS), 0)
 
 
 OFFERED = list(product(range(1, 5), (0, 1, 2)))
@@ -165,21 +165,21 @@ async def test_a_column_does_what_an_entry_does(tmp_path: Path, mode: CommitMode
     ):
         cases = [(key(str(at), group), *case) for at, case in enumerate(product(STANDING, OFFERED))]
         for core in (one_by_one, fast):
-            core.store.write({where: standing for where, standing, _ in cases if standing})
+            core.ledger.store.write({where: standing for where, standing, _ in cases if standing})
         for where, _, (offset, epoch) in cases:
             column = Columns(where.group_key, [where.shard], [offset], [epoch] if epoch else (), NOW_MS)
             wanted = await outcome(one_by_one, Commit(list(column.entries()), mode), where)
             assert await outcome(fast, Commit((), mode, columns=[column]), where) == wanted
-        assert list(fast.store.scan()) == list(one_by_one.store.scan())
-        assert all(fast.store.find(found.key) == (found.record, found.seq) for found in fast.store.scan())
-        assert fast.dirty.take() == one_by_one.dirty.take()
+        assert list(fast.ledger.store.scan()) == list(one_by_one.ledger.store.scan())
+        assert all(fast.ledger.store.find(found.key) == (found.record, found.seq) for found in fast.ledger.store.scan())
+        assert fast.ledger.dirty.take() == one_by_one.ledger.dirty.take()
 
 
 async def outcome(core: Core, commit: Commit, where: OffsetKey) -> object:
     """The reply, and the records after it."""
     try:
         # No answer: it went forward.
-        answer = await core.committer.submit(commit) or [Standing(where, core.store.get(where))]
+        answer = await core.ledger.submit(commit) or [Standing(where, core.ledger.store.get(where))]
     except AdapterError as error:
         return type(error), str(error)
-    return answer, core.store.find(where), where in core.dirty
+    return answer, core.ledger.store.find(where), where in core.ledger.dirty

@@ -10,8 +10,8 @@ import pytest
 from adapter.errors import ContendedError, DiskFullError, NotReadyError, StorageFailedError
 from adapter.model.records import CommitMode, OffsetRecord
 from adapter.sidecar.config import WalSync
-from adapter.sidecar.engine.changes import Change, Commit, Forget, Load, Reconcile, Standing
 from adapter.sidecar.engine.core import Core
+from adapter.sidecar.ledger.changes import Change, Commit, Forget, Load, Reconcile, Standing
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually
 from tests.unit.helpers import commit_of, core_over, forget_loads, key, record, rocks_of, tombstone, watched
@@ -22,32 +22,32 @@ QUIET: dict[str, Any] = {"flush": {"interval_ms": 60_000}}  # no sync but those 
 
 async def submitted(core: Core, *changes: Change) -> list[list[Standing] | BaseException]:
     """Submit changes together, so that they share a batch."""
-    return await asyncio.gather(*(core.committer.submit(change) for change in changes), return_exceptions=True)
+    return await asyncio.gather(*(core.ledger.submit(change) for change in changes), return_exceptions=True)
 
 
 async def put(core: Core, offset: int) -> None:
     """Commit an offset of the key A."""
-    await core.committer.submit(commit_of({A: offset}))
+    await core.ledger.submit(commit_of({A: offset}))
 
 
 async def stand(core: Core, local: OffsetRecord, *, dirty: bool) -> None:
     """Store a record of the key A."""
     if local.epoch:
-        await core.committer.submit(Reconcile([(A, local)]))
+        await core.ledger.submit(Reconcile([(A, local)]))
     else:
         forget_loads(core)
-        await core.committer.submit(Commit([(A, local)], CommitMode.INCREASE_ONLY))
-    core.dirty.discard(A)
+        await core.ledger.submit(Commit([(A, local)], CommitMode.INCREASE_ONLY))
+    core.ledger.dirty.discard(A)
     if dirty:
-        held = core.store.hold(A)
+        held = core.ledger.store.hold(A)
         assert held
-        core.dirty.add(A.group_key, {A.shard: held}, 0.0)
+        core.ledger.dirty.add(A.group_key, {A.shard: held}, 0.0)
 
 
 async def flushed(core: Core) -> None:
     """Mark everything as acknowledged by the Meta Service."""
     await core.flusher.flush_once()
-    assert len(core.dirty) == 0
+    assert len(core.ledger.dirty) == 0
 
 
 async def test_changes_are_applied_in_the_order_in_which_they_came(tmp_path: Path) -> None:
@@ -78,9 +78,9 @@ async def test_callers_that_come_during_a_sync_share_the_next_one(tmp_path: Path
     async with core_over(tmp_path, FakeMeta(), knows="g", store=store, **QUIET) as core:
         syncs = store.syncs
         store.gate = asyncio.Event()
-        first = asyncio.create_task(core.committer.submit(commit_of({A: 1})))
+        first = asyncio.create_task(core.ledger.submit(commit_of({A: 1})))
         await eventually(lambda: store.syncs == syncs + 1)
-        others = [asyncio.create_task(core.committer.submit(commit_of({key(str(at)): at}))) for at in range(50)]
+        others = [asyncio.create_task(core.ledger.submit(commit_of({key(str(at)): at}))) for at in range(50)]
         await asyncio.sleep(0)
         store.gate.set()
         await asyncio.gather(first, *others)
@@ -95,7 +95,7 @@ async def test_always_answers_after_the_sync(tmp_path: Path) -> None:
         caller = asyncio.create_task(put(core, 5))
         await eventually(lambda: store.syncs == 1)
         assert store.get(A) == record(5)
-        assert A in core.dirty
+        assert A in core.ledger.dirty
         assert store.unsynced_writes == 1
         assert not caller.done()
         store.gate.set()
@@ -130,9 +130,9 @@ async def test_a_failed_sync_acknowledges_nobody_of_its_batch(tmp_path: Path) ->
     with pytest.RaisesGroup(StorageFailedError):
         async with core_over(tmp_path, FakeMeta(), knows="g", store=store, **QUIET) as core:
             store.gate = asyncio.Event()
-            callers += [asyncio.create_task(core.committer.submit(commit_of({found: 1}))) for found in (A, B)]
+            callers += [asyncio.create_task(core.ledger.submit(commit_of({found: 1}))) for found in (A, B)]
             await eventually(lambda: store.syncs == 1)
-            callers.append(asyncio.create_task(core.committer.submit(commit_of({A: 2}))))
+            callers.append(asyncio.create_task(core.ledger.submit(commit_of({A: 2}))))
             rocks_of(store)._db.close()
             store.gate.set()
             await anyio.sleep_forever()  # ended by the watch of the failed store
@@ -149,11 +149,11 @@ async def test_a_batch_that_cannot_be_written_leaves_nothing_dirty(tmp_path: Pat
         store.refuses = DiskFullError("full by the test")
         answers = await submitted(core, commit_of({A: 2, B: 2}), commit_of({C: 3}))
         assert answers == [store.refuses, store.refuses]
-        assert len(core.dirty) == 0
-        assert [core.store.get(found) for found in (A, B, C)] == [record(1), None, None]
+        assert len(core.ledger.dirty) == 0
+        assert [core.ledger.store.get(found) for found in (A, B, C)] == [record(1), None, None]
         store.refuses = None
         await put(core, 2)
-        assert core.store.get(A) == record(2)
+        assert core.ledger.store.get(A) == record(2)
 
 
 async def test_a_load_that_cannot_be_written_does_not_count(tmp_path: Path) -> None:
@@ -162,10 +162,10 @@ async def test_a_load_that_cannot_be_written_does_not_count(tmp_path: Path) -> N
     async with core_over(tmp_path, FakeMeta({A: record(5, 4)}), store=store) as core:
         store.refuses = DiskFullError("full by the test")
         with pytest.raises(DiskFullError):
-            await core.committer.submit(Load([A.group_key], [(A, record(5, 4))], 0))
+            await core.ledger.submit(Load([A.group_key], [(A, record(5, 4))], 0))
         store.refuses = None
         await put(core, 7)
-        assert core.store.get(A) == record(7, 0)
+        assert core.ledger.store.get(A) == record(7, 0)
 
 
 async def test_a_refused_change_leaves_the_others_of_its_batch_alone(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ async def test_a_refused_change_leaves_the_others_of_its_batch_alone(tmp_path: P
         assert isinstance(answers[1], NotReadyError)
         assert "default/g/a: cannot be rewound now" in str(answers[1])
         assert answers[2] == [Standing(C, record(7, 0))]
-        assert [core.store.get(found) for found in (A, B, C)] == [record(6, 0), None, record(7, 0)]
+        assert [core.ledger.store.get(found) for found in (A, B, C)] == [record(6, 0), None, record(7, 0)]
 
 
 async def test_a_commit_that_changes_nothing_writes_nothing(tmp_path: Path) -> None:
@@ -188,9 +188,9 @@ async def test_a_commit_that_changes_nothing_writes_nothing(tmp_path: Path) -> N
         await put(core, 5)
         await flushed(core)
         before = store.seq
-        assert await core.committer.submit(commit_of({A: 4})) == [Standing(A, record(5))]
-        assert await core.committer.submit(commit_of({A: 5})) == [Standing(A, record(5))]
-        assert (store.seq, len(core.dirty)) == (before, 0)
+        assert await core.ledger.submit(commit_of({A: 4})) == [Standing(A, record(5))]
+        assert await core.ledger.submit(commit_of({A: 5})) == [Standing(A, record(5))]
+        assert (store.seq, len(core.ledger.dirty)) == (before, 0)
 
 
 LOCAL_AND_REMOTE = [
@@ -227,95 +227,95 @@ async def test_of_local_and_remote_the_larger_stands_and_a_larger_local_one_is_d
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
         if local:
             await stand(core, local, dirty=dirty_before)
-        assert await core.committer.submit(Reconcile([(A, remote)])) == [Standing(A, stands)]
-        assert core.store.get(A) == stands
-        assert (A in core.dirty) is dirty
+        assert await core.ledger.submit(Reconcile([(A, remote)])) == [Standing(A, stands)]
+        assert core.ledger.store.get(A) == stands
+        assert (A in core.ledger.dirty) is dirty
 
 
 async def test_a_commit_behind_a_reconcile_of_its_batch_is_dirty_and_one_before_it_is_merged(tmp_path: Path) -> None:
     """In either order: an adopted value is clean, a larger one is not (3)."""
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
         await submitted(core, Reconcile([(A, record(7, 2))]), commit_of({A: 9}))
-        assert core.store.get(A) == record(9, 2)
-        assert A in core.dirty
-        core.dirty.discard(A)
+        assert core.ledger.store.get(A) == record(9, 2)
+        assert A in core.ledger.dirty
+        core.ledger.dirty.discard(A)
         await submitted(core, commit_of({A: 10}), Reconcile([(A, record(12, 2))]))
-        assert core.store.get(A) == record(12, 2)
-        assert A not in core.dirty
+        assert core.ledger.store.get(A) == record(12, 2)
+        assert A not in core.ledger.dirty
         await submitted(core, commit_of({A: 20}), Reconcile([(A, record(15, 2))]))
-        assert core.store.get(A) == record(20, 2)
-        assert A in core.dirty
+        assert core.ledger.store.get(A) == record(20, 2)
+        assert A in core.ledger.dirty
 
 
 async def test_forget_removes_clean_keys_and_says_which(tmp_path: Path) -> None:
     """They leave the store too; absent keys are not counted."""
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
-        await core.committer.submit(commit_of({A: 1, B: 2}))
+        await core.ledger.submit(commit_of({A: 1, B: 2}))
         await flushed(core)
-        assert await core.committer.submit(Forget([A, C])) == [Standing(A, record(1))]
-        assert [core.store.get(found) for found in (A, B)] == [None, record(2)]
-        assert core.store.keys == 1
+        assert await core.ledger.submit(Forget([A, C])) == [Standing(A, record(1))]
+        assert [core.ledger.store.get(found) for found in (A, B)] == [None, record(2)]
+        assert core.ledger.store.keys == 1
 
 
 async def test_forget_of_a_dirty_key_removes_nothing(tmp_path: Path) -> None:
     """If it was dirty before, is in flight, or was committed in the same batch: the Meta Service does not have it (3)."""
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
-        await core.committer.submit(commit_of({A: 1, B: 2}))
+        await core.ledger.submit(commit_of({A: 1, B: 2}))
         await flushed(core)
-        await core.committer.submit(commit_of({B: 3}))
+        await core.ledger.submit(commit_of({B: 3}))
         answers = await submitted(core, Forget([A, B]), commit_of({A: 5}), Forget([A]))
         assert isinstance(answers[0], ContendedError)
         assert isinstance(answers[2], ContendedError)
         assert "default/g/a: is still being committed" in str(answers[2])
-        core.dirty.take()
+        core.ledger.dirty.take()
         with pytest.raises(ContendedError):
-            await core.committer.submit(Forget([A]))
-        assert [core.store.get(found) for found in (A, B)] == [record(5), record(3)]
+            await core.ledger.submit(Forget([A]))
+        assert [core.ledger.store.get(found) for found in (A, B)] == [record(5), record(3)]
 
 
 async def test_a_new_key_begins_in_the_first_epoch_only_where_its_group_is_known(tmp_path: Path) -> None:
     """In other groups its epoch is unknown and stored as 0, until the flush learns it."""
     async with core_over(tmp_path, FakeMeta()) as core:
-        await core.committer.submit(commit_of({A: 1}))
-        await core.committer.submit(Load([A.group_key], [], 0))
-        await core.committer.submit(commit_of({A: 2, B: 2, key("s", "other"): 2}))
-        found = [core.store.get(where) for where in (A, B, key("s", "other"))]
+        await core.ledger.submit(commit_of({A: 1}))
+        await core.ledger.submit(Load([A.group_key], [], 0))
+        await core.ledger.submit(commit_of({A: 2, B: 2, key("s", "other"): 2}))
+        found = [core.ledger.store.get(where) for where in (A, B, key("s", "other"))]
         assert found == [record(2, 0), record(2), record(2, 0)]
 
 
 async def test_a_commit_behind_a_forget_of_its_batch_does_not_begin_in_the_first_epoch(tmp_path: Path) -> None:
     """The Meta Service holds the key in an epoch that is no longer known here; a commit in epoch 1 would lose (1)."""
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
-        await core.committer.submit(Reconcile([(A, record(5, 3))]))
+        await core.ledger.submit(Reconcile([(A, record(5, 3))]))
         await submitted(core, Forget([A]), commit_of({A: 6}))
-        assert core.store.get(A) == record(6, 0)
+        assert core.ledger.store.get(A) == record(6, 0)
 
 
 async def test_a_load_that_was_fetched_before_a_forget_is_refused(tmp_path: Path) -> None:
     """Its records may be older than those that were flushed and forgotten (2)."""
     async with core_over(tmp_path, FakeMeta()) as core:
-        await core.committer.submit(Reconcile([(A, record(9, 3))]))
-        before = core.store.states.removals
+        await core.ledger.submit(Reconcile([(A, record(9, 3))]))
+        before = core.ledger.store.states.removals
         answers = await submitted(core, Forget([A]), Load([A.group_key], [(A, record(5, 3))], before))
         assert isinstance(answers[1], ContendedError)
-        assert core.store.get(A) is None
-        assert not core.store.states.is_loaded(A.group_key)
+        assert core.ledger.store.get(A) is None
+        assert not core.ledger.store.states.is_loaded(A.group_key)
         await submitted(core, Load([A.group_key], [(A, record(9, 3))], before + 1))
-        assert core.store.get(A) == record(9, 3)
-        assert core.store.states.is_loaded(A.group_key)
+        assert core.ledger.store.get(A) == record(9, 3)
+        assert core.ledger.store.states.is_loaded(A.group_key)
 
 
 async def test_a_server_without_epochs_is_compared_by_offset_alone(tmp_path: Path) -> None:
     """Its records have epoch 0, which counts as the local epoch."""
     async with core_over(tmp_path, FakeMeta()) as core:
         await stand(core, record(5, 3), dirty=True)
-        assert await core.committer.submit(Reconcile([(A, record(5, 0))])) == [Standing(A, record(5, 3))]
-        assert A not in core.dirty
-        await core.committer.submit(Reconcile([(A, record(4, 0))]))
-        assert A in core.dirty
-        await core.committer.submit(Reconcile([(A, record(7, 0))]))
-        assert core.store.get(A) == record(7, 3)
-        assert A not in core.dirty
+        assert await core.ledger.submit(Reconcile([(A, record(5, 0))])) == [Standing(A, record(5, 3))]
+        assert A not in core.ledger.dirty
+        await core.ledger.submit(Reconcile([(A, record(4, 0))]))
+        assert A in core.ledger.dirty
+        await core.ledger.submit(Reconcile([(A, record(7, 0))]))
+        assert core.ledger.store.get(A) == record(7, 3)
+        assert A not in core.ledger.dirty
 
 
 async def test_what_changes_nothing_is_not_acknowledged_after_a_failed_sync(
@@ -327,9 +327,9 @@ async def test_what_changes_nothing_is_not_acknowledged_after_a_failed_sync(
     with pytest.RaisesGroup(StorageFailedError):
         async with core_over(tmp_path, FakeMeta(), knows="g", store=store, **QUIET) as core:
             store.gate = asyncio.Event()
-            callers.append(asyncio.create_task(core.committer.submit(commit_of({A: 5}))))
+            callers.append(asyncio.create_task(core.ledger.submit(commit_of({A: 5}))))
             await eventually(lambda: store.syncs == 1)
-            callers.append(asyncio.create_task(core.committer.submit(commit_of({A: 5}))))
+            callers.append(asyncio.create_task(core.ledger.submit(commit_of({A: 5}))))
             rocks_of(store)._db.close()
             monkeypatch.setattr(store, "find", lambda _: (record(5), 1))  # the closed database cannot be read
             store.gate.set()

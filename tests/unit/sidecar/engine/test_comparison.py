@@ -12,8 +12,8 @@ from adapter.errors import AdapterError, ContendedError, TimedOutError
 from adapter.meta.client import GroupsPage
 from adapter.model.codec import encode_key
 from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord
-from adapter.sidecar.engine.changes import Commit
 from adapter.sidecar.engine.group_loader import Wanted
+from adapter.sidecar.ledger.changes import Commit
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import core_over, key, record
 from tests.unit.sidecar.engine.losses import Records, counts, left_behind, local, lost
@@ -78,7 +78,7 @@ async def test_a_page_that_fails_is_asked_for_again_and_no_other(tmp_path: Path)
     async with core_over(tmp_path, meta, recovered=False, recovery={"batch_keys": 4}) as core:
         failures = 0
         compared = 0
-        while not core.recovered.now:
+        while not core.ledger.recovered.now:
             try:
                 await core.recovery.run()
             except TimedOutError:
@@ -111,7 +111,7 @@ async def test_a_removal_meanwhile_lets_only_its_page_be_read_again(tmp_path: Pa
         assert core.recovery.report.compared == 4
         await core.recovery.run()
         # The whole group is read after a loss: what was handed over looks like lost, and comes with its newest value.
-        assert core.store.get(key("s0005", "a")) == record(20)
+        assert core.ledger.store.get(key("s0005", "a")) == record(20)
         assert len(meta.rows) == 14
 
 
@@ -127,13 +127,13 @@ async def test_a_group_that_comes_meanwhile_hides_no_key_from_a_comparison_that_
         async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
             page = await super().groups_page(groups, after, patient=patient)
             if any(where.group == "c" for where, _ in page.entries) and key("b0", "b") not in local(core):
-                core.committer.apply(Commit([(key("b0", "b"), OffsetRecord(0, 1))], CommitMode.INCREASE_ONLY))
+                core.ledger.apply(Commit([(key("b0", "b"), OffsetRecord(0, 1))], CommitMode.INCREASE_ONLY))
                 await core.handover.remove([Wanted(GroupKey("default", "c"), ["s0000"])])
             return page
 
     meta = Busy(sized({"a": 2, "c": 2}), page_rows=2)
     async with core_over(tmp_path, meta, recovered=False, recovery={"batch_keys": batch_keys}) as core:
-        while not core.recovered.now:
+        while not core.ledger.recovered.now:
             try:
                 await core.recovery.run()
             except ContendedError:
@@ -156,7 +156,7 @@ async def test_what_was_removed_between_the_read_of_a_batch_and_its_comparison_d
         meta.records[b] = record(20)
         with pytest.raises(ContendedError):
             await core.recovery.run()
-        assert core.store.get(b) is None
+        assert core.ledger.store.get(b) is None
 
 
 NAMES = st.sampled_from(["a", "b", "bb", "c", "ä", "x" * 255])
@@ -186,7 +186,7 @@ async def test_any_stores_end_with_the_larger_values(
         meta = PagedMeta(dict(theirs), page_rows)
         meta.faults_of_pages = [SLOW if each else None for each in slow]
         async with core_over(Path(name), meta, recovered=False, recovery={"batch_keys": batch_keys}) as core:
-            while not core.recovered.now:
+            while not core.ledger.recovered.now:
                 try:
                     await core.recovery.run()
                 except TimedOutError:

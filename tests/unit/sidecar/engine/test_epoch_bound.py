@@ -20,10 +20,10 @@ from adapter.model.records import (
     next_era,
 )
 from adapter.sidecar.api.replies import describe_row
-from adapter.sidecar.engine.commit_rules import Holds, decide_commit
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
 from adapter.sidecar.ledger.group_state import GroupStates
+from adapter.sidecar.ledger.rules import Holds, decide_commit
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import commit, core_over, key, record
 
@@ -39,10 +39,10 @@ async def test_a_rewind_that_the_meta_service_would_refuse_is_refused_before_it_
         with capture_logs() as logs:
             await commit(core, 6, "a")
         assert [(line["event"], line["key"]) for line in logs if line["event"] == "epoch.high"] == [("epoch.high", "default/g/a")]
-        assert core.store.get(A) == record(6, EPOCH_MAX)
+        assert core.ledger.store.get(A) == record(6, EPOCH_MAX)
         with pytest.raises(RefusedError, match=f"default/g/a: cannot be rewound: it stands in epoch {EPOCH_MAX}: .*{CLONE}"):
             await commit(core, 1, "a", overwrite=True)
-        assert core.store.get(A) == record(6, EPOCH_MAX)
+        assert core.ledger.store.get(A) == record(6, EPOCH_MAX)
         await core.flusher.flush_once()
         assert meta.records[A] == record(6, EPOCH_MAX)
 

@@ -10,11 +10,11 @@ from structlog.testing import capture_logs
 
 from adapter.errors import MetaUnavailableError, RefusedError
 from adapter.model.records import GroupKey, Member, OffsetRecord, Status, expired, next_era
-from adapter.sidecar.engine.changes import Reconcile
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.expiry import HOUR_MS, LOOKED_AT, PAUSE_S
 from adapter.sidecar.engine.groups import PAGE_KEYS, GroupRow
 from adapter.sidecar.engine.tombstones import TOMBSTONE_MS
+from adapter.sidecar.ledger.changes import Reconcile
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.testing.waiting import eventually
 from tests.unit.expiring import (
@@ -49,7 +49,7 @@ async def test_an_old_group_leaves_the_cache_and_the_meta_service(tmp_path: Path
         before = dict(meta.records)
         await expiry_of(core).sweep_once()
         assert local(core) == {}
-        assert core.store.member(GROUP) is None
+        assert core.ledger.store.member(GROUP) is None
         assert meta.records == {found: expired(stood, NOW_MS) for found, stood in before.items()}
         assert [stood.position for stood in meta.records.values()] == [(1, 5), (1, 5)]
 
@@ -93,7 +93,7 @@ async def test_a_refused_key_counts_as_dirty(tmp_path: Path) -> None:
         await flushed(core, {A: 5})
         meta.faults.append(refusing(meta, {"b"}, Status.INVALID))
         await flushed(core, {B: 5})
-        assert core.dirty.refused == 1
+        assert core.ledger.dirty.refused == 1
         await expiry_of(core).sweep_once()
         assert meta.proposed == []
         assert set(local(core)) == {A, B}
@@ -109,7 +109,7 @@ async def test_commits_through_another_broker_keep_a_group_alive(tmp_path: Path)
         assert meta.proposed == ["g"]
         assert set(local(core)) == {A}
         assert set(meta.live()) == {A, B}
-        assert core.store.member(GROUP) == Member(7)
+        assert core.ledger.store.member(GROUP) == Member(7)
 
 
 async def test_a_group_larger_than_a_page_goes_whole(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ async def test_a_group_larger_than_a_page_goes_whole(tmp_path: Path) -> None:
         await flushed(core, {key("a", "z"): 1}, YOUNG_MS)
         await expiry_of(core).sweep_once()
         assert set(local(core)) == set(meta.live()) == {key("a", "z")}
-        assert core.store.member(GROUP) is None
+        assert core.ledger.store.member(GROUP) is None
 
 
 Meanwhile = Callable[[Core], Awaitable[None]]
@@ -135,7 +135,7 @@ async def _is_flushed(core: Core) -> None:
 
 async def _is_written_through(core: Core) -> None:
     """It is clean as soon as it is stored, and no flush."""
-    core.store.write({A: OffsetRecord(1, 9, committed_at_ms=OLD_MS)})
+    core.ledger.store.write({A: OffsetRecord(1, 9, committed_at_ms=OLD_MS)})
 
 
 @pytest.mark.parametrize("commit", [_is_flushed, _is_written_through])
@@ -144,7 +144,7 @@ async def test_a_commit_while_a_page_is_read_stays(commit: Meanwhile, tmp_path: 
     meta = ExpiringMeta()
     async with core_over(tmp_path, meta) as core:
         await flushed(core, {A: 5}, member=Member(7))
-        read, expiry = core.store.page, expiry_of(core)
+        read, expiry = core.ledger.store.page, expiry_of(core)
         forget, removing = expiry._forget, False
 
         async def begun(row: GroupRow, before_ms: int) -> None:
@@ -160,11 +160,11 @@ async def test_a_commit_while_a_page_is_read_stays(commit: Meanwhile, tmp_path: 
                 await commit(core)
             return found
 
-        monkeypatch.setattr(core.store, "page", slow)
+        monkeypatch.setattr(core.ledger.store, "page", slow)
         monkeypatch.setattr(expiry, "_forget", begun)
         await expiry.sweep_once()
         assert {found: stood.offset for found, stood in local(core).items()} == {A: 9}
-        assert core.store.member(GROUP) == Member(7)
+        assert core.ledger.store.member(GROUP) == Member(7)
 
 
 async def test_a_reset_that_nobody_took_up_comes_back_with_its_group(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ async def test_a_reset_that_nobody_took_up_comes_back_with_its_group(tmp_path: P
         await flushed(core, {A: 5, B: 5})
         reset = OffsetRecord(next_era(1), 3, committed_at_ms=OLD_MS)
         meta.records[A] = reset
-        await core.committer.submit(Reconcile([(A, reset)]))
+        await core.ledger.submit(Reconcile([(A, reset)]))
         meta.after = lambda: committed(core, {B: 6}, YOUNG_MS)
         await expiry_of(core).sweep_once()
         assert await core.flusher.drain(1) == 0
@@ -191,7 +191,7 @@ async def test_a_reset_of_a_group_that_is_put_back_stays_held(tmp_path: Path) ->
 
         async def move() -> None:
             meta.records[A] = reset
-            await core.committer.submit(Reconcile([(A, reset)]))
+            await core.ledger.submit(Reconcile([(A, reset)]))
 
         meta.after = move
         await expiry_of(core).sweep_once()
@@ -209,7 +209,7 @@ async def test_groups_that_are_named_by_uuid_do_not_pile_up(tmp_path: Path) -> N
         await flushed(core, {A: 5}, YOUNG_MS)
         await expiry_of(core).sweep_once()
         assert set(local(core)) == set(meta.live()) == {A}
-        assert core.store.member(GroupKey("default", "console-consumer-0000")) is None
+        assert core.ledger.store.member(GroupKey("default", "console-consumer-0000")) is None
 
 
 async def test_a_group_that_is_not_here_is_not_proposed(tmp_path: Path) -> None:
@@ -295,12 +295,12 @@ async def test_old_tombstones_are_forgotten_here(tmp_path: Path, retention_hours
         await flushed(core, shards(["a", "d"]), NOW_MS)
         await flushed(core, shards(["old"]), OLD_MS)
         meta.records |= {B: dead, key("c"): fresh, key("d"): dead, key("a", "other"): dead}
-        await core.committer.submit(Reconcile(list(meta.records.items())))
-        await core.committer.submit(Reconcile([(key("d"), None)]))
-        assert key("d") in core.dirty
+        await core.ledger.submit(Reconcile(list(meta.records.items())))
+        await core.ledger.submit(Reconcile([(key("d"), None)]))
+        assert key("d") in core.ledger.dirty
         await expiry_of(core, retention_hours=retention_hours).sweep_once()
         assert set(local(core)) == set(shards(["a", "c", "old"]))
-        assert key("d") not in core.dirty
+        assert key("d") not in core.ledger.dirty
         assert len(meta.records) == 6
 
 
@@ -321,14 +321,14 @@ async def test_what_was_committed_over_a_tombstone_meanwhile_stays(tmp_path: Pat
     async with core_over(tmp_path, meta) as core:
         meta.records |= {A: dead_since(OLD_MS), B: dead_since(OLD_MS)}
         await core.loader.load(GROUP)
-        await core.committer.submit(Reconcile([(A, None), (B, None)]))
+        await core.ledger.submit(Reconcile([(A, None), (B, None)]))
         async with core.flusher.paused():
             sweep = asyncio.create_task(expiry_of(core).sweep_once())
             await eventually(lambda: core.flusher._urgent == 2)
             await committed(core, {A: 3}, NOW_MS)
         await sweep
         assert {found: record.position for found, record in local(core).items()} == {A: ((1 << 32) + 1, 3)}
-        assert A in core.dirty
+        assert A in core.ledger.dirty
 
 
 async def test_a_load_forgets_a_tombstone_that_the_meta_service_has_forgotten(tmp_path: Path) -> None:
@@ -350,11 +350,11 @@ async def test_a_load_is_not_held_up_by_an_old_tombstone_that_is_dirty(tmp_path:
     meta.records |= {A: dead_since(OLD_MS), B: OffsetRecord(1, 7, committed_at_ms=NOW_MS)}
     async with core_over(tmp_path, meta) as core:
         await core.loader.load(GROUP)
-        await core.committer.submit(Reconcile([(A, None)]))
+        await core.ledger.submit(Reconcile([(A, None)]))
         meta.records[A] = OffsetRecord(1, 7, committed_at_ms=NOW_MS)
         await core.loader.load(GROUP)
         assert core.loader.is_loaded(GROUP)
-        assert A in core.dirty
+        assert A in core.ledger.dirty
 
 
 async def test_a_load_forgets_nothing_while_the_clock_may_be_wrong(tmp_path: Path) -> None:

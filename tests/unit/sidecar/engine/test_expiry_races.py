@@ -67,7 +67,7 @@ async def test_a_commit_while_its_group_expires_brings_all_of_it_back(tmp_path: 
         expected = {**shards(["a", "b", "c"]), key(shard): 9}
         assert {found: stands.offset for found, stands in local(core).items()} == expected
         assert meta.live() == {found: (1, offset) for found, offset in expected.items()}
-        assert core.store.member(GROUP) == Member(8, "new")
+        assert core.ledger.store.member(GROUP) == Member(8, "new")
         with pytest.raises(FencedError):
             await committed(core, {A: 10}, NOW_MS, Member(7, "old"))
 
@@ -103,7 +103,7 @@ async def test_a_commit_that_is_flushed_before_its_group_is_forgotten_brings_it_
         await expiry.sweep_once()
         await core.flusher.flush_once()
         assert everywhere(core, meta) == ({A, B, key("new")}, {A, B, key("new")})
-        assert core.store.member(GROUP) == Member(8)
+        assert core.ledger.store.member(GROUP) == Member(8)
 
 
 async def test_a_commit_that_reaches_the_store_together_with_the_removal_keeps_its_generation(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ async def test_a_commit_that_reaches_the_store_together_with_the_removal_keeps_i
         await coming[0]
         await core.flusher.flush_once()
         assert everywhere(core, meta) == ({A, B, key("new")}, {A, B, key("new")})
-        assert core.store.member(GROUP) == Member(8)
+        assert core.ledger.store.member(GROUP) == Member(8)
 
 
 async def test_a_commit_in_the_middle_of_a_large_group_ends_its_removal(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ async def test_a_kill_between_both_stores_leaves_nothing_half(tmp_path: Path) ->
         sweep.cancel()
         with suppress(asyncio.CancelledError):
             await sweep
-        doom(core.store)
+        doom(core.ledger.store)
     assert meta.live() == {}
     meta.after = None
     async with core_over(tmp_path, meta, recovered=False) as core:
@@ -280,7 +280,7 @@ async def test_a_kill_between_both_stores_leaves_nothing_half(tmp_path: Path) ->
         assert {stands.committed_at_ms for stands in meta.records.values()} == {OLD_MS}
         await expiry_of(core).sweep_once()
         assert everywhere(core, meta) == (set(), set())
-        assert core.store.member(GROUP) is None
+        assert core.ledger.store.member(GROUP) is None
 
 
 async def test_a_stop_leaves_a_sweep_where_it_is(tmp_path: Path) -> None:

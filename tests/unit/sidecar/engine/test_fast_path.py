@@ -8,8 +8,8 @@ import pytest
 from adapter.errors import AdapterError, DiskFullError
 from adapter.model.records import CommitMode, OffsetKey
 from adapter.sidecar.api.commit_requests import parse_commit
-from adapter.sidecar.engine.changes import Standing
 from adapter.sidecar.engine.core import Core
+from adapter.sidecar.ledger.changes import Standing
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import core_over, key, record, watched
 from tests.unit.sidecar.engine.fast_requests import Request, request
@@ -18,7 +18,7 @@ from tests.unit.sidecar.engine.standing import NOW_MS, STANDING
 
 def takes(core: Core, sent: Request) -> bool:
     """Offer a request to the fast path; False if it declines."""
-    (count,) = core.fast_path.commit([(sent,)], NOW_MS)
+    (count,) = core.ledger.commit_plain([(sent,)], NOW_MS)
     return bool(count)
 
 
@@ -32,22 +32,22 @@ async def test_the_fast_path_does_what_an_entry_does(tmp_path: Path, mode: Commi
     ):
         cases = [(key(str(at)), *case) for at, case in enumerate(product(STANDING, offered))]
         for core in (general, fast):
-            core.store.write({where: standing for where, standing, _ in cases if standing})
+            core.ledger.store.write({where: standing for where, standing, _ in cases if standing})
         taken = 0
         for where, standing, (offset, epoch) in cases:
             sent = request(where.shard, mode.value, offset=offset, epoch=epoch)
             wanted = await outcome(general, sent, where)
             if takes(fast, sent):
                 taken += 1
-                after = fast.store.get(where)
+                after = fast.ledger.store.get(where)
                 assert standing
                 assert after in {standing, standing._replace(offset=offset, committed_at_ms=NOW_MS, metadata="")}
-                assert ([Standing(where, after)], fast.store.find(where), where in fast.dirty) == wanted
+                assert ([Standing(where, after)], fast.ledger.store.find(where), where in fast.ledger.dirty) == wanted
             else:
                 assert await outcome(fast, sent, where) == wanted
         assert taken > len(cases) / 10
-        assert list(fast.store.scan()) == list(general.store.scan())
-        assert fast.dirty.take() == general.dirty.take()
+        assert list(fast.ledger.store.scan()) == list(general.ledger.store.scan())
+        assert fast.ledger.dirty.take() == general.ledger.dirty.take()
     again = [watched(tmp_path / name) for name in "ab"]
     assert [store.loss for store in again] == [None, None]
     for store in again:
@@ -58,10 +58,10 @@ async def outcome(core: Core, sent: Request, where: OffsetKey) -> object:
     """The reply of the general path, and the records after it."""
     commit = parse_commit(sent, NOW_MS).commit
     try:
-        answer = await core.committer.submit(commit._replace(entries=commit.offered(), columns=()))
+        answer = await core.ledger.submit(commit._replace(entries=commit.offered(), columns=()))
     except AdapterError as error:
         return type(error), str(error)
-    return answer, core.store.find(where), where in core.dirty
+    return answer, core.ledger.store.find(where), where in core.ledger.dirty
 
 
 OTHERS: list[Request] = [
@@ -93,26 +93,26 @@ OTHERS: list[Request] = [
 async def test_whatever_is_more_or_less_is_left_by_the_fast_path(tmp_path: Path, sent: Request) -> None:
     """A request in any other form is declined, and nothing of it is stored (10)."""
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
-        core.store.write({key(): record(0)})
+        core.ledger.store.write({key(): record(0)})
         assert not takes(core, sent)
-        assert (core.store.get(key()), len(core.dirty)) == (record(0), 0)
+        assert (core.ledger.store.get(key()), len(core.ledger.dirty)) == (record(0), 0)
         assert takes(core, request(offset=9, group={"namespace": "default"}))
 
 
 async def test_what_is_not_in_memory_is_left_by_the_fast_path(tmp_path: Path) -> None:
     """The key may be in the store. The general path brings it into memory, so the next commit is accepted."""
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
-        core.store.write({key(): record(1)})
-        core.store.states.discard(key())
+        core.ledger.store.write({key(): record(1)})
+        core.ledger.store.states.discard(key())
         assert not takes(core, request(offset=9))
-        core.store.get(key())
+        core.ledger.store.get(key())
         assert takes(core, request(offset=9))
 
 
 async def test_with_always_every_commit_is_left_by_the_fast_path(tmp_path: Path) -> None:
     """Such a commit waits for a sync (1), and a written-through one waits for the Meta Service."""
     async with core_over(tmp_path, FakeMeta(), knows="g", store=watched(tmp_path, "always")) as core:
-        core.store.write({key(): record(1)})
+        core.ledger.store.write({key(): record(1)})
         assert not takes(core, request(offset=9))
     async with core_over(tmp_path, FakeMeta(), knows="g", policy=[{"groups": "x", "mode": "write_through"}]) as core:
         assert not takes(core, request(offset=9))
@@ -131,7 +131,7 @@ async def test_a_fast_commit_that_cannot_be_written_changes_nothing(tmp_path: Pa
             patched.setattr(store._disk, "write", full)
             with pytest.raises(DiskFullError):
                 takes(core, request(offset=9))
-        assert (store.find(key()), store.seq, len(core.dirty)) == ((record(1), 1), 1, 0)
+        assert (store.find(key()), store.seq, len(core.ledger.dirty)) == ((record(1), 1), 1, 0)
         assert takes(core, request(offset=9))
     again = watched(tmp_path)
     assert (again.loss, again.find(key())) == (None, (record(9, committed_at_ms=NOW_MS), 2))

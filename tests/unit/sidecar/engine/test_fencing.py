@@ -10,9 +10,9 @@ from adapter.errors import DiskFullError, FencedError, InvalidInputError, MetaUn
 from adapter.model.records import CommitMode, GroupKey, Member, OffsetKey
 from adapter.rpc import offsets_pb
 from adapter.sidecar.api.commit_requests import parse_commit
-from adapter.sidecar.engine.changes import Change, Commit, Forget, Standing
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
+from adapter.sidecar.ledger.changes import Change, Commit, Forget, Standing
 from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually
@@ -31,7 +31,7 @@ def of(generation: int, offsets: dict[OffsetKey, int], member_id: str = "m", *, 
 
 async def outcomes(core: Core, *changes: Change) -> list[list[Standing] | BaseException]:
     """Submit changes at the same moment, so that they share a batch."""
-    return await asyncio.gather(*(core.committer.submit(change) for change in changes), return_exceptions=True)
+    return await asyncio.gather(*(core.ledger.submit(change) for change in changes), return_exceptions=True)
 
 
 @pytest.fixture(params=POLICIES, ids=["write_back", "write_through"])
@@ -50,9 +50,9 @@ async def test_a_lower_generation_is_refused_and_told_what_to_do(tmp_path: Path,
         says = "default/g: ILLEGAL_GENERATION: generation 4 of member 'zombie' has ended; 5 is the present one: rejoin the group"
         with pytest.raises(FencedError, match=f"^{says}$"):
             await send(core, of(4, {key(): 11, key("t"): 1}, "zombie"))
-        assert (core.store.get(key()), core.store.get(key("t"))) == (record(10, committed_at_ms=0), None)
+        assert (core.ledger.store.get(key()), core.ledger.store.get(key("t"))) == (record(10, committed_at_ms=0), None)
         assert meta.records == before
-        assert core.store.member(G) == Member(5, "m")
+        assert core.ledger.store.member(G) == Member(5, "m")
 
 
 async def test_nothing_of_a_fenced_request_is_stored_also_of_other_groups(tmp_path: Path, policy: dict[str, Any]) -> None:
@@ -64,9 +64,9 @@ async def test_nothing_of_a_fenced_request_is_stored_also_of_other_groups(tmp_pa
         for members in ({H: Member(9, "x"), **zombie.members}, {**zombie.members, H: Member(9, "x")}):
             with pytest.raises(FencedError):
                 await send(core, zombie._replace(members=members))
-        assert core.store.get(IN_H) is None
+        assert core.ledger.store.get(IN_H) is None
         assert IN_H not in meta.records
-        assert core.store.member(H) is None
+        assert core.ledger.store.member(H) is None
 
 
 async def test_in_a_request_of_both_policies_nothing_is_stored_when_one_group_is_fenced(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ async def test_in_a_request_of_both_policies_nothing_is_stored_when_one_group_is
         with pytest.raises(FencedError):
             await send(core, of(4, {paid: 1, key(): 11}))
         assert meta.records == {}
-        assert core.store.get(paid) is None
+        assert core.ledger.store.get(paid) is None
 
 
 async def test_an_equal_generation_is_accepted_whoever_sends_it(tmp_path: Path, policy: dict[str, Any]) -> None:
@@ -86,8 +86,8 @@ async def test_an_equal_generation_is_accepted_whoever_sends_it(tmp_path: Path, 
     async with core_over(tmp_path, FakeMeta(), **policy) as core:
         await send(core, of(5, {key(): 10}, "first"))
         await send(core, of(5, {key(): 11}, "second"))
-        assert core.store.get(key()) == record(11)
-        assert core.store.member(G) == Member(5, "first")
+        assert core.ledger.store.get(key()) == record(11)
+        assert core.ledger.store.member(G) == Member(5, "first")
 
 
 async def test_a_commit_without_a_generation_is_not_fenced(tmp_path: Path, policy: dict[str, Any]) -> None:
@@ -95,15 +95,15 @@ async def test_a_commit_without_a_generation_is_not_fenced(tmp_path: Path, polic
     async with core_over(tmp_path, FakeMeta(), **policy) as core:
         await send(core, of(5, {key(): 10}))
         await send(core, commit_of({key(): 11}))
-        assert core.store.get(key()) == record(11)
-        assert core.store.member(G) == Member(5, "m")
+        assert core.ledger.store.get(key()) == record(11)
+        assert core.ledger.store.member(G) == Member(5, "m")
 
 
 async def test_generation_0_is_a_generation(tmp_path: Path) -> None:
     """Many brokers begin with it; it is fenced by 1."""
     async with core_over(tmp_path, FakeMeta()) as core:
         await send(core, of(0, {key(): 1}))
-        assert core.store.member(G) == Member(0, "m")
+        assert core.ledger.store.member(G) == Member(0, "m")
         await send(core, of(1, {key(): 2}))
         with pytest.raises(FencedError):
             await send(core, of(0, {key(): 3}))
@@ -116,7 +116,7 @@ async def test_a_generation_counts_also_when_its_commit_changes_nothing(tmp_path
         await send(core, of(5, {key(): 3}))
         with pytest.raises(FencedError):
             await send(core, of(4, {key(): 11}))
-        assert core.store.get(key()) == record(10)
+        assert core.ledger.store.get(key()) == record(10)
 
 
 async def test_a_zombie_cannot_rewind(tmp_path: Path, policy: dict[str, Any]) -> None:
@@ -125,7 +125,7 @@ async def test_a_zombie_cannot_rewind(tmp_path: Path, policy: dict[str, Any]) ->
         await send(core, of(5, {key(): 10}))
         with pytest.raises(FencedError):
             await send(core, of(4, {key(): 3}, overwrite=True))
-        assert core.store.get(key()) == record(10)
+        assert core.ledger.store.get(key()) == record(10)
 
 
 async def test_each_group_has_generations_of_its_own(tmp_path: Path) -> None:
@@ -135,8 +135,8 @@ async def test_each_group_has_generations_of_its_own(tmp_path: Path) -> None:
         await send(core, of(5, {key(): 1}))
         for group in (longer, elsewhere):
             await send(core, commit_of({OffsetKey(*group, "s"): 1})._replace(members={group: Member(1)}))
-            assert core.store.member(group) == Member(1)
-        assert core.store.member(G) == Member(5, "m")
+            assert core.ledger.store.member(group) == Member(1)
+        assert core.ledger.store.member(G) == Member(5, "m")
 
 
 async def test_changes_of_one_moment_fence_each_other_in_their_order(tmp_path: Path) -> None:
@@ -155,11 +155,11 @@ async def test_changes_of_one_moment_fence_each_other_in_their_order(tmp_path: P
 async def test_a_commit_that_is_refused_for_another_reason_raises_no_generation(tmp_path: Path) -> None:
     """Here a rewind in an unknown epoch; a refused request has no effect (10)."""
     async with core_over(tmp_path, FakeMeta()) as core:
-        await core.committer.submit(commit_of({key(): 10}))
+        await core.ledger.submit(commit_of({key(): 10}))
         with pytest.raises(NotReadyError):
-            await core.committer.submit(of(5, {key(): 3}, overwrite=True))
-        assert core.store.member(G) is None
-        await core.committer.submit(of(4, {key(): 11}))
+            await core.ledger.submit(of(5, {key(): 3}, overwrite=True))
+        assert core.ledger.store.member(G) is None
+        await core.ledger.submit(of(4, {key(): 11}))
 
 
 async def test_a_full_disk_raises_no_generation(tmp_path: Path, policy: dict[str, Any]) -> None:
@@ -178,10 +178,10 @@ async def test_a_generation_survives_a_kill(tmp_path: Path, policy: dict[str, An
     """It is in the same WriteBatch as the offsets (1)."""
     async with core_over(tmp_path, meta := FakeMeta(), store=watched(tmp_path), **policy) as core:
         await send(core, of(5, {key(): 10}, "né"))
-        core.store.failure = "killed by the test"
+        core.ledger.store.failure = "killed by the test"
     async with core_over(tmp_path, meta, **policy) as core:
-        assert core.store.member(G) == Member(5, "né")
-        assert core.store.loss is None
+        assert core.ledger.store.member(G) == Member(5, "né")
+        assert core.ledger.store.loss is None
         with pytest.raises(FencedError):
             await send(core, of(4, {key(): 11}))
 
@@ -190,9 +190,9 @@ async def test_with_always_a_generation_is_synced_before_its_answer(tmp_path: Pa
     """Even if the commit changed no offset."""
     store = watched(tmp_path, "always")
     async with core_over(tmp_path, FakeMeta(), knows="g", store=store, flush={"interval_ms": 60_000}) as core:
-        await core.committer.submit(of(4, {key(): 10}))
+        await core.ledger.submit(of(4, {key(): 10}))
         syncs = store.syncs
-        await core.committer.submit(of(5, {key(): 1}))
+        await core.ledger.submit(of(5, {key(): 1}))
         assert store.syncs == syncs + 1
 
 
@@ -200,10 +200,10 @@ async def test_with_interval_a_generation_is_synced_at_the_next_tick(tmp_path: P
     """Also if no offset changed with it: at most one interval is at risk."""
     store = watched(tmp_path)
     async with core_over(tmp_path, FakeMeta(), knows="g", store=store, flush={"interval_ms": 10}) as core:
-        await core.committer.submit(of(4, {key(): 10}))
+        await core.ledger.submit(of(4, {key(): 10}))
         await eventually(lambda: store.unsynced_writes == 0)
         syncs = store.syncs
-        await core.committer.submit(of(5, {key(): 1}))
+        await core.ledger.submit(of(5, {key(): 1}))
         await eventually(lambda: store.syncs > syncs, 2.0)
 
 
@@ -214,17 +214,17 @@ async def test_a_removed_shard_leaves_the_generation(tmp_path: Path) -> None:
         assert await core.handover.remove([Wanted(G, [])]) == 1
         with pytest.raises(FencedError):
             await send(core, of(4, {key(): 11}))
-        assert core.store.get(key()) == record(10)
+        assert core.ledger.store.get(key()) == record(10)
 
 
 async def test_a_forgotten_group_begins_anew(tmp_path: Path) -> None:
     """A group that was deleted as a whole may count from 1 again; others keep their generation."""
     async with core_over(tmp_path, FakeMeta()) as core:
         await send(core, of(5, {key(): 10})._replace(members={G: Member(5), H: Member(7)}))
-        await core.committer.submit(Forget((), [G], gone=True))
-        assert (core.store.member(G), core.store.member(H)) == (None, Member(7))
+        await core.ledger.submit(Forget((), [G], gone=True))
+        assert (core.ledger.store.member(G), core.ledger.store.member(H)) == (None, Member(7))
         await send(core, of(1, {key(): 11}))
-        assert core.store.member(G) == Member(1, "m")
+        assert core.ledger.store.member(G) == Member(1, "m")
 
 
 async def test_a_group_that_is_forgotten_in_the_batch_of_a_commit_begins_anew(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ async def test_a_group_that_is_forgotten_in_the_batch_of_a_commit_begins_anew(tm
         forget = Forget((), [G], gone=True)
         answers = await outcomes(core, of(5, {key(): 1}), forget, of(2, {key(): 2}), of(1, {key(): 3}))
         assert [isinstance(answer, FencedError) for answer in answers] == [False, False, False, True]
-        assert core.store.member(G) == Member(2, "m")
+        assert core.ledger.store.member(G) == Member(2, "m")
 
 
 async def test_an_older_generation_cannot_slip_in_behind_a_newer_one_in_one_save(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ async def test_an_older_generation_cannot_slip_in_behind_a_newer_one_in_one_save
         first = asyncio.create_task(send(core, commit_of({key("other"): 1})))
         await meta.entered.wait()
         racing = [asyncio.create_task(send(core, of(generation, {key(): 10 - generation}))) for generation in (4, 5)]
-        await eventually(lambda: core.store.member(G) == Member(5, "m"))
+        await eventually(lambda: core.ledger.store.member(G) == Member(5, "m"))
         meta.gate.set()
         older, newer = await asyncio.gather(*racing, return_exceptions=True)
         await first
@@ -260,13 +260,13 @@ async def test_a_generation_stands_though_an_expiry_forgot_it_during_the_save(tm
     async with core_over(tmp_path, meta, knows="g", mode="write_through") as core:
         saving = asyncio.create_task(send(core, of(5, {key(): 10})))
         await meta.entered.wait()
-        await core.committer.submit(Forget([key()], [G]))
+        await core.ledger.submit(Forget([key()], [G]))
         if came_in:
-            await core.committer.submit(Commit((), CommitMode.INCREASE_ONLY, {G: came_in}))
-        assert core.store.member(G) == came_in
+            await core.ledger.submit(Commit((), CommitMode.INCREASE_ONLY, {G: came_in}))
+        assert core.ledger.store.member(G) == came_in
         meta.gate.set()
         await saving
-        assert core.store.member(G) == Member(5, "m")
+        assert core.ledger.store.member(G) == Member(5, "m")
         with pytest.raises(FencedError):
             await send(core, of(4, {key(): 11}))
 

@@ -6,10 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, Run, as_first
-from adapter.sidecar.engine.changes import Change, FirstEpochs, Forget, Reconcile
-from adapter.sidecar.engine.committer import Committer
-from adapter.sidecar.ledger.dirty import DirtyKeys
-from adapter.sidecar.ledger.recovered import Recovered
+from adapter.sidecar.ledger.changes import Change, FirstEpochs, Forget, Reconcile
+from adapter.sidecar.ledger.ledger import Ledger
 from adapter.sidecar.storage.store import LocalStore
 from tests.model.disk import Platter, SimDisk
 from tests.unit.helpers import commit_of, key, record
@@ -23,8 +21,8 @@ class Side:
 
     def __init__(self, before: Sequence[tuple[str, str, int, str]], epoch: int) -> None:
         self.store = LocalStore.over(SimDisk(Platter(), lambda: None), "never")
-        self.dirty = DirtyKeys(Recovered())
-        self.committer = Committer(self.store, self.dirty, lambda: 1.0)
+        self.ledger = Ledger(self.store, lambda: 1.0)
+        self.dirty = self.ledger.dirty
         if epoch:
             self.store.states.note_loaded(GroupKey("default", group) for group in "gh")
         for fields in before:
@@ -35,7 +33,7 @@ class Side:
         """Commit a key, with a time that identifies the commit."""
         shard, group, offset, metadata = fields
         change = commit_of({key(shard, group): offset}, overwrite=overwrite, metadata=metadata, committed_at_ms=offset)
-        self.committer.apply(change)
+        self.ledger.apply(change)
 
     def meanwhile(self, what: str, fields: tuple[str, str, int, str]) -> None:
         """Do something else before the reply to the flush is applied."""
@@ -47,14 +45,14 @@ class Side:
         elif what == "rewind" and (known is None or known.epoch):  # else it is refused
             self.commit(fields, overwrite=True)
         elif what == "adopt":
-            self.committer.apply(Reconcile([(where, record(offset, 1 + offset % 2, metadata=metadata))]))
+            self.ledger.apply(Reconcile([(where, record(offset, 1 + offset % 2, metadata=metadata))]))
         elif what == "forget":
-            self.committer.apply(Forget([where], gone=True))
+            self.ledger.apply(Forget([where], gone=True))
 
     def end(self, *changes: Change) -> None:
         """Apply the reply, and end the flush."""
         for change in changes:
-            self.committer.apply(change)
+            self.ledger.apply(change)
         for group, shards, _ in self.sent:
             self.dirty.acknowledge_all(group, shards)
         self.dirty.settle()

@@ -39,7 +39,7 @@ async def test_a_failed_flush_leaves_everything_dirty(tmp_path: Path) -> None:
         for _ in range(3):
             with pytest.raises(MetaUnavailableError, match="down by the test"):
                 await core.flusher.flush_once()
-            assert len(core.dirty) == core.dirty.pending == 4
+            assert len(core.ledger.dirty) == core.ledger.dirty.pending == 4
         assert core.flusher.last_error == "down by the test"
         meta.down = None
         assert await core.flusher.flush_once() == 4
@@ -57,7 +57,7 @@ async def test_with_the_meta_service_down_the_dirty_set_grows_with_keys_and_the_
             await commit_all(core, offset)
             with pytest.raises(MetaUnavailableError):
                 await core.flusher.flush_once()
-        assert len(core.dirty) == 4
+        assert len(core.ledger.dirty) == 4
         meta.down = None
         await core.flusher.flush_once()
         assert offsets_in(meta) == dict.fromkeys((A, B, C, D), 100)
@@ -78,7 +78,7 @@ async def test_a_commit_during_a_flush_that_fails_is_what_the_next_one_sends(tmp
             await core.flusher.flush_once()
         await core.flusher.flush_once()
         assert [save[0].record.offset for save in meta.saves] == [5, 6]
-        assert len(core.dirty) == 0
+        assert len(core.ledger.dirty) == 0
 
 
 async def test_a_save_that_applies_and_then_times_out_is_sent_again_and_harms_nothing(tmp_path: Path) -> None:
@@ -90,12 +90,12 @@ async def test_a_save_that_applies_and_then_times_out_is_sent_again_and_harms_no
         with pytest.raises(MetaUnavailableError):
             await core.flusher.flush_once()
         assert offsets_in(meta) == {A: 5, B: 5}
-        assert {A, B} == {found for found in (A, B) if found in core.dirty}
+        assert {A, B} == {found for found in (A, B) if found in core.ledger.dirty}
         meta.records[B] = record(9)
         await core.flusher.flush_once()
         assert offsets_in(meta) == {A: 5, B: 9}
-        assert core.store.get(B) == record(9)
-        assert len(core.dirty) == 0
+        assert core.ledger.store.get(B) == record(9)
+        assert len(core.ledger.dirty) == 0
 
 
 @pytest.mark.parametrize("status", [Status.INVALID, Status.CONFLICT])
@@ -107,13 +107,13 @@ async def test_of_a_partly_refused_flush_only_the_refused_keys_stay_dirty(tmp_pa
         meta.faults.append(refusing(meta, {"b", "d"}, status))
         assert await core.flusher.flush_once() == 2
         assert offsets_in(meta) == {A: 5, C: 5}
-        assert {found for found in (A, B, C, D) if found in core.dirty} == {B, D}
+        assert {found for found in (A, B, C, D) if found in core.ledger.dirty} == {B, D}
         assert core.flusher.last_error == f"default/g/d: {status.name} by the test"
         assert await core.flusher.flush_once() == 0
         await commit_all(core, 6, "ac")
         await core.flusher.flush_once()
         assert shards_of(meta)[1:] == [["a", "c"]]
-        core.dirty.retry_refused()
+        core.ledger.dirty.retry_refused()
         assert await core.flusher.flush_once() == 2
         assert offsets_in(meta) == {A: 6, B: 5, C: 6, D: 5}
 
@@ -128,7 +128,7 @@ async def test_flush_all_sends_what_was_refused_again_and_tells_when_it_still_is
         with pytest.raises(RefusedError, match=r"^1 offset refused: default/g/b: INVALID by the test$"):
             await core.flusher.flush_all()
         assert await core.flusher.flush_all() == 1
-        assert len(core.dirty) == 0
+        assert len(core.ledger.dirty) == 0
 
 
 async def test_a_request_that_is_refused_as_a_whole_leaves_its_keys_refused(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ async def test_a_request_that_is_refused_as_a_whole_leaves_its_keys_refused(tmp_
         await commit_all(core, 5, "ab")
         meta.faults.append(RefusedError("no such cluster"))
         assert await core.flusher.flush_once() == 0
-        assert core.dirty.refused == 2
+        assert core.ledger.dirty.refused == 2
         assert core.flusher.last_error == "no such cluster"
         await commit_all(core, 5, "c")
         assert await core.flusher.flush_once() == 1
@@ -149,13 +149,13 @@ async def test_what_stands_is_taken_over_even_when_a_later_chunk_fails(tmp_path:
     """A key of the first chunk was superseded: it must not become clean with the lower value (2)."""
     meta = FakeMeta({A: record(9, 3)})
     async with core_over(tmp_path, meta, flush={"max_batch_bytes": 16_384}) as core:
-        await core.committer.submit(commit_of({key(shard): 5 for shard in "abcdefgh"}, metadata="m" * 4000))
+        await core.ledger.submit(commit_of({key(shard): 5 for shard in "abcdefgh"}, metadata="m" * 4000))
         meta.faults.extend([during(meta, lambda: asyncio.sleep(0)), DOWN])
         with pytest.raises(MetaUnavailableError):
             await core.flusher.flush_once()
         assert "a" in shards_of(meta)[0]
         assert len(meta.saves) == 2
-        assert core.store.get(A) == record(9, 3)
+        assert core.ledger.store.get(A) == record(9, 3)
 
 
 async def test_what_was_acknowledged_before_a_chunk_failed_is_clean_and_the_rest_is_dirty(tmp_path: Path) -> None:
@@ -169,10 +169,10 @@ async def test_what_was_acknowledged_before_a_chunk_failed_is_clean_and_the_rest
             await core.flusher.flush_once()
         sent = {entry.key for entry in meta.saves[0]}
         assert 0 < len(sent) < len(keys)
-        assert {found for found in keys if found in core.dirty} == keys.keys() - sent
-        assert core.store.flushed_seq == 0
+        assert {found for found in keys if found in core.ledger.dirty} == keys.keys() - sent
+        assert core.ledger.store.flushed_seq == 0
         assert await core.flusher.flush_once() == len(keys) - len(sent)
-        assert core.store.flushed_seq == core.store.seq
+        assert core.ledger.store.flushed_seq == core.ledger.store.seq
 
 
 async def test_a_cancelled_flush_leaves_its_keys_dirty(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ async def test_a_cancelled_flush_leaves_its_keys_dirty(tmp_path: Path) -> None:
         flush.cancel()
         with pytest.raises(asyncio.CancelledError):
             await flush
-        assert core.dirty.pending == 1
+        assert core.ledger.dirty.pending == 1
         meta.gate.set()
         assert await core.flusher.flush_once() == 1
 
@@ -201,7 +201,7 @@ async def test_a_drain_goes_on_until_nothing_is_dirty(tmp_path: Path) -> None:
         meta.faults.extend([DOWN, applied_then(meta, DOWN), during(meta, lambda: commit(core, 7, "c"))])
         assert await core.flusher.drain(PATIENCE_S) == 0
         assert offsets_in(meta) == {A: 6, B: 5, C: 7}
-        assert core.store.flushed_seq == core.store.seq
+        assert core.ledger.store.flushed_seq == core.ledger.store.seq
 
 
 async def test_a_drain_ends_at_its_deadline_and_says_how_many_keys_are_left(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ async def test_a_drain_ends_at_its_deadline_and_says_how_many_keys_are_left(tmp_
         await commit_all(core, 5)
         assert await core.flusher.drain(0.05) == 4
         assert core.flusher.last_error == "down by the test"
-        assert core.store.flushed_seq == 0
+        assert core.ledger.store.flushed_seq == 0
 
 
 async def test_a_drain_does_not_wait_for_a_call_that_hangs(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ async def test_a_drain_does_not_wait_for_a_call_that_hangs(tmp_path: Path) -> No
     async with core_over(tmp_path, meta) as core:
         await commit_all(core, 5, "ab")
         assert await core.flusher.drain(0.05) == 2
-        assert core.dirty.pending == 2
+        assert core.ledger.dirty.pending == 2
 
 
 async def test_a_drain_does_not_wait_for_what_is_refused(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ async def test_the_loop_flushes_what_is_committed_and_survives_an_outage(tmp_pat
         await commit_all(core, 7)
         meta.faults.extend([applied_then(meta, DOWN), refusing(meta, {"a", "b"})])
         meta.down = None
-        await eventually(lambda: len(core.dirty) == 0, PATIENCE_S)
+        await eventually(lambda: len(core.ledger.dirty) == 0, PATIENCE_S)
         assert offsets_in(meta) == dict.fromkeys((A, B, C, D), 7)
 
 
@@ -262,7 +262,7 @@ async def test_a_flush_slower_than_the_interval_does_not_end_the_loop(tmp_path: 
 
     async with core_over(tmp_path, meta) as core:
         section = FlushSection(interval_ms=1)
-        flusher = Flusher(section, core.store, core.dirty, core.committer, Saver(meta), AdapterMetrics(), Clocks(lambda: now[0]))
+        flusher = Flusher(core.ledger, section, Saver(meta), AdapterMetrics(), Clocks(lambda: now[0]))
         meta.faults.append(during(meta, slow))
         await commit(core, 5)
         core.tasks.start_soon(flusher.run)
@@ -292,4 +292,4 @@ async def test_a_retry_of_what_was_refused_does_not_replace_a_newer_value_in_fli
             await first
         assert await second == 1
         assert offsets_in(meta) == {A: 6}
-        assert len(core.dirty) == 0
+        assert len(core.ledger.dirty) == 0

@@ -26,7 +26,7 @@ class Recorded:
     async def commit(self, core: Core, context: TraceContext, found: OffsetKey, offset: int = 1) -> None:
         """Commit one key for a caller that records its trace."""
         await send(core, commit_of({found: offset}))
-        self.spans.note(context, [found], core.dirty)
+        self.spans.note(context, [found], core.ledger.dirty)
 
     @property
     def links(self) -> list[list[TraceContext]]:
@@ -121,7 +121,7 @@ async def test_a_commit_that_waits_for_no_flush_is_not_noted(tmp_path: Path, rec
         await core.flusher.flush_once()
         await recorded.commit(core, ONE, A, 5)
         await send(core, commit_of({A: 5, B: 6}))
-        recorded.spans.note(TWO, [A, B], core.dirty)
+        recorded.spans.note(TWO, [A, B], core.ledger.dirty)
         await core.flusher.flush_once()
     assert recorded.links == [[TWO]]
 
@@ -166,7 +166,7 @@ async def test_links_of_keys_that_went_another_way_are_forgotten(tmp_path: Path,
     """They would fill the room of later commits."""
     async with core_over(tmp_path, FakeMeta(), knows="g", spans=recorded.spans) as core:
         await recorded.commit(core, ONE, A)
-        core.dirty.discard(A)
+        core.ledger.dirty.discard(A)
         await recorded.commit(core, TWO, B)
         await core.flusher.flush_once()
         await recorded.commit(core, THREE, A, 2)

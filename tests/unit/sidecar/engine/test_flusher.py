@@ -12,7 +12,7 @@ from adapter.meta.packed import Chunk, entry_bytes, merge_request
 from adapter.meta.wire import save_request
 from adapter.model.codec import encode_key
 from adapter.model.records import OffsetKey, OffsetRecord, Run, SaveEntry
-from adapter.sidecar.engine.changes import Reconcile
+from adapter.sidecar.ledger.changes import Reconcile
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import (
     KEYS,
@@ -43,7 +43,7 @@ async def test_a_flush_sends_the_newest_value_of_each_dirty_key_once(tmp_path: P
         assert await core.flusher.flush_once() == 2
         assert shards_of(meta) == [["a", "b"]]
         assert offsets_in(meta) == {A: 500, B: 500}
-        assert len(core.dirty) == 0
+        assert len(core.ledger.dirty) == 0
 
 
 async def test_nothing_is_sent_when_nothing_changed(tmp_path: Path) -> None:
@@ -82,11 +82,11 @@ async def test_a_commit_during_a_flush_stays_dirty(tmp_path: Path) -> None:
         await commit(core, 5)
         meta.faults.append(during(meta, lambda: commit(core, 6)))
         assert await core.flusher.flush_once() == 1
-        assert key() in core.dirty
+        assert key() in core.ledger.dirty
         assert offsets_in(meta) == {key(): 5}
         assert await core.flusher.flush_once() == 1
         assert offsets_in(meta) == {key(): 6}
-        assert key() not in core.dirty
+        assert key() not in core.ledger.dirty
 
 
 async def test_a_commit_during_a_flush_is_above_the_flushed_watermark(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ async def test_a_commit_during_a_flush_is_above_the_flushed_watermark(tmp_path: 
         doom(store)
     async with core_over(tmp_path, meta, recovered=False) as core:
         await core.recovery.mark_unflushed()
-        assert key() in core.dirty
+        assert key() in core.ledger.dirty
 
 
 async def test_commits_of_other_keys_during_a_flush_do_not_wait_for_it(tmp_path: Path) -> None:
@@ -116,8 +116,8 @@ async def test_commits_of_other_keys_during_a_flush_do_not_wait_for_it(tmp_path:
         assert not flush.done()
         meta.gate.set()
         assert await flush == 1
-        assert A not in core.dirty
-        assert B in core.dirty
+        assert A not in core.ledger.dirty
+        assert B in core.ledger.dirty
 
 
 async def test_a_superseded_key_takes_over_what_stands(tmp_path: Path) -> None:
@@ -127,31 +127,31 @@ async def test_a_superseded_key_takes_over_what_stands(tmp_path: Path) -> None:
         await commit_all(core, 5)
         meta.records = {A: record(9), B: record(0, 2), C: tombstone(2), D: record(4)}
         assert await core.flusher.flush_once() == 4
-        assert [core.store.get(found) for found in (A, B, C, D)] == [record(9), record(0, 2), tombstone(2), record(5)]
-        assert len(core.dirty) == 0
+        assert [core.ledger.store.get(found) for found in (A, B, C, D)] == [record(9), record(0, 2), tombstone(2), record(5)]
+        assert len(core.ledger.dirty) == 0
 
 
 async def test_an_unknown_epoch_becomes_the_one_that_stands(tmp_path: Path) -> None:
     """A key committed while the Meta Service was down learns its epoch from the flush."""
     meta = FakeMeta({A: record(3, 4), B: record(9, 4)})
     async with core_over(tmp_path, meta) as core:
-        await core.committer.submit(commit_of({A: 5, B: 5, C: 5}))
+        await core.ledger.submit(commit_of({A: 5, B: 5, C: 5}))
         await core.flusher.flush_once()
         expected = {A: record(5, 4), B: record(9, 4), C: record(5, 1)}
         assert meta.records == expected
-        assert {found: core.store.get(found) for found in (A, B, C)} == expected
-        assert len(core.dirty) == 0
+        assert {found: core.ledger.store.get(found) for found in (A, B, C)} == expected
+        assert len(core.ledger.dirty) == 0
 
 
 async def test_a_commit_during_a_flush_that_is_superseded_merges_with_what_stands(tmp_path: Path) -> None:
     """It was committed in the older epoch, and is stored in the new one (2, 3)."""
     meta = FakeMeta({key(): record(3, 4)})
     async with core_over(tmp_path, meta) as core:
-        await core.committer.submit(commit_of({key(): 2}))
+        await core.ledger.submit(commit_of({key(): 2}))
         meta.faults.append(during(meta, lambda: commit(core, 8)))
         await core.flusher.flush_once()
-        assert core.store.get(key()) == record(8, 4)
-        assert key() in core.dirty
+        assert core.ledger.store.get(key()) == record(8, 4)
+        assert key() in core.ledger.dirty
         await core.flusher.flush_once()
         assert meta.records[key()] == record(8, 4)
 
@@ -167,7 +167,7 @@ async def test_saves_stay_under_the_batch_limit_and_carry_everything_once(tmp_pa
         assert max(sizes) <= 16_384
         assert len(sizes) <= sum(sizes) // 12_000 + 1
         assert sorted(entry.key for save in meta.saves for entry in save) == sorted(keys)
-        assert len(core.dirty) == 0
+        assert len(core.ledger.dirty) == 0
 
 
 async def test_the_flushed_watermark_follows_what_was_acknowledged(tmp_path: Path) -> None:
@@ -176,19 +176,19 @@ async def test_the_flushed_watermark_follows_what_was_acknowledged(tmp_path: Pat
     async with core_over(tmp_path, meta) as core:
         await commit(core, 5, "a")
         await core.flusher.flush_once()
-        assert core.store.flushed_seq == 1
+        assert core.ledger.store.flushed_seq == 1
         await commit(core, 5, "b")
         meta.faults.append(DOWN)
         with pytest.raises(MetaUnavailableError):
             await core.flusher.flush_once()
-        assert core.store.flushed_seq == 1
+        assert core.ledger.store.flushed_seq == 1
         meta.faults.append(refusing(meta, {"b"}))
         await core.flusher.flush_once()
         await commit(core, 6, "a")
         await core.flusher.flush_once()
-        assert (core.store.flushed_seq, core.store.seq_of(B)) == (1, 2)
+        assert (core.ledger.store.flushed_seq, core.ledger.store.seq_of(B)) == (1, 2)
         await core.flusher.flush_all()
-        assert core.store.flushed_seq == core.store.seq == 3
+        assert core.ledger.store.flushed_seq == core.ledger.store.seq == 3
 
 
 async def test_the_flushed_watermark_does_not_pass_a_stored_key_that_became_dirty_during_the_flush(tmp_path: Path) -> None:
@@ -203,13 +203,13 @@ async def test_the_flushed_watermark_does_not_pass_a_stored_key_that_became_dirt
         await commit(core, 5, "b")
         flush = asyncio.create_task(core.flusher.flush_once())
         await asyncio.wait_for(meta.entered.wait(), PATIENCE_S)
-        await core.committer.submit(Reconcile([(A, None)]))
+        await core.ledger.submit(Reconcile([(A, None)]))
         assert core.meta_watch.local().flushed_seq == 1
         meta.gate.set()
         await flush
-        assert (A in core.dirty, core.store.flushed_seq) == (True, 1)
+        assert (A in core.ledger.dirty, core.ledger.store.flushed_seq) == (True, 1)
         await core.flusher.flush_once()
-        assert core.store.flushed_seq == core.store.seq == 2
+        assert core.ledger.store.flushed_seq == core.ledger.store.seq == 2
 
 
 async def test_before_the_recovery_the_flushed_watermark_does_not_move(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ async def test_before_the_recovery_the_flushed_watermark_does_not_move(tmp_path:
     async with core_over(tmp_path, FakeMeta(), recovered=False) as core:
         await commit(core, 5)
         assert await core.flusher.flush_once() == 1
-        assert core.store.flushed_seq == 0
+        assert core.ledger.store.flushed_seq == 0
 
 
 async def test_one_flush_runs_at_a_time(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from typing import Any, cast
 from adapter.errors import AdapterError, DiskFullError, NotReadyError
 from adapter.model.records import GroupKey
 from adapter.runtime.clocks import Clocks
+from adapter.sidecar.api.commits import Commits
 from adapter.sidecar.engine.core import Core
-from adapter.sidecar.engine.group_commit import GroupCommit
 from adapter.sidecar.metrics import AdapterMetrics
 from tests.unit.helpers import key
 from tests.unit.sidecar.engine.fast_requests import Request, request
@@ -17,24 +17,24 @@ from tests.unit.sidecar.engine.standing import NOW_MS
 
 
 class Offering:
-    """A group commit over a simulated disk; records who was refused."""
+    """A group commit over a simulated disk; keeps the answers."""
 
     def __init__(self) -> None:
         self.store = Store().holds(a=1, b=1)
-        self.refused: list[AdapterError] = []
         self.answers: list[tuple[str, int, AdapterError | None]] = []
         self.not_ready: AdapterError | None = None
-        self.group_commit = GroupCommit(self.core, AdapterMetrics(), self.refused.append)
+        self.metrics = AdapterMetrics()
+        self.commits = Commits(self.core, self.metrics)
 
     def core(self) -> Core:
         """The part of the sidecar's core that a group commit uses."""
         if self.not_ready:
             raise self.not_ready
-        return cast("Core", SimpleNamespace(fast_path=self.store.fast_path, clocks=Clocks(lambda: 0.0, lambda: NOW_MS)))
+        return cast("Core", SimpleNamespace(ledger=self.store.ledger, clocks=Clocks(lambda: 0.0, lambda: NOW_MS)))
 
     def add(self, name: str, *run: Request) -> None:
         """Add a run that arrives now."""
-        self.group_commit.add(run, lambda count, error: self.answers.append((name, count, error)))
+        self.commits.offer(run, lambda count, error: self.answers.append((name, count, error)))
 
 
 async def test_what_comes_in_one_iteration_is_answered_at_its_end_in_order() -> None:
@@ -46,7 +46,7 @@ async def test_what_comes_in_one_iteration_is_answered_at_its_end_in_order() -> 
     offering.add("third", Request())
     assert (offering.answers, offering.store.platter.unsynced) == ([], before)
     written: list[int] = []
-    offering.group_commit.add((request("a", offset=7),), lambda *_: written.append(offering.store.platter.unsynced))
+    offering.commits.offer((request("a", offset=7),), lambda *_: written.append(offering.store.platter.unsynced))
     await asyncio.sleep(0)
     assert offering.answers == [("first", 1, None), ("second", 1, None), ("third", 0, None)]
     assert written == [before + 1] == [offering.store.platter.unsynced]
@@ -55,7 +55,7 @@ async def test_what_comes_in_one_iteration_is_answered_at_its_end_in_order() -> 
 async def test_a_run_that_comes_during_the_answers_is_of_the_next_write() -> None:
     """It gets its own reply, once."""
     offering = Offering()
-    offering.group_commit.add((request("a", offset=5),), lambda *_: offering.add("next", request("a", offset=6)))
+    offering.commits.offer((request("a", offset=5),), lambda *_: offering.add("next", request("a", offset=6)))
     await asyncio.sleep(0)
     assert offering.answers == []
     await asyncio.sleep(0)
@@ -75,7 +75,7 @@ async def test_a_group_commit_that_cannot_be_written_refuses_all() -> None:
         ("first", 0, type(full)),
         ("second", 0, type(full)),
     ]
-    assert len(offering.refused) == 2
+    assert offering.metrics.commit_errors.labels("RESOURCE_EXHAUSTED")._value.get() == 2
     assert offering.store.state() == before
     offering.answers.clear()
     offering.add("again", request("a", offset=5))
@@ -115,7 +115,7 @@ async def test_an_answer_that_breaks_leaves_those_behind_it() -> None:
 
     for refusal, count in ((None, 1), (NotReadyError("stopping"), 0)):
         offering.not_ready = refusal
-        offering.group_commit.add((request("a", offset=5),), breaks)
+        offering.commits.offer((request("a", offset=5),), breaks)
         offering.add("other", request("b", offset=6))
         await asyncio.sleep(0)
         assert offering.answers.pop() == ("other", count, refusal)

@@ -117,7 +117,7 @@ async def test_one_read_of_good_and_bad_calls_answers_each_as_it_deserves(tmp_pa
         assert served.told["fast"][0] == b""
         (row,) = offsets_pb.CommitOffsetsReply.FromString(cast("bytes", served.told["back"][0])).superseded
         assert (row.shard, row.offset) == ("a", 5)
-        found = {stored.key.shard: stored.record.offset for stored in served.core.store.scan()}
+        found = {stored.key.shard: stored.record.offset for stored in served.core.ledger.store.scan()}
         assert found == {"a": 5, "b": 2, "new": 3}
 
 
@@ -129,7 +129,7 @@ async def test_a_call_of_two_messages_is_not_done(tmp_path: Path) -> None:
         served.call("remove", message, message, path=REMOVE)
         served.call("commit", *[request("a", offset=5).SerializeToString()] * 2)
         assert await served.answers() == {"remove": UNIMPLEMENTED, "commit": UNIMPLEMENTED}
-        assert served.core.store.get(key("a")) == record(1)
+        assert served.core.ledger.store.get(key("a")) == record(1)
 
 
 async def test_a_call_that_is_cancelled_in_its_read_is_answered_to_nobody(tmp_path: Path) -> None:
@@ -171,11 +171,11 @@ async def test_what_the_disk_refuses_is_refused_to_every_caller(tmp_path: Path, 
             other.send()
 
         with monkeypatch.context() as patched:
-            patched.setattr(served.core.store._disk, "write", full)
+            patched.setattr(served.core.ledger.store._disk, "write", full)
             send()
             assert await served.answers() == {"one": FULL, "two": FULL, "stream": OK}
         assert served.replies("stream") == [(0, 1, FULL), (1, 1, FULL)]
-        assert (served.core.store.get(key("a")), len(served.core.dirty)) == (record(1), 0)
+        assert (served.core.ledger.store.get(key("a")), len(served.core.ledger.dirty)) == (record(1), 0)
         served.told.clear()
         send()
         assert await served.answers() == {"one": OK, "two": OK, "stream": OK}
@@ -196,7 +196,11 @@ async def test_a_stream_keeps_its_order_whatever_is_between(tmp_path: Path) -> N
         served.call("stream", *messages, path=STREAM)
         assert await served.answers() == {"stream": OK}
         assert served.replies("stream") == [(1, 2, 0), (2, 1, 0), (3, 1, INVALID), (4, 1, 0), (6, 2, 0)]
-        assert {stored.key.shard: stored.record.offset for stored in served.core.store.scan()} == {"a": 6, "b": 1, "new": 2}
+        assert {stored.key.shard: stored.record.offset for stored in served.core.ledger.store.scan()} == {
+            "a": 6,
+            "b": 1,
+            "new": 2,
+        }
 
 
 async def test_a_stop_answers_what_its_streams_have_committed(tmp_path: Path) -> None:
@@ -204,13 +208,13 @@ async def test_a_stop_answers_what_its_streams_have_committed(tmp_path: Path) ->
     async with served_over(tmp_path) as served:
         served.call("stream", *stream_requests(5, 6, 7), path=STREAM, ends=False)
         served.client.send()
-        while not served.offsets.commits._group_commit._runs:  # noqa: ASYNC110 - the instant between an offer and its write
+        while not served.offsets.commits._offered:  # noqa: ASYNC110 - the instant between an offer and its write
             await asyncio.sleep(0)
         served.offsets.end_streams()
         assert await served.answers() == {"stream": UNAVAILABLE}
         assert served.replies("stream") == [(2, 3, 0)]
         assert cast("Ended", served.told["stream"][-1]).text == ENDED
-        assert (served.core.store.get(key("a")) or record(0)).offset == 7
+        assert (served.core.ledger.store.get(key("a")) or record(0)).offset == 7
 
 
 async def test_a_long_run_of_a_stream_is_cut_to_what_may_be_unanswered(tmp_path: Path) -> None:
@@ -233,7 +237,7 @@ async def test_with_always_a_call_is_answered_after_its_sync(tmp_path: Path) -> 
         served.call("synced", request("a", offset=5).SerializeToString())
         served.call("stream", *stream_requests(6), path=STREAM)
         assert await served.answers() == {}
-        assert (core.store.get(key("a")) or record(0)).offset == 6
+        assert (core.ledger.store.get(key("a")) or record(0)).offset == 6
         store.gate.set()
         await eventually(lambda: served.ended() == {"synced": OK, "stream": OK})
 
@@ -244,8 +248,8 @@ class Steps:
     def __init__(self, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
         self.parsed: list[int] = []
         self.offered: list[int] = []
-        method, fast_path = served.server.methods[COMMIT], served.core.fast_path
-        decide = fast_path._decide
+        method, ledger = served.server.methods[COMMIT], served.core.ledger
+        decide = ledger._decide
 
         def parse(message: bytes) -> Request:
             found = Request.FromString(message)
@@ -257,7 +261,7 @@ class Steps:
             return decide(writing, request, now_ms)
 
         served.server.methods[COMMIT] = method._replace(parse=parse)
-        monkeypatch.setattr(fast_path, "_decide", counted)
+        monkeypatch.setattr(ledger, "_decide", counted)
 
 
 async def test_a_call_is_parsed_once_and_offered_to_the_fast_path_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +273,7 @@ async def test_a_call_is_parsed_once_and_offered_to_the_fast_path_once(tmp_path:
         served.call("long", request("b", offset=7, metadata="m" * 2_000).SerializeToString())
         assert await served.answers() == {"taken": OK, "left": OK, "long": OK}
         assert (sorted(steps.parsed), sorted(steps.offered)) == ([5, 6, 7], [5, 6, 7])
-        found = {stored.key.shard: stored.record.offset for stored in served.core.store.scan()}
+        found = {stored.key.shard: stored.record.offset for stored in served.core.ledger.store.scan()}
         assert found == {"a": 5, "b": 7, "new": 6}
 
 

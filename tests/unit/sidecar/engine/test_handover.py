@@ -7,8 +7,8 @@ import pytest
 
 from adapter.errors import MetaUnavailableError, RefusedError
 from adapter.model.records import OffsetKey
-from adapter.sidecar.engine.changes import Reconcile
 from adapter.sidecar.engine.group_loader import Wanted
+from adapter.sidecar.ledger.changes import Reconcile
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import applied_then, commit, commit_of, core_over, during, key, record, refusing, send
 
@@ -31,7 +31,7 @@ async def test_persist_returns_when_the_meta_service_has_the_values(tmp_path: Pa
         await send(core, commit_of({A: 5, B: 6, OTHER: 7}))
         await core.handover.persist(only("a"))
         assert meta.records[A] == record(5)
-        assert A not in core.dirty
+        assert A not in core.ledger.dirty
 
 
 async def test_persist_of_clean_shards_sends_nothing(tmp_path: Path) -> None:
@@ -53,9 +53,9 @@ async def test_persist_fails_when_the_meta_service_does(tmp_path: Path) -> None:
         meta.faults.append(applied_then(meta, DOWN))
         with pytest.raises(MetaUnavailableError):
             await core.handover.persist(ALL)
-        assert A in core.dirty
+        assert A in core.ledger.dirty
         await core.handover.persist(ALL)
-        assert A not in core.dirty
+        assert A not in core.ledger.dirty
 
 
 async def test_persist_tells_of_a_shard_that_is_refused_and_tries_it_each_time(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ async def test_remove_persists_first_and_then_forgets(tmp_path: Path) -> None:
         await send(core, commit_of({A: 5, B: 6, OTHER: 7}))
         assert await core.handover.remove(only("a", "nowhere")) == 1
         assert meta.records[A] == record(5)
-        assert [core.store.get(found) for found in (A, B, OTHER)] == [None, record(6), record(7)]
+        assert [core.ledger.store.get(found) for found in (A, B, OTHER)] == [None, record(6), record(7)]
 
 
 async def test_remove_of_a_group_leaves_other_groups(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ async def test_remove_of_a_group_leaves_other_groups(tmp_path: Path) -> None:
     async with core_over(tmp_path, FakeMeta()) as core:
         await send(core, commit_of(dict.fromkeys([A, B, *near], 5)))
         assert await core.handover.remove(ALL) == 2
-        assert sorted(stored.key for stored in core.store.scan()) == sorted(near)
+        assert sorted(stored.key for stored in core.ledger.store.scan()) == sorted(near)
 
 
 async def test_a_shard_that_cannot_be_persisted_is_not_removed(tmp_path: Path) -> None:
@@ -100,8 +100,8 @@ async def test_a_shard_that_cannot_be_persisted_is_not_removed(tmp_path: Path) -
             await core.handover.remove(ALL)
         with pytest.raises(RefusedError):
             await core.handover.remove(ALL)
-        assert core.store.get(A) == record(5)
-        assert A in core.dirty
+        assert core.ledger.store.get(A) == record(5)
+        assert A in core.ledger.dirty
 
 
 async def test_a_commit_during_a_removal_is_persisted_before_it_is_removed(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ async def test_a_commit_during_a_removal_is_persisted_before_it_is_removed(tmp_p
         meta.faults.append(during(meta, lambda: commit(core, 6, "a")))
         assert await core.handover.remove(ALL) == 1
         assert meta.records[A] == record(6)
-        assert core.store.get(A) is None
+        assert core.ledger.store.get(A) is None
 
 
 async def test_commits_during_each_flush_of_a_removal_are_persisted_before_it(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ async def test_commits_during_each_flush_of_a_removal_are_persisted_before_it(tm
         meta.faults.extend(during(meta, partial(commit, core, offset, "a")) for offset in (6, 7))
         assert await core.handover.remove(ALL) == 1
         assert meta.records[A] == record(7)
-        assert core.store.get(A) is None
+        assert core.ledger.store.get(A) is None
 
 
 async def test_a_commit_after_a_removal_asks_for_the_epoch_again(tmp_path: Path) -> None:
@@ -134,14 +134,14 @@ async def test_a_commit_after_a_removal_asks_for_the_epoch_again(tmp_path: Path)
         await core.handover.remove(ALL)
         meta.records[A] = record(2, 7)
         await commit(core, 6, "a")
-        assert core.store.get(A) == record(6, 7)
+        assert core.ledger.store.get(A) == record(6, 7)
 
 
 async def test_a_group_that_is_loaded_again_during_a_removal_is_not_taken_for_known(tmp_path: Path) -> None:
     """A commit of another shard loads it during the flush; the removed key must not begin in epoch 1 (1)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
-        await core.committer.submit(Reconcile([(A, record(5, 3))]))
+        await core.ledger.submit(Reconcile([(A, record(5, 3))]))
         await commit(core, 6, "a")
         meta.faults.append(during(meta, lambda: commit(core, 1, "b")))
         await core.handover.remove(only("a"))
@@ -149,7 +149,7 @@ async def test_a_group_that_is_loaded_again_during_a_removal_is_not_taken_for_kn
         meta.available = False
         await commit(core, 7, "a")
         await core.flusher.flush_once()
-        assert core.store.get(A) == meta.records[A] == record(7, 3)
+        assert core.ledger.store.get(A) == meta.records[A] == record(7, 3)
 
 
 async def test_the_next_owner_reads_what_was_persisted(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from adapter.model.records import HOLD_MS, CommitMode, GroupKey, OffsetRecord, R
 from adapter.rpc import offsets_pb
 from adapter.runtime.clocks import Clocks
 from adapter.sidecar.api.replies import raised_rows, superseded_rows
-from adapter.sidecar.engine.changes import Columns, Commit, Standing
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
+from adapter.sidecar.ledger.changes import Columns, Commit, Standing
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import commit_of, core_over, during, key, record, send
 
@@ -82,7 +82,7 @@ async def change(core: Core, kind: str) -> OffsetRecord:
     else:
         await send(core, commit_of({key("a", "source"): 100}))
         await core.resets.clone(Wanted(GroupKey("default", "source"), ["a"]), G, execute=True)
-    stands = core.store.get(A)
+    stands = core.ledger.store.get(A)
     assert stands is not None
     assert stands.epoch == ERA
     return stands
@@ -105,10 +105,10 @@ async def test_a_commit_without_an_epoch_does_not_undo_what_an_operator_did(
         stands = await change(core, kind)
         for offset in (240, 90):
             for late in plain(offset, mode=mode):
-                [row] = superseded_rows(late, await send(core, late), core.holds)
+                [row] = superseded_rows(late, await send(core, late), core.ledger.holds)
                 assert (row.epoch, row.offset, row.deleted, row.held) == (ERA, stands.offset, not stands.live, True)
-            assert core.fast_path.commit([[request_of(offset, mode=mode)]], NOW_MS) == [0]
-        assert core.store.get(A) == meta.records[A] == stands
+            assert core.ledger.commit_plain([[request_of(offset, mode=mode)]], NOW_MS) == [0]
+        assert core.ledger.store.get(A) == meta.records[A] == stands
 
 
 @pytest.mark.parametrize("kind", ["reset", "delete", "clone"])
@@ -119,7 +119,7 @@ async def test_a_read_of_the_store_ends_the_hold(tmp_path: Path, policy: dict[st
         await send(core, commit_of({A: 200}))
         stands = await change(core, kind)
         await read(core, STORE, ())
-        assert core.store.get(A) == stands._replace(epoch=TAKEN)
+        assert core.ledger.store.get(A) == stands._replace(epoch=TAKEN)
         await core.flusher.flush_all()
         assert meta.records[A] == stands._replace(epoch=TAKEN)
         assert await send(core, commit_of({A: 240})) == [Standing(A, record(240, TAKEN))]
@@ -135,7 +135,7 @@ async def test_other_reads_leave_the_hold(tmp_path: Path, mode: ReadMode) -> Non
         await send(core, commit_of({A: 200}))
         stands = await change(core, "reset")
         await read(core, mode)
-        assert core.store.get(A) == stands
+        assert core.ledger.store.get(A) == stands
 
 
 async def test_a_read_of_another_shard_leaves_the_hold(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ async def test_a_read_of_another_shard_leaves_the_hold(tmp_path: Path) -> None:
         await send(core, commit_of({A: 200, B: 200}))
         stands = await change(core, "reset")
         await read(core, STORE, ["b"])
-        assert core.store.get(A) == stands
+        assert core.ledger.store.get(A) == stands
 
 
 async def test_a_read_of_the_store_that_fails_leaves_the_hold(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ async def test_a_read_of_the_store_that_fails_leaves_the_hold(tmp_path: Path) ->
         meta.down = MetaUnavailableError("down by the test")
         with pytest.raises(MetaUnavailableError):
             await read(core, STORE)
-        assert core.store.get(A) == stands
+        assert core.ledger.store.get(A) == stands
 
 
 @pytest.mark.parametrize("epoch", [ERA, TAKEN])
@@ -173,7 +173,7 @@ async def test_a_commit_with_the_epoch_takes_it_up(tmp_path: Path, policy: dict[
         assert (row.shard, row.epoch) == ("a", TAKEN)
         for offset, knows in ((111, ERA), (112, TAKEN), (113, 0)):
             await send(core, plain(offset, knows)[0])
-            assert core.store.get(A) == at(offset, TAKEN)
+            assert core.ledger.store.get(A) == at(offset, TAKEN)
 
 
 async def test_a_lower_commit_with_the_epoch_takes_it_up_and_lowers_nothing(tmp_path: Path) -> None:
@@ -183,9 +183,9 @@ async def test_a_lower_commit_with_the_epoch_takes_it_up_and_lowers_nothing(tmp_
         await send(core, commit_of({A: 200}))
         await change(core, "reset")
         await send(core, plain(50, ERA)[0])
-        assert core.store.get(A) == at(100, TAKEN)
+        assert core.ledger.store.get(A) == at(100, TAKEN)
         await send(core, plain(60, ERA, OVERWRITE)[0])
-        assert core.store.get(A) == at(60, TAKEN + 1)
+        assert core.ledger.store.get(A) == at(60, TAKEN + 1)
 
 
 async def test_a_hold_ends_after_its_time(tmp_path: Path, policy: dict[str, Any]) -> None:
@@ -196,13 +196,13 @@ async def test_a_hold_ends_after_its_time(tmp_path: Path, policy: dict[str, Any]
         stands = await change(core, "reset")
         hands.ms += 60_000
         await send(core, plain(240, at_ms=hands.ms)[0])
-        assert core.store.get(A) == stands
+        assert core.ledger.store.get(A) == stands
         hands.ms += 1
-        assert not core.holds.stops(stands)
+        assert not core.ledger.holds.stops(stands)
         await send(core, plain(90, at_ms=hands.ms)[0])
-        assert core.store.get(A) == stands
+        assert core.ledger.store.get(A) == stands
         await send(core, plain(240, at_ms=hands.ms)[0])
-        assert core.store.get(A) == at(240, TAKEN, hands.ms)
+        assert core.ledger.store.get(A) == at(240, TAKEN, hands.ms)
 
 
 async def test_a_second_reset_holds_again(tmp_path: Path) -> None:
@@ -212,10 +212,10 @@ async def test_a_second_reset_holds_again(tmp_path: Path) -> None:
         await send(core, commit_of({A: 200}))
         for era in (1, 2, 3):
             await reset(core, 100 - era)
-            stands = core.store.get(A)
+            stands = core.ledger.store.get(A)
             assert stands == at(100 - era, era * ERA)
             await send(core, commit_of({A: 240}))
-            assert core.store.get(A) == stands
+            assert core.ledger.store.get(A) == stands
             if era == 2:
                 await read(core, STORE)
 
@@ -228,7 +228,7 @@ async def test_without_a_hold_a_commit_without_an_epoch_counts_at_once(tmp_path:
         await reset(core, 100)
         assert meta.records[A] == at(100, TAKEN)
         await send(core, commit_of({A: 240}))
-        assert core.store.get(A) == record(240, TAKEN)
+        assert core.ledger.store.get(A) == record(240, TAKEN)
 
 
 async def test_a_reset_by_another_adapter_is_held_here(tmp_path: Path, policy: dict[str, Any]) -> None:
@@ -241,10 +241,10 @@ async def test_a_reset_by_another_adapter_is_held_here(tmp_path: Path, policy: d
         meta.apply([SaveEntry(A, stands)])
         await send(core, commit_of({A: 240}))
         await core.flusher.flush_all()
-        assert core.store.get(A) == stands
+        assert core.ledger.store.get(A) == stands
         await send(core, commit_of({A: 241}))
         await core.flusher.flush_all()
-        assert core.store.get(A) == meta.records[A] == stands
+        assert core.ledger.store.get(A) == meta.records[A] == stands
 
 
 async def test_a_shard_that_comes_from_another_broker_is_held_here(tmp_path: Path) -> None:
@@ -252,10 +252,10 @@ async def test_a_shard_that_comes_from_another_broker_is_held_here(tmp_path: Pat
     hands, meta = Hands(), FakeMeta({A: at(100, ERA)})
     async with core_over(tmp_path, meta, clocks=hands.clocks()) as core:
         await send(core, commit_of({A: 240}))
-        assert core.store.get(A) == at(100, ERA)
+        assert core.ledger.store.get(A) == at(100, ERA)
         await read(core, STORE)
         await send(core, commit_of({A: 240}))
-        assert core.store.get(A) == record(240, TAKEN)
+        assert core.ledger.store.get(A) == record(240, TAKEN)
 
 
 async def test_the_reader_of_another_adapter_ends_the_hold_here(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ async def test_the_reader_of_another_adapter_ends_the_hold_here(tmp_path: Path) 
         await change(core, "reset")
         meta.available, meta.down = False, MetaUnavailableError("down by the test")
         await send(core, plain(110, TAKEN)[0])
-        assert core.store.get(A) == at(110, TAKEN)
+        assert core.ledger.store.get(A) == at(110, TAKEN)
 
 
 async def test_a_commit_of_unknown_epoch_does_not_pass_a_reset_that_is_held(tmp_path: Path) -> None:
@@ -275,11 +275,11 @@ async def test_a_commit_of_unknown_epoch_does_not_pass_a_reset_that_is_held(tmp_
     async with core_over(tmp_path, meta, clocks=hands.clocks()) as core:
         meta.available, meta.down = False, MetaUnavailableError("down by the test")
         await send(core, plain(240, at_ms=NOW_MS + HOLD_MS)[0])
-        assert core.store.get(A) == at(240, 0, NOW_MS + HOLD_MS)
+        assert core.ledger.store.get(A) == at(240, 0, NOW_MS + HOLD_MS)
         meta.available, meta.down = True, None
         meta.records[A] = at(100, ERA)
         await core.flusher.flush_all()
-        assert core.store.get(A) == meta.records[A] == at(100, ERA)
+        assert core.ledger.store.get(A) == meta.records[A] == at(100, ERA)
 
 
 async def test_a_degraded_adapter_holds_and_refuses_only_epochs_that_it_cannot_know(tmp_path: Path) -> None:
@@ -290,11 +290,11 @@ async def test_a_degraded_adapter_holds_and_refuses_only_epochs_that_it_cannot_k
         stands = await change(core, "reset")
         meta.available, meta.down = False, MetaUnavailableError("down by the test")
         await send(core, commit_of({A: 240}))
-        assert core.store.get(A) == stands
+        assert core.ledger.store.get(A) == stands
         with pytest.raises(NotReadyError):
             await send(core, plain(110, TAKEN + 1)[0])
         await send(core, plain(110, ERA)[0])
-        assert core.store.get(A) == at(110, TAKEN)
+        assert core.ledger.store.get(A) == at(110, TAKEN)
 
 
 @pytest.mark.parametrize("form", [0, 1], ids=["entry", "column"])
@@ -310,7 +310,7 @@ async def test_a_commit_that_waited_does_not_undo_what_was_done_and_taken_up_mea
         standing = await send(core, plain(240, mode=mode, at_ms=NOW_MS)[form])
         assert [one.record for one in standing] == [done]
         await send(core, plain(241, mode=mode, at_ms=NOW_MS + 6)[form])
-        stands = core.store.get(A)
+        stands = core.ledger.store.get(A)
         assert stands is not None
         assert (stands.offset, stands.epoch, stands.live) == (241, TAKEN, True)
 
@@ -332,7 +332,7 @@ async def test_a_commit_that_waited_for_its_turn_does_not_undo_what_was_read_mea
         meta.faults.append(during(meta, is_reset_and_read))
         await send(core, commit_of({B: 1}))
         await late[0]
-        assert core.store.get(A) == at(100, TAKEN, NOW_MS + 5)
+        assert core.ledger.store.get(A) == at(100, TAKEN, NOW_MS + 5)
         assert meta.records[A].offset == 100
 
 
@@ -342,7 +342,7 @@ async def test_a_commit_that_waited_counts_when_it_was_made_after_the_reset(tmp_
     meta.records[A] = at(100, TAKEN, NOW_MS - 1)
     async with core_over(tmp_path, meta, **policy) as core:
         await send(core, plain(240)[0])
-        assert core.store.get(A) == at(240, TAKEN)
+        assert core.ledger.store.get(A) == at(240, TAKEN)
 
 
 async def test_an_import_is_the_operators_and_is_not_held_off(tmp_path: Path) -> None:
@@ -352,9 +352,9 @@ async def test_an_import_is_the_operators_and_is_not_held_off(tmp_path: Path) ->
         await send(core, commit_of({A: 200}))
         stands = await change(core, "reset")
         await core.resets.merge(Commit([(A, at(90))], INCREASE), execute=True)
-        assert core.store.get(A) == meta.records[A] == stands
+        assert core.ledger.store.get(A) == meta.records[A] == stands
         await core.resets.merge(Commit([(A, at(150))], INCREASE), execute=True)
-        assert core.store.get(A) == meta.records[A] == at(150, TAKEN)
+        assert core.ledger.store.get(A) == meta.records[A] == at(150, TAKEN)
 
 
 async def test_a_rewind_is_not_held(tmp_path: Path) -> None:
@@ -364,7 +364,7 @@ async def test_a_rewind_is_not_held(tmp_path: Path) -> None:
         await send(core, commit_of({A: 200}))
         await send(core, plain(100, mode=OVERWRITE)[0])
         await send(core, commit_of({A: 101}))
-        assert core.store.get(A) == record(101, 2)
+        assert core.ledger.store.get(A) == record(101, 2)
 
 
 async def test_a_fast_commit_goes_on_behind_a_reset_that_is_taken_up(tmp_path: Path) -> None:
@@ -373,10 +373,10 @@ async def test_a_fast_commit_goes_on_behind_a_reset_that_is_taken_up(tmp_path: P
     async with core_over(tmp_path, meta, clocks=hands.clocks()) as core:
         await send(core, commit_of({A: 200}))
         await change(core, "reset")
-        assert core.fast_path.commit([[request_of(110, ERA)]], NOW_MS) == [0]
+        assert core.ledger.commit_plain([[request_of(110, ERA)]], NOW_MS) == [0]
         await read(core, STORE)
-        assert core.fast_path.commit([[request_of(110), request_of(111, TAKEN)]], NOW_MS) == [2]
-        assert core.store.get(A) == at(111, TAKEN)
+        assert core.ledger.commit_plain([[request_of(110), request_of(111, TAKEN)]], NOW_MS) == [2]
+        assert core.ledger.store.get(A) == at(111, TAKEN)
 
 
 async def test_a_hold_survives_a_restart(tmp_path: Path) -> None:
@@ -388,4 +388,4 @@ async def test_a_hold_survives_a_restart(tmp_path: Path) -> None:
     meta.available, meta.down = False, MetaUnavailableError("down by the test")
     async with core_over(tmp_path, meta, clocks=hands.clocks()) as core:
         await send(core, commit_of({A: 240}))
-        assert core.store.get(A) == stands
+        assert core.ledger.store.get(A) == stands

@@ -69,9 +69,9 @@ async def test_what_the_meta_service_lost_is_pushed_again(tmp_path: Path) -> Non
         meta.restore({A: record(9)})
         await compared(core)
         assert (meta.records[A].offset, meta.records[B].offset) == (9, 7)
-        assert core.store.get(A) == meta.records[A]
-        assert core.recovered.now
-        assert core.recovered.now
+        assert core.ledger.store.get(A) == meta.records[A]
+        assert core.ledger.recovered.now
+        assert core.ledger.recovered.now
 
 
 async def test_another_meta_service_gets_what_the_former_one_had_acknowledged(tmp_path: Path) -> None:
@@ -95,15 +95,15 @@ async def test_from_the_notice_on_nothing_counts_as_flushed(tmp_path: Path) -> N
         await core.meta_watch.recover()
         await flushed(core, 5, "a")
         await flushed(core, 7, "b")
-        assert core.store.flushed_seq == core.store.seq == 2
+        assert core.ledger.store.flushed_seq == core.ledger.store.seq == 2
         meta.restore({})
         core.recovery.again()
-        assert (core.store.flushed_seq, core.recovered.now, core.recovered.now) == (0, False, False)
-        doom(core.store)
+        assert (core.ledger.store.flushed_seq, core.ledger.recovered.now, core.ledger.recovered.now) == (0, False, False)
+        doom(core.ledger.store)
     async with core_over(tmp_path, meta, recovered=False) as core:
-        assert core.store.flushed_seq == 0
+        assert core.ledger.store.flushed_seq == 0
         await core.recovery.mark_unflushed()
-        assert core.dirty.keys() == {A, B}
+        assert core.ledger.dirty.keys() == {A, B}
         assert await core.flusher.drain(30) == 0
     assert set(meta.records) == {A, B}
 
@@ -138,7 +138,7 @@ async def test_a_comparison_goes_on_when_the_meta_service_is_back(tmp_path: Path
         meta.down = DOWN
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(compared, core)
-            await eventually(lambda: not core.recovered.now)
+            await eventually(lambda: not core.ledger.recovered.now)
             await commit(core, 6, shard="b")
             meta.down = None
         await core.flusher.flush_once()
@@ -194,7 +194,7 @@ async def test_another_store_that_is_told_of_in_place_of_this_one_is_told_once(t
         for _ in range(3):
             meta.stores[where] = KnownStore(known.store._replace(store_id=b"sixteen bytes, 2"), 0)
             await core.meta_watch.report()
-            assert meta.stores[where].store.store_id == core.store.store_id
+            assert meta.stores[where].store.store_id == core.ledger.store.store_id
         assert meta.server_reports.losses == 1
 
 
@@ -208,7 +208,7 @@ async def test_a_server_that_remembers_no_stores_is_no_loss(tmp_path: Path, refu
         await flushed(core, 5, "a")
         for _ in range(3):
             await core.meta_watch.report()
-        assert (meta.server_reports.losses, core.recovered.now, core.store.loss) == (0, True, None)
+        assert (meta.server_reports.losses, core.ledger.recovered.now, core.ledger.store.loss) == (0, True, None)
 
 
 async def test_a_fresh_store_in_the_place_of_another_one_is_a_loss(tmp_path: Path) -> None:
@@ -218,22 +218,22 @@ async def test_a_fresh_store_in_the_place_of_another_one_is_a_loss(tmp_path: Pat
         await core.meta_watch.recover()
         await flushed(core, 5, "a")
         await core.meta_watch.report()
-        old = core.store.store_id
+        old = core.ledger.store.store_id
     shutil.rmtree(tmp_path / "adapter")
     async with core_over(tmp_path, meta, recovered=False) as core:
 
         async def failing() -> None:
             raise DiskFullError("full by the test")
 
-        core.store.sync = failing  # type: ignore[method-assign]
+        core.ledger.store.sync = failing  # type: ignore[method-assign]
         with pytest.raises(DiskFullError):
             await core.meta_watch.recover()
         assert next(iter(meta.stores.values())).store.store_id == old
     async with core_over(tmp_path, meta, recovered=False) as core:
         await core.meta_watch.recover()
-        assert core.store.loss
-        assert f"the Meta Service remembers another store here, {old.hex()}" in core.store.loss.why
-        assert next(iter(meta.stores.values())).store.store_id == core.store.store_id != old
+        assert core.ledger.store.loss
+        assert f"the Meta Service remembers another store here, {old.hex()}" in core.ledger.store.loss.why
+        assert next(iter(meta.stores.values())).store.store_id == core.ledger.store.store_id != old
         found = await core.reader.read([Wanted(A.group_key, ["a"])], ReadMode.MEMORY)
         assert [row.offset for _, row in found] == [5]
 
@@ -252,7 +252,7 @@ async def test_a_question_that_was_refused_is_asked_again_with_the_comparison(tm
             await core.meta_watch.recover()
         meta.refusal, meta.down = None, None
         await core.meta_watch.recover()
-        assert core.store.loss
+        assert core.ledger.store.loss
 
 
 async def test_an_older_copy_of_the_store_is_a_loss_and_counters_go_on(tmp_path: Path) -> None:
@@ -271,13 +271,13 @@ async def test_an_older_copy_of_the_store_is_a_loss_and_counters_go_on(tmp_path:
     (tmp_path / "copy").rename(tmp_path / "adapter")
     async with core_over(tmp_path, meta, recovered=False) as core:
         await core.meta_watch.recover()
-        assert core.store.loss
-        assert core.store.loss[::2] == (
+        assert core.ledger.store.loss
+        assert core.ledger.store.loss[::2] == (
             2,
             "the Meta Service has the write 3 of this store, whose newest was 1: it was put back from an older copy",
         )
-        assert (core.store.get(A), core.store.get(B)) == (meta.records[A], meta.records[B])
-        assert core.store.seq > 3
+        assert (core.ledger.store.get(A), core.ledger.store.get(B)) == (meta.records[A], meta.records[B])
+        assert core.ledger.store.seq > 3
 
 
 async def test_what_is_told_of_the_store_is_never_more_than_what_got_there(tmp_path: Path) -> None:
@@ -312,9 +312,9 @@ async def test_a_sweep_waits_for_the_comparison_and_for_the_clock(tmp_path: Path
     async with core_over(tmp_path, meta) as core:
         await commit(core, 5, shard="a", committed_at_ms=1)
         await core.flusher.flush_once()
-        core.recovered.begin_again()
+        core.ledger.recovered.begin_again()
         await core.expiry.sweep_once()
-        core.recovered.finish()
+        core.ledger.recovered.finish()
         meta.server_reports.skew.off = True
         await core.expiry.sweep_once()
         assert meta.records[A].live
@@ -333,7 +333,7 @@ async def test_a_rescue_sends_what_is_dirty_and_writes_nothing(tmp_path: Path) -
             await commit(core, 7, shard="b")
             meta.records[B] = record(9)
             shutil.rmtree(tmp_path / "adapter")
-            assert await core.store.look()
+            assert await core.ledger.store.look()
             assert await core.flusher.rescue() == 0
 
     with pytest.raises(ExceptionGroup) as raised:
@@ -368,6 +368,6 @@ async def test_a_store_that_was_asked_about_is_no_older_copy_later(tmp_path: Pat
     shutil.rmtree(tmp_path / "adapter")
     (tmp_path / "killed").rename(tmp_path / "adapter")
     async with core_over(tmp_path, meta, recovered=False) as core:
-        assert core.store.flushed_seq == 0
+        assert core.ledger.store.flushed_seq == 0
         await core.meta_watch.recover()
-        assert core.store.loss is None
+        assert core.ledger.store.loss is None

@@ -10,10 +10,10 @@ from adapter.client.broker_log import NoBrokerLog
 from adapter.errors import MetaUnavailableError
 from adapter.model.records import GroupKey, SaveEntry, SaveOutcome, Status
 from adapter.runtime.clocks import Clocks
-from adapter.sidecar.engine.changes import Standing
 from adapter.sidecar.engine.core import running_core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Change, Reset, To
+from adapter.sidecar.ledger.changes import Standing
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
@@ -38,8 +38,13 @@ async def test_what_is_answered_is_clean_and_the_rest_stays_dirty(tmp_path: Path
     async with core_over(tmp_path, meta) as core:
         await commit_both(core, 5)
         assert await core.flusher.flush_once() == 1
-        assert [found in core.dirty for found in BOTH] == [False, True]
-        assert (core.dirty.pending, core.dirty.aside, core.dirty.refused, len(core.dirty)) == (0, 1, 0, 1)
+        assert [found in core.ledger.dirty for found in BOTH] == [False, True]
+        assert (core.ledger.dirty.pending, core.ledger.dirty.aside, core.ledger.dirty.refused, len(core.ledger.dirty)) == (
+            0,
+            1,
+            0,
+            1,
+        )
         assert core.flusher.last_error == f"default/gone/s: UNAVAILABLE {WHY}"
 
 
@@ -55,7 +60,7 @@ async def test_a_group_that_is_set_aside_does_not_hold_up_the_others(tmp_path: P
         meta.gone.clear()
         assert await core.flusher.flush_once(aside_too=True) == 1
         assert meta.records[GONE] == record(7)
-        assert (len(core.dirty), core.flusher.last_error) == (0, "")
+        assert (len(core.ledger.dirty), core.flusher.last_error) == (0, "")
 
 
 async def test_an_entry_that_was_applied_without_an_answer_is_sent_again_and_harms_nothing(tmp_path: Path) -> None:
@@ -64,11 +69,11 @@ async def test_an_entry_that_was_applied_without_an_answer_is_sent_again_and_har
     async with core_over(tmp_path, meta) as core:
         await commit_both(core, 5)
         await core.flusher.flush_once()
-        assert (GONE in core.dirty, meta.records[GONE]) == (True, record(5))
+        assert (GONE in core.ledger.dirty, meta.records[GONE]) == (True, record(5))
         meta.records[GONE] = record(9)
         meta.gone.clear()
         assert await core.flusher.flush_all() == 1
-        assert (meta.records[GONE], core.store.get(GONE), len(core.dirty)) == (record(9), record(9), 0)
+        assert (meta.records[GONE], core.ledger.store.get(GONE), len(core.ledger.dirty)) == (record(9), record(9), 0)
 
 
 async def test_what_is_found_to_be_saved_all_the_same_is_clean(tmp_path: Path) -> None:
@@ -78,9 +83,9 @@ async def test_what_is_found_to_be_saved_all_the_same_is_clean(tmp_path: Path) -
         await commit_both(core, 5)
         await core.flusher.flush_once()
         await core.flusher.flush_once()
-        assert core.dirty.keys() == {GONE}
+        assert core.ledger.dirty.keys() == {GONE}
         await core.loader.load(GONE_GROUP)
-        assert (len(core.dirty), core.dirty.some_aside) == (0, False)
+        assert (len(core.ledger.dirty), core.ledger.dirty.some_aside) == (0, False)
         assert await core.flusher.flush_all() == 0
         assert len(meta.saves) == 1
 
@@ -102,11 +107,11 @@ async def test_the_flushed_watermark_does_not_pass_what_is_set_aside(tmp_path: P
         doom(store)
     async with core_over(tmp_path, meta, recovered=False) as core:
         await core.recovery.mark_unflushed()
-        assert GONE in core.dirty
-        core.recovered.finish()
+        assert GONE in core.ledger.dirty
+        core.ledger.recovered.finish()
         meta.gone.clear()
         await core.flusher.flush_all()
-        assert core.store.flushed_seq == core.store.seq
+        assert core.ledger.store.flushed_seq == core.ledger.store.seq
         assert meta.records[GONE] == record(7)
 
 
@@ -119,7 +124,7 @@ async def test_a_failed_flush_of_what_was_taken_up_loses_nothing(tmp_path: Path)
         meta.faults.append(MetaUnavailableError("down by the test"))
         with pytest.raises(MetaUnavailableError):
             await core.flusher.flush_once(aside_too=True)
-        assert GONE in core.dirty
+        assert GONE in core.ledger.dirty
         meta.gone.clear()
         assert await core.flusher.flush_once() == 1
         assert meta.records[GONE] == record(5)
@@ -132,7 +137,7 @@ async def test_flush_all_says_what_has_no_answer(tmp_path: Path) -> None:
         await commit_both(core, 5)
         with pytest.raises(MetaUnavailableError, match=f"^1 offset without an answer: default/gone/s: UNAVAILABLE {WHY}$"):
             await core.flusher.flush_all()
-        assert core.store.flushed_seq == 0
+        assert core.ledger.store.flushed_seq == 0
 
 
 def test_a_drain_tries_until_its_deadline_and_says_what_is_left(tmp_path: Path) -> None:
@@ -144,12 +149,12 @@ def test_a_drain_tries_until_its_deadline_and_says_what_is_left(tmp_path: Path) 
 
     async def main() -> float:
         async with running_core(config, store, meta, AdapterMetrics(), NoBrokerLog(), Clocks(loop.time)) as core:
-            core.recovered.finish()
+            core.ledger.recovered.finish()
             await commit_both(core, 5)
             began = loop.time()
             assert await core.flusher.drain(DRAIN_S) == 1
             took_s = loop.time() - began
-            assert core.store.flushed_seq == 0
+            assert core.ledger.store.flushed_seq == 0
             core.tasks.cancel_scope.cancel()
             return took_s
 
@@ -167,7 +172,7 @@ async def test_a_hand_over_fails_only_for_shards_without_an_answer(tmp_path: Pat
         await commit_both(core, 5)
         with pytest.raises(MetaUnavailableError, match=WHY):
             await core.handover.remove([Wanted(GONE_GROUP, [])])
-        assert core.store.get(GONE) == record(5)
+        assert core.ledger.store.get(GONE) == record(5)
         assert await core.handover.remove([Wanted(GroupKey("default", "up"), [])]) == 1
         meta.gone.clear()
         assert await core.handover.remove([Wanted(GONE_GROUP, [])]) == 1
@@ -182,7 +187,7 @@ async def test_a_written_through_commit_without_an_answer_is_unavailable_and_not
         assert answers[0] == [Standing(UP, record(5))]
         assert type(answers[1]) is MetaUnavailableError
         assert str(answers[1]) == f"default/gone/s: the Meta Service did not answer for it: {WHY}"
-        assert (core.store.get(UP), core.store.get(GONE), len(core.dirty)) == (record(5), None, 0)
+        assert (core.ledger.store.get(UP), core.ledger.store.get(GONE), len(core.ledger.dirty)) == (record(5), None, 0)
 
 
 async def test_a_reset_without_an_answer_is_no_success_and_is_made_by_the_next_try(tmp_path: Path) -> None:
@@ -198,11 +203,11 @@ async def test_a_reset_without_an_answer_is_no_success_and_is_made_by_the_next_t
         assert [change.key for change in caught.value.attempted if isinstance(change, Change)] == [GONE]
         with pytest.raises(MetaUnavailableError, match=WHY):
             await core.resets.delete(wanted, execute=True)
-        assert core.store.get(GONE) == record(5)
+        assert core.ledger.store.get(GONE) == record(5)
         meta.gone.clear()
         outcome = await core.resets.reset(wanted, Reset(To.OFFSET, 1), execute=True)
         assert outcome.executed
-        assert meta.records[GONE] == core.store.get(GONE)
+        assert meta.records[GONE] == core.ledger.store.get(GONE)
         assert meta.records[GONE].offset == 1
 
 
@@ -220,7 +225,7 @@ async def test_a_reset_of_which_a_part_was_made_is_known_here_and_not_undone_by_
         meta.faults.append(half)
         with pytest.raises(MetaUnavailableError, match="default/g/b"):
             await core.resets.reset(Wanted(first.group_key, []), Reset(To.OFFSET, 1), execute=True)
-        assert core.store.get(first) == meta.records[first]
+        assert core.ledger.store.get(first) == meta.records[first]
         assert meta.records[first].offset == 1
         await send(core, commit_of({first: 6, second: 6}))
         await core.flusher.flush_all()
@@ -236,7 +241,7 @@ async def test_a_push_of_the_recovery_without_an_answer_has_failed(tmp_path: Pat
     async with core_over(tmp_path, meta, recovered=False) as core:
         report = await core.recovery.run()
         assert (report.pushed, report.failed) == (1, 1)
-        assert core.dirty.keys() == {GONE}
+        assert core.ledger.dirty.keys() == {GONE}
         meta.gone.clear()
         await core.flusher.flush_all()
         assert meta.records[GONE] == record(5)
@@ -253,7 +258,7 @@ async def test_an_overloaded_meta_service_is_left_alone_by_the_recovery_for_as_l
     async with core_over(tmp_path, meta, recovered=False, recovery={"batch_keys": 1}) as core:
         report = await core.recovery.run()
         assert (report.pushed, report.failed, len(meta.saves)) == (0, 6, 1)
-        assert core.dirty.keys() == set(keys)
+        assert core.ledger.dirty.keys() == set(keys)
 
 
 async def test_a_key_that_was_refused_before_its_group_was_set_aside_is_not_lost(tmp_path: Path) -> None:
@@ -272,8 +277,8 @@ async def test_a_key_that_was_refused_before_its_group_was_set_aside_is_not_lost
         await send(core, commit_of({other: 5}))
         await core.flusher.flush_once()
         await core.flusher.flush_once(refused_too=True)
-        assert core.dirty.keys() == {GONE, other}
-        assert (core.dirty.aside, core.dirty.refused, core.store.flushed_seq) == (2, 0, 0)
+        assert core.ledger.dirty.keys() == {GONE, other}
+        assert (core.ledger.dirty.aside, core.ledger.dirty.refused, core.ledger.store.flushed_seq) == (2, 0, 0)
         meta.gone.clear()
         assert await core.flusher.flush_all() == 2
-        assert core.store.flushed_seq == core.store.seq
+        assert core.ledger.store.flushed_seq == core.ledger.store.seq

@@ -9,7 +9,7 @@ import pytest
 
 from adapter.errors import DiskFullError, MetaUnavailableError, NotReadyError, RefusedError
 from adapter.model.records import SaveEntry, SaveOutcome, Status
-from adapter.sidecar.engine.changes import Reconcile, Standing
+from adapter.sidecar.ledger.changes import Reconcile, Standing
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import (
     PATIENCE_S,
@@ -37,8 +37,8 @@ async def test_a_cached_commit_is_local_and_dirty_when_it_is_acknowledged(tmp_pa
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         assert await send(core, commit_of({A: 5})) == [Standing(A, record(5))]
-        assert core.store.get(A) == record(5)
-        assert A in core.dirty
+        assert core.ledger.store.get(A) == record(5)
+        assert A in core.ledger.dirty
         assert meta.saves == []
 
 
@@ -50,7 +50,7 @@ async def test_a_cached_commit_is_acknowledged_with_the_meta_service_down(tmp_pa
         await commit(core, 5, "a")
         assert not meta.available
         await commit(core, 6, "b")
-        assert [core.store.get(found) for found in (A, B)] == [record(5, 0), record(6, 0)]
+        assert [core.ledger.store.get(found) for found in (A, B)] == [record(5, 0), record(6, 0)]
 
 
 async def test_a_written_through_commit_is_in_the_meta_service_when_it_is_acknowledged(tmp_path: Path) -> None:
@@ -59,8 +59,8 @@ async def test_a_written_through_commit_is_in_the_meta_service_when_it_is_acknow
     async with core_over(tmp_path, meta, **THROUGH) as core:
         assert await send(core, commit_of({A: 5})) == [Standing(A, record(5))]
         assert meta.records == {A: record(5)}
-        assert core.store.get(A) == record(5)
-        assert len(core.dirty) == 0
+        assert core.ledger.store.get(A) == record(5)
+        assert len(core.ledger.dirty) == 0
         assert await core.flusher.flush_once() == 0
 
 
@@ -83,14 +83,14 @@ async def test_a_failed_save_fails_every_commit_that_shared_it_and_none_of_them_
     meta = HeldMeta()
     meta.faults.append(DOWN)
     async with core_over(tmp_path, meta, knows="g", **THROUGH) as core:
-        await core.committer.submit(Reconcile([(A, record(3, 1))]))
+        await core.ledger.submit(Reconcile([(A, record(3, 1))]))
         callers = [asyncio.create_task(commit(core, 5, shard)) for shard in "ab"]
         meta.gate.set()
         assert await asyncio.gather(*callers, return_exceptions=True) == [DOWN, DOWN]
-        assert [core.store.get(found) for found in (A, B)] == [record(3), None]
-        assert len(core.dirty) == 0
+        assert [core.ledger.store.get(found) for found in (A, B)] == [record(3), None]
+        assert len(core.ledger.dirty) == 0
         await commit(core, 5, "a")
-        assert core.store.get(A) == record(5)
+        assert core.ledger.store.get(A) == record(5)
 
 
 async def test_a_save_that_applies_and_then_times_out_does_not_count(tmp_path: Path) -> None:
@@ -101,9 +101,9 @@ async def test_a_save_that_applies_and_then_times_out_does_not_count(tmp_path: P
         meta.faults.append(applied_then(meta, DOWN))
         with pytest.raises(MetaUnavailableError):
             await commit(core, 5)
-        assert core.store.get(key()) == record(4)
+        assert core.ledger.store.get(key()) == record(4)
         await commit(core, 5)
-        assert core.store.get(key()) == meta.records[key()] == record(5)
+        assert core.ledger.store.get(key()) == meta.records[key()] == record(5)
 
 
 @pytest.mark.parametrize("status", [Status.INVALID, Status.CONFLICT])
@@ -119,7 +119,7 @@ async def test_a_refused_entry_hits_its_caller_alone(tmp_path: Path, status: Sta
         assert (first, third) == ([Standing(A, record(5))], [Standing(C, record(5))])
         assert isinstance(second, RefusedError)
         assert str(second) == f"default/g/b: the Meta Service refused it: {status.name} by the test"
-        assert [core.store.get(found) for found in (A, B, C)] == [record(5), None, record(5)]
+        assert [core.ledger.store.get(found) for found in (A, B, C)] == [record(5), None, record(5)]
 
 
 async def test_callers_of_one_key_in_one_save_are_decided_in_their_order(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ async def test_callers_of_one_key_in_one_save_are_decided_in_their_order(tmp_pat
         answers = await asyncio.gather(*callers)
         assert [len(save) for save in meta.saves] == [1]
         assert [found[0].record for found in answers] == [record(5), record(5), record(2, 2), record(4, 2)]
-        assert core.store.get(A) == meta.records[A] == record(4, 2)
+        assert core.ledger.store.get(A) == meta.records[A] == record(4, 2)
 
 
 async def test_a_written_through_commit_hears_of_a_larger_value_that_stands(tmp_path: Path) -> None:
@@ -142,8 +142,8 @@ async def test_a_written_through_commit_hears_of_a_larger_value_that_stands(tmp_
         meta.records = {A: record(9), B: tombstone(3)}
         answers = await send(core, commit_of({A: 5, B: 5}))
         assert answers == [Standing(A, record(9)), Standing(B, tombstone(3))]
-        assert [core.store.get(found) for found in (A, B)] == [record(9), tombstone(3)]
-        assert len(core.dirty) == 0
+        assert [core.ledger.store.get(found) for found in (A, B)] == [record(9), tombstone(3)]
+        assert len(core.ledger.dirty) == 0
 
 
 async def test_a_written_through_commit_learns_the_epoch(tmp_path: Path) -> None:
@@ -152,34 +152,34 @@ async def test_a_written_through_commit_learns_the_epoch(tmp_path: Path) -> None
     async with core_over(tmp_path, meta, **THROUGH) as core:
         meta.available = False
         assert await send(core, commit_of({A: 6, B: 1})) == [Standing(A, record(6, 4)), Standing(B, record(1))]
-        assert core.store.get(A) == meta.records[A] == record(6, 4)
+        assert core.ledger.store.get(A) == meta.records[A] == record(6, 4)
 
 
 async def test_a_written_through_commit_of_a_dirty_key_brings_the_larger_value(tmp_path: Path) -> None:
     """A value that was written back before the policy was changed is not lost (1, 3)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta, knows="g", **THROUGH) as core:
-        await core.committer.submit(commit_of({A: 8, B: 8}))
+        await core.ledger.submit(commit_of({A: 8, B: 8}))
         assert await send(core, commit_of({A: 6, B: 9})) == [Standing(A, record(8)), Standing(B, record(9))]
         assert meta.records == {A: record(8), B: record(9)}
-        assert len(core.dirty) == 0
+        assert len(core.ledger.dirty) == 0
 
 
 async def test_a_commit_during_a_written_through_save_of_its_key_stays_dirty(tmp_path: Path) -> None:
     """The reply to the save is for the value that was sent (3)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta, knows="g", **THROUGH) as core:
-        meta.faults.append(during(meta, lambda: core.committer.submit(commit_of({A: 9}))))
+        meta.faults.append(during(meta, lambda: core.ledger.submit(commit_of({A: 9}))))
         await send(core, commit_of({A: 5}))
-        assert core.store.get(A) == record(9)
-        assert A in core.dirty
+        assert core.ledger.store.get(A) == record(9)
+        assert A in core.ledger.dirty
 
 
 async def test_a_rewind_in_an_unknown_epoch_is_refused_alone_and_sends_nothing(tmp_path: Path) -> None:
     """Its caller may try again; no empty save is sent."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta, **THROUGH) as core:
-        await core.committer.submit(commit_of({A: 8}))
+        await core.ledger.submit(commit_of({A: 8}))
         with pytest.raises(NotReadyError, match="default/g/a: cannot be rewound now"):
             await send(core, commit_of({A: 3}, overwrite=True))
         assert meta.saves == []
@@ -194,7 +194,7 @@ async def test_a_full_disk_refuses_a_written_through_commit(tmp_path: Path) -> N
             await commit(core, 5)
         store.refuses = None
         await commit(core, 5)
-        assert core.store.get(key()) == record(5)
+        assert core.ledger.store.get(key()) == record(5)
 
 
 class NumbersMeta(FakeMeta):
@@ -239,7 +239,7 @@ async def test_each_group_has_the_policy_of_its_pattern(tmp_path: Path) -> None:
         standing = await send(core, commit_of({other: 1, paid: 2}))
         assert {one.key: one.record for one in standing} == {paid: record(2), other: record(1)}
         assert meta.records == {paid: record(2)}
-        assert (paid in core.dirty, other in core.dirty) == (False, True)
+        assert (paid in core.ledger.dirty, other in core.ledger.dirty) == (False, True)
 
 
 async def test_when_the_written_through_part_fails_nothing_of_the_request_is_stored(tmp_path: Path) -> None:
@@ -250,8 +250,8 @@ async def test_when_the_written_through_part_fails_nothing_of_the_request_is_sto
         meta.faults.append(DOWN)
         with pytest.raises(MetaUnavailableError):
             await send(core, commit_of({other: 1, paid: 2}))
-        assert [core.store.get(found) for found in (paid, other)] == [None, None]
-        assert len(core.dirty) == 0
+        assert [core.ledger.store.get(found) for found in (paid, other)] == [None, None]
+        assert len(core.ledger.dirty) == 0
 
 
 async def test_cached_groups_go_on_while_the_written_through_ones_are_refused(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ async def test_cached_groups_go_on_while_the_written_through_ones_are_refused(tm
         with pytest.raises(MetaUnavailableError):
             await send(core, commit_of({key("s", "payments-1"): 2}))
         await commit(core, 5)
-        assert key() in core.dirty
+        assert key() in core.ledger.dirty
 
 
 async def test_a_written_through_commit_lowers_nothing_before_the_recovery(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ async def test_a_written_through_commit_lowers_nothing_before_the_recovery(tmp_p
     meta = FakeMeta({A: record(100, 0)})
     meta.knows_epochs = False
     async with core_over(tmp_path, meta, recovered=False, **THROUGH) as core:
-        core.store.write({A: record(50, 2)})
+        core.ledger.store.write({A: record(50, 2)})
         (standing,) = await send(core, commit_of({A: 60}))
         assert standing.record is not None
         assert (standing.record.offset, meta.records[A].offset) == (100, 100)

@@ -56,10 +56,10 @@ async def test_a_commit_is_answered_by_the_policy_that_is_in_force(tmp_path: Pat
         saves = len(meta.saves)
         meta.down = MetaUnavailableError("down by the test")
         assert list((await commits.commit(request_of(5, "g"))).written_through) == []
-        assert (len(meta.saves), core.store.get(key("s")).offset) == (saves, 5)  # type: ignore[union-attr]
+        assert (len(meta.saves), core.ledger.store.get(key("s")).offset) == (saves, 5)  # type: ignore[union-attr]
         await asyncio.sleep(0)
-        assert core.fast_path.possible
-        assert key("s") in core.dirty
+        assert core.ledger.takes_plain
+        assert key("s") in core.ledger.dirty
 
 
 async def test_the_fast_path_closes_before_the_next_commit(tmp_path: Path) -> None:
@@ -81,14 +81,14 @@ async def test_what_was_dirty_before_is_flushed_as_before(tmp_path: Path) -> Non
         await commits.commit(request_of(7, "g"))
         await commits.commit(request_of(7, "other"))
         core.take(settings(tmp_path, **ALL_THROUGH))
-        assert {key("s"), key("s", "other")} <= core.dirty.keys()
+        assert {key("s"), key("s", "other")} <= core.ledger.dirty.keys()
         # Lower than what stands here and not there: acknowledged is what stands, so the Meta Service must have it.
         reply = await commits.commit(request_of(3, "g"))
         assert [row.offset for row in reply.superseded] == [7]
         assert meta.records[key("s")].offset == 7
         await core.flusher.flush_all()
         assert meta.records[key("s", "other")].offset == 7
-        assert len(core.dirty) == 0
+        assert len(core.ledger.dirty) == 0
 
 
 async def test_a_commit_under_way_keeps_the_rule_that_it_began_with_and_says_so(tmp_path: Path) -> None:
@@ -104,8 +104,8 @@ async def test_a_commit_under_way_keeps_the_rule_that_it_began_with_and_says_so(
         meta.gate.set()
         assert list((await waiting).written_through) == [0]
         # What was adopted from the save does not hide the later commit (2, 3).
-        assert core.store.get(key("s")).offset == 2  # type: ignore[union-attr]
-        assert key("s") in core.dirty
+        assert core.ledger.store.get(key("s")).offset == 2  # type: ignore[union-attr]
+        assert key("s") in core.ledger.dirty
         await core.flusher.flush_all()
         assert meta.records[key("s")].offset == 2
 
@@ -121,8 +121,8 @@ async def test_a_commit_prepared_before_does_not_claim_what_it_is_not(tmp_path: 
         assert isinstance(prepared, PreparedCommit)
         assert prepared.written_through == []
         await commits.finish(prepared)
-        assert core.store.get(key("s")).offset == 1  # type: ignore[union-attr]
-        assert key("s") in core.dirty
+        assert core.ledger.store.get(key("s")).offset == 1  # type: ignore[union-attr]
+        assert key("s") in core.ledger.dirty
 
 
 async def test_no_group_of_a_commit_falls_between_two_policies(tmp_path: Path) -> None:
@@ -135,9 +135,9 @@ async def test_no_group_of_a_commit_falls_between_two_policies(tmp_path: Path) -
         core.take(settings(tmp_path, **BOTH_THROUGH))
         meta.gate.set()
         assert list((await waiting).written_through) == [0]
-        assert core.store.get(key("s", "payments")).offset == 1  # type: ignore[union-attr]
-        assert core.store.get(key("s")) is not None, "acknowledged, and stored nowhere"
-        assert key("s") in core.dirty
+        assert core.ledger.store.get(key("s", "payments")).offset == 1  # type: ignore[union-attr]
+        assert core.ledger.store.get(key("s")) is not None, "acknowledged, and stored nowhere"
+        assert key("s") in core.ledger.dirty
 
 
 async def test_a_stream_keeps_its_order_when_the_policies_change(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ async def test_a_stream_keeps_its_order_when_the_policies_change(tmp_path: Path)
         reader = asyncio.create_task(stream.read(requests()))
         await asyncio.wait_for(changed.wait(), PATIENCE_S)
         await asyncio.sleep(0.05)
-        assert core.store.get(key("s")) is None, "a commit overtook those before it"
+        assert core.ledger.store.get(key("s")) is None, "a commit overtook those before it"
         meta.gate.set()
         replies = [reply async for reply in stream.replies(reader)]
         assert [(reply.id, list(reply.superseded)) for reply in replies] in (
@@ -167,7 +167,7 @@ async def test_a_stream_keeps_its_order_when_the_policies_change(tmp_path: Path)
             [(1, []), (2, []), (3, [])],
             [(3, [])],
         )
-        assert core.store.get(key("s")).offset == 3  # type: ignore[union-attr]
+        assert core.ledger.store.get(key("s")).offset == 3  # type: ignore[union-attr]
 
 
 async def test_new_flush_times_end_the_pauses_that_are_under_way(tmp_path: Path) -> None:
@@ -200,8 +200,8 @@ async def test_expiry_goes_by_the_newest_settings(tmp_path: Path) -> None:
         await commits.commit(request)
         await core.flusher.flush_all()
         await core.expiry.sweep_once()
-        assert core.store.get(key("s")) is not None
+        assert core.ledger.store.get(key("s")) is not None
         core.tasks.start_soon(core.expiry.run)
         await asyncio.sleep(0.05)
         core.take(settings(tmp_path, expiry={"retention_hours": 1, "interval_ms": 10}))
-        await eventually(lambda: core.store.get(key("s")) is None or not core.store.get(key("s")).live)  # type: ignore[union-attr]
+        await eventually(lambda: core.ledger.store.get(key("s")) is None or not core.ledger.store.get(key("s")).live)  # type: ignore[union-attr]

@@ -10,9 +10,9 @@ from adapter.model.records import HOLD_MS, CommitMode, GroupKey, OffsetRecord, S
 from adapter.rpc import offsets_pb
 from adapter.sidecar.api.commit_requests import parse_commit
 from adapter.sidecar.api.replies import superseded_rows
-from adapter.sidecar.engine.changes import Commit, Load, Standing
-from adapter.sidecar.engine.commit_rules import Holds
 from adapter.sidecar.engine.core import Core
+from adapter.sidecar.ledger.changes import Commit, Load, Standing
+from adapter.sidecar.ledger.rules import Holds
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import commit_of, core_over, forget_loads, key, record, send, watched
 
@@ -47,10 +47,10 @@ def reset(meta: FakeMeta, offset: int, at_ms: int = 0) -> OffsetRecord:
 
 async def everything_flushed(core: Core, meta: FakeMeta) -> OffsetRecord | None:
     """Flush until nothing is dirty, and check that both sides hold the same."""
-    while core.dirty.pending:
+    while core.ledger.dirty.pending:
         await core.flusher.flush_once()
-    assert core.store.get(A) == meta.records.get(A)
-    return core.store.get(A)
+    assert core.ledger.store.get(A) == meta.records.get(A)
+    return core.ledger.store.get(A)
 
 
 async def test_a_reset_that_cannot_be_adopted_now_is_adopted_by_the_next_flush(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ async def test_a_reset_that_cannot_be_adopted_now_is_adopted_by_the_next_flush(t
         store.refuses = DiskFullError("full by the test")
         with pytest.raises(DiskFullError):
             await core.flusher.flush_once()
-        assert A in core.dirty
+        assert A in core.ledger.dirty
         store.refuses = None
         assert await everything_flushed(core, meta) == wanted
 
@@ -103,7 +103,7 @@ async def test_written_through_the_meta_service_itself_supersedes_it(tmp_path: P
         await send(core, commit_of({A: 10}))
         wanted = reset(meta, 3)
         assert await send(core, read_in(1, 12)) == [Standing(A, wanted)]
-        assert core.store.get(A) == meta.records[A] == wanted
+        assert core.ledger.store.get(A) == meta.records[A] == wanted
 
 
 async def test_a_newer_epoch_than_is_known_here_is_loaded_first(tmp_path: Path, policy: dict[str, Any]) -> None:
@@ -127,8 +127,8 @@ async def test_an_epoch_that_nobody_knows_is_unavailable_and_nothing_is_stored(t
     async with core_over(tmp_path, meta, **policy) as core:
         with pytest.raises(NotReadyError, match=r"^default/g/a: epoch 9 is not known here"):
             await send(core, Commit([(B, record(1, 0)), (A, record(12, 9))], INCREASE))
-        assert (core.store.get(A), core.store.get(B), meta.records) == (record(10), None, {A: record(10)})
-        assert len(core.dirty) == 0
+        assert (core.ledger.store.get(A), core.ledger.store.get(B), meta.records) == (record(10), None, {A: record(10)})
+        assert len(core.ledger.dirty) == 0
 
 
 @pytest.mark.parametrize("local", [None, record(10), record(10, 0)], ids=["absent", "known", "unknown epoch"])
@@ -140,17 +140,17 @@ async def test_without_the_meta_service_an_unknown_epoch_is_unavailable(
     meta = FakeMeta()
     async with core_over(tmp_path, meta, **policy) as core:
         if local:
-            await core.committer.submit(Load([G] if local.epoch else [], [], 0))
-            await core.committer.submit(commit_of({A: local.offset}))
+            await core.ledger.submit(Load([G] if local.epoch else [], [], 0))
+            await core.ledger.submit(commit_of({A: local.offset}))
         if loaded:
-            core.store.states.note_loaded([G])
+            core.ledger.store.states.note_loaded([G])
         else:
             forget_loads(core)
-        dirty = len(core.dirty)
+        dirty = len(core.ledger.dirty)
         meta.down, meta.available = DOWN, False
         with pytest.raises(NotReadyError, match=f"^default/g/a: epoch {ERA} is not known here"):
             await send(core, read_in(ERA, 12))
-        assert (core.store.get(A), len(core.dirty)) == (local, dirty)
+        assert (core.ledger.store.get(A), len(core.ledger.dirty)) == (local, dirty)
 
 
 async def test_a_rewind_of_the_epoch_that_was_read_stays_one(tmp_path: Path, policy: dict[str, Any]) -> None:
@@ -251,9 +251,9 @@ async def test_a_first_commit_without_the_meta_service_meets_what_happened_there
     meta.down, meta.available = DOWN, False
     async with core_over(tmp_path, meta) as core:
         await send(core, Commit([(A, FIRST)], INCREASE))
-        assert core.store.get(A) == FIRST
+        assert core.ledger.store.get(A) == FIRST
         if killed:
-            core.store.failure = "killed by the test"
+            core.ledger.store.failure = "killed by the test"
         else:
             await _comes_back(core, meta, there)
             assert await everything_flushed(core, meta) == stands
@@ -266,7 +266,7 @@ async def test_a_first_commit_without_the_meta_service_meets_what_happened_there
 
 async def _comes_back(core: Core, meta: FakeMeta, there: OffsetRecord | None) -> None:
     """End the outage of the Meta Service, in which something was changed there."""
-    assert core.store.get(A) == FIRST
+    assert core.ledger.store.get(A) == FIRST
     meta.down, meta.available = None, True
     if there:
         meta.records[A] = there

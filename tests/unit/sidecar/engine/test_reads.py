@@ -11,9 +11,9 @@ from adapter.meta.client import GroupsPage
 from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord, ReadMode
 from adapter.runtime.watermark import Watermark
 from adapter.sidecar.engine import group_loader
-from adapter.sidecar.engine.changes import Columns, Commit, Reconcile
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import LOAD_GROUPS, GroupLoader, Wanted
+from adapter.sidecar.ledger.changes import Columns, Commit, Reconcile
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually
 from tests.unit.helpers import commit, commit_of, core_over, crash, forget_loads, key, record, send, tombstone, watched
@@ -70,7 +70,7 @@ async def test_memory_looks_only_here(tmp_path: Path) -> None:
     """A key that is absent here is left out, whatever the Meta Service holds."""
     meta = AskedMeta({A: record(9), B: record(9)})
     async with core_over(tmp_path, meta, knows="g") as core:
-        await core.committer.submit(commit_of({A: 5}))
+        await core.ledger.submit(commit_of({A: 5}))
         assert await read(core, MEMORY, "a", "b") == {"a": 5}
         assert await read(core, MEMORY) == {"a": 5}
         assert meta.asked == []
@@ -81,10 +81,10 @@ async def test_store_asks_the_meta_service_and_gives_the_larger_value(tmp_path: 
     meta = AskedMeta({A: record(9), B: record(9), C: record(1, 2)})
     async with core_over(tmp_path, meta, knows="g") as core:
         await recovered(core)
-        await core.committer.submit(commit_of({A: 5, B: 11, C: 5}))
+        await core.ledger.submit(commit_of({A: 5, B: 11, C: 5}))
         assert await read(core, STORE, "a", "b", "c") == {"a": 9, "b": 11, "c": 1}
-        assert [core.store.get(found) for found in (A, B, C)] == [record(9), record(11), record(1, 2)]
-        assert [found in core.dirty for found in (A, B, C)] == [False, True, False]
+        assert [core.ledger.store.get(found) for found in (A, B, C)] == [record(9), record(11), record(1, 2)]
+        assert [found in core.ledger.dirty for found in (A, B, C)] == [False, True, False]
         meta.records[A] = record(10)
         assert await read(core, STORE) == {"a": 10, "b": 11, "c": 1}
         assert meta.asked == [[A, B, C], [GROUP]]
@@ -95,7 +95,7 @@ async def test_memory_first_asks_only_for_what_is_not_here(tmp_path: Path) -> No
     meta = AskedMeta({A: record(9), B: record(9)})
     async with core_over(tmp_path, meta, knows="g") as core:
         await recovered(core)
-        await core.committer.submit(commit_of({A: 5}))
+        await core.ledger.submit(commit_of({A: 5}))
         forget_loads(core)
         assert await read(core, FIRST, "a") == {"a": 5}
         assert meta.asked == []
@@ -128,7 +128,7 @@ async def test_a_tombstone_is_absent(tmp_path: Path, mode: ReadMode) -> None:
     """The key has a record, but no offset."""
     async with core_over(tmp_path, AskedMeta({A: tombstone(2)})) as core:
         await recovered(core)
-        await core.committer.submit(Reconcile([(B, tombstone(4))]))
+        await core.ledger.submit(Reconcile([(B, tombstone(4))]))
         assert await read(core, mode, "a", "b") == {}
         assert await read(core, mode) == {}
 
@@ -136,7 +136,7 @@ async def test_a_tombstone_is_absent(tmp_path: Path, mode: ReadMode) -> None:
 async def test_offsets_come_in_the_order_asked_for(tmp_path: Path) -> None:
     """Group by group, shard by shard."""
     async with core_over(tmp_path, FakeMeta(), knows="gh") as core:
-        await core.committer.submit(commit_of({A: 1, B: 2, key("x", "h"): 3}))
+        await core.ledger.submit(commit_of({A: 1, B: 2, key("x", "h"): 3}))
         wanted = [Wanted(GroupKey("default", "h"), ()), Wanted(GROUP, ["b", "a"])]
         assert [found.shard for found, _ in await core.reader.read(wanted, MEMORY)] == ["x", "b", "a"]
 
@@ -160,7 +160,7 @@ async def test_before_the_recovery_reads_of_the_store_are_refused(tmp_path: Path
     """Degraded: local offsets are returned, and whatever needs the Meta Service is refused (9)."""
     meta = AskedMeta({A: record(9)})
     async with core_over(tmp_path, meta, recovered=False, knows="g") as core:
-        await core.committer.submit(commit_of({B: 5}))
+        await core.ledger.submit(commit_of({B: 5}))
         forget_loads(core)
         for mode, shards in ((STORE, ["b"]), (FIRST, ["a"]), (FIRST, [])):
             with pytest.raises(NotReadyError, match="until the recovery is done"):
@@ -180,7 +180,7 @@ async def test_after_a_loss_even_memory_asks_for_what_is_not_here(tmp_path: Path
     mark.close()
     meta = AskedMeta({A: record(5), B: record(7)})
     async with core_over(tmp_path, meta, recovered=False) as core:
-        assert core.store.loss is not None
+        assert core.ledger.store.loss is not None
         with pytest.raises(NotReadyError):
             await read(core, MEMORY, "b")
         await recovered(core)
@@ -197,18 +197,23 @@ async def test_the_first_commit_of_a_key_learns_its_epoch(tmp_path: Path) -> Non
     async with core_over(tmp_path, meta) as core:
         await send(core, commit_of({A: 6, B: 6, C: 6}))
         await commit(core, 6, "d")
-        assert [core.store.get(found) for found in (A, B, C, key("d"))] == [record(6, 4), record(9, 4), record(6), record(6)]
+        assert [core.ledger.store.get(found) for found in (A, B, C, key("d"))] == [
+            record(6, 4),
+            record(9, 4),
+            record(6),
+            record(6),
+        ]
         assert meta.asked == [[GROUP]]
-        assert [found in core.dirty for found in (A, B, C)] == [True, False, True]
+        assert [found in core.ledger.dirty for found in (A, B, C)] == [True, False, True]
 
 
 async def test_a_commit_of_a_local_key_asks_nobody(tmp_path: Path) -> None:
     """Its epoch is known."""
     meta = AskedMeta()
     async with core_over(tmp_path, meta) as core:
-        await core.committer.submit(Reconcile([(A, record(5, 4))]))
+        await core.ledger.submit(Reconcile([(A, record(5, 4))]))
         await commit(core, 6, "a")
-        assert core.store.get(A) == record(6, 4)
+        assert core.ledger.store.get(A) == record(6, 4)
         assert meta.asked == []
 
 
@@ -220,12 +225,12 @@ async def test_with_the_meta_service_down_a_new_key_goes_in_with_epoch_0_at_once
         for at in range(10):
             await send(core, commit_of({key("s", f"g{at}"): 5, key("t", f"h{at}"): 5}))
         assert len(meta.asked) == 1
-        assert core.store.get(key("s", "g3")) == record(5, 0)
+        assert core.ledger.store.get(key("s", "g3")) == record(5, 0)
         meta.down = None
         await core.flusher.flush_once()
-        assert core.store.get(key("s", "g3")) == record(5, 1)
+        assert core.ledger.store.get(key("s", "g3")) == record(5, 1)
         await commit(core, 5, "b")
-        assert core.store.get(B) == record(5, 7)
+        assert core.ledger.store.get(B) == record(5, 7)
 
 
 async def test_concurrent_loads_share_calls(tmp_path: Path) -> None:
@@ -237,7 +242,7 @@ async def test_concurrent_loads_share_calls(tmp_path: Path) -> None:
         await asyncio.gather(*(loader.load(group) for group in groups))
         assert [len(call) for call in meta.asked] == [100]
         assert LOAD_GROUPS >= 200
-        assert core.store.get(key("s", "g7")) == record(7, 2)
+        assert core.ledger.store.get(key("s", "g7")) == record(7, 2)
         assert all(loader.is_loaded(group) for group in groups)
 
 
@@ -251,14 +256,14 @@ async def test_a_load_that_fails_does_not_count(tmp_path: Path) -> None:
         assert not loader_of(core).is_loaded(GROUP)
         meta.down, meta.available = None, True
         await commit(core, 6, "a")
-        assert core.store.get(A) == record(6, 4)
+        assert core.ledger.store.get(A) == record(6, 4)
 
 
 async def test_a_load_that_meets_a_removal_fetches_again(tmp_path: Path) -> None:
     """What was fetched before the removal may be older than what was flushed; it must not be stored again (2)."""
     meta = AskedMeta({A: record(5, 4)})
     async with core_over(tmp_path, meta) as core:
-        await core.committer.submit(Reconcile([(A, record(5, 4))]))
+        await core.ledger.submit(Reconcile([(A, record(5, 4))]))
         meta.gate = asyncio.Event()
         load = asyncio.create_task(loader_of(core).load(GROUP))
         await eventually(lambda: len(meta.asked) == 1)
@@ -267,7 +272,7 @@ async def test_a_load_that_meets_a_removal_fetches_again(tmp_path: Path) -> None
         meta.gate.set()
         await load
         assert len(meta.asked) == 2
-        assert core.store.get(A) == record(8, 4)
+        assert core.ledger.store.get(A) == record(8, 4)
 
 
 def of_large(count: int = 7) -> dict[OffsetKey, OffsetRecord]:
@@ -301,7 +306,7 @@ async def test_what_is_removed_behind_the_load_of_a_read_is_not_absent(
         monkeypatch.setattr(loader_of(core), "load_wanted", removed)
         if begins:
             await core.reader.begin([Wanted(GROUP, [])], mode)
-            assert (core.store.get(A), core.store.get(B)) == (record(5), record(7))
+            assert (core.ledger.store.get(A), core.ledger.store.get(B)) == (record(5), record(7))
         else:
             assert await read(core, mode) == {"a": 5, "b": 7}
         assert len(loads) == 2
@@ -314,15 +319,15 @@ async def test_of_a_large_group_a_commit_loads_only_its_keys(tmp_path: Path) -> 
     meta.page_rows = 3
     async with core_over(tmp_path, meta) as core:
         await send(core, commit_of({key("s6"): 6, key("new"): 1}))
-        assert (core.store.get(key("s6")), core.store.get(key("new"))) == (record(6, 4), record(1, 1))
+        assert (core.ledger.store.get(key("s6")), core.ledger.store.get(key("new"))) == (record(6, 4), record(1, 1))
         assert meta.asked == [[GROUP], [key("s6"), key("new")]]
         assert not loader_of(core).is_loaded(GROUP)
         meta.asked.clear()
         await send(core, commit_of({key("s5"): 6, key("newer"): 1}))
-        assert (core.store.get(key("s5")), core.store.get(key("newer"))) == (record(6, 4), record(1, 1))
+        assert (core.ledger.store.get(key("s5")), core.ledger.store.get(key("newer"))) == (record(6, 4), record(1, 1))
         assert meta.asked == [[key("s5"), key("newer")]]
         await send(core, commit_of({key("newer"): 0}, overwrite=True))
-        assert core.store.get(key("newer")) == record(0, 2)
+        assert core.ledger.store.get(key("newer")) == record(0, 2)
 
 
 @pytest.mark.usefixtures("small_pages")
@@ -337,7 +342,7 @@ async def test_a_key_that_was_removed_is_not_taken_for_absent(tmp_path: Path) ->
             assert await core.handover.remove([Wanted(GROUP, ["new"])]) == 1
             meta.records[key("new")] = record(9, 7)
             await commit(core, 1, "new")
-            assert core.store.get(key("new")) == record(9, 7)
+            assert core.ledger.store.get(key("new")) == record(9, 7)
 
 
 async def test_a_key_that_took_the_fast_path_and_was_removed_is_not_taken_for_absent(tmp_path: Path) -> None:
@@ -347,11 +352,11 @@ async def test_a_key_that_took_the_fast_path_and_was_removed_is_not_taken_for_ab
         await loader_of(core).load_wanted([Wanted(GROUP, ["new"])])
         await loader_of(core).load(GROUP)
         await send(core, Commit((), CommitMode.INCREASE_ONLY, columns=[Columns(GROUP, ["new"], [1], [], 1)]))
-        assert core.store.get(key("new")) == record(1, committed_at_ms=1)
+        assert core.ledger.store.get(key("new")) == record(1, committed_at_ms=1)
         assert await core.handover.remove([Wanted(GROUP, ["new"])]) == 1
         meta.records[key("new")] = record(9, 7)
         await commit(core, 1, "new")
-        assert core.store.get(key("new")) == record(9, 7)
+        assert core.ledger.store.get(key("new")) == record(9, 7)
 
 
 @pytest.mark.usefixtures("small_pages")
@@ -367,7 +372,7 @@ async def test_a_whole_large_group_is_read_in_pages_and_is_loaded_behind_the_las
         assert loader_of(core).is_loaded(GROUP)
         meta.asked.clear()
         await commit(core, 1, "new")
-        assert core.store.get(key("new")) == record(1, 1)
+        assert core.ledger.store.get(key("new")) == record(1, 1)
         assert meta.asked == []
 
 
@@ -382,11 +387,11 @@ async def test_a_group_is_not_loaded_before_its_last_page(tmp_path: Path) -> Non
         assert not loader_of(core).is_loaded(GROUP)
         meta.slow = [True]
         await commit(core, 1, "s8")
-        assert core.store.get(key("s8")) == record(1, 0)
+        assert core.ledger.store.get(key("s8")) == record(1, 0)
         meta.asked.clear()
         # What took too long as a whole is asked for by its keys from now on.
         await commit(core, 6, "s7")
-        assert core.store.get(key("s7")) == record(6, 4)
+        assert core.ledger.store.get(key("s7")) == record(6, 4)
         assert meta.asked == [[key("s7")]]
 
 
@@ -409,7 +414,7 @@ async def test_a_removal_between_two_pages_lets_the_group_be_loaded_again(tmp_pa
     meta = AskedMeta(of_large(5))
     meta.page_rows = 3
     async with core_over(tmp_path, meta, knows="h") as core:
-        await core.committer.submit(Reconcile([(key("s0"), record(5, 4)), (key("x", "h"), record(1))]))
+        await core.ledger.submit(Reconcile([(key("s0"), record(5, 4)), (key("x", "h"), record(1))]))
         meta.records[key("x", "h")] = record(1)
         for wanted, calls in ((Wanted(GROUP, ["s0"]), 3), (Wanted(GroupKey("default", "h"), ["x"]), 2)):
             meta.asked.clear()

@@ -68,7 +68,7 @@ async def test_the_larger_value_wins_on_both_sides(
         assert vars(report)[result] == 1
         assert sum(counts(report)[1:]) == counts(report)[0] == 1
         assert meta.records == local(core) == {A: stands}
-        assert len(core.dirty) == 0
+        assert len(core.ledger.dirty) == 0
 
 
 async def test_what_a_killed_process_never_flushed_is_pushed(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ async def test_what_a_killed_process_never_flushed_is_pushed(tmp_path: Path) -> 
     meta = FakeMeta()
     left_behind(tmp_path, {A: record(5), B: record(6)})
     async with core_over(tmp_path, meta, recovered=False) as core:
-        assert len(core.dirty) == 0
+        assert len(core.ledger.dirty) == 0
         assert counts(await core.recovery.run()) == (2, 2, 0, 0, 0)
         assert meta.records == {A: record(5), B: record(6)}
 
@@ -90,7 +90,7 @@ async def test_all_keys_are_compared_a_batch_at_a_time(tmp_path: Path) -> None:
         expected = {found: max(mine[found], theirs) for found, theirs in meta.records.items()}
         report = await core.recovery.run()
         assert meta.compared == [7, 7, 7, 4]
-        assert (report.compared, core.recovered.now) == (25, True)
+        assert (report.compared, core.ledger.recovered.now) == (25, True)
         assert meta.records == local(core) == expected
 
 
@@ -101,11 +101,11 @@ async def test_an_empty_store_has_nothing_to_compare_but_needs_the_meta_service(
     async with core_over(tmp_path, meta, recovered=False) as core:
         with pytest.raises(MetaUnavailableError):
             await core.recovery.run()
-        assert not core.recovered.now
+        assert not core.ledger.recovered.now
         meta.down = None
         assert counts(await core.recovery.run()) == (0, 0, 0, 0, 0)
         assert meta.compared == []
-        assert core.recovered.now
+        assert core.ledger.recovered.now
 
 
 async def test_only_after_the_recovery_does_the_flushed_watermark_move(tmp_path: Path) -> None:
@@ -114,11 +114,11 @@ async def test_only_after_the_recovery_does_the_flushed_watermark_move(tmp_path:
     async with core_over(tmp_path, FakeMeta(), recovered=False) as core:
         await commit(core, 6, "b")
         await core.flusher.flush_once()
-        assert core.store.flushed_seq == 0
+        assert core.ledger.store.flushed_seq == 0
         await core.recovery.run()
         await commit(core, 7, "b")
         await core.flusher.flush_once()
-        assert core.store.flushed_seq == core.store.seq
+        assert core.ledger.store.flushed_seq == core.ledger.store.seq
 
 
 async def test_a_recovery_that_fails_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ async def test_a_recovery_that_fails_goes_on_where_it_was(tmp_path: Path) -> Non
         for _ in range(2):
             with pytest.raises(MetaUnavailableError, match="down by the test"):
                 await core.recovery.run()
-            assert (core.recovery.report.compared, core.recovered.now) == (2, False)
+            assert (core.recovery.report.compared, core.ledger.recovered.now) == (2, False)
         assert counts(await core.recovery.run()) == (6, 6, 0, 0, 0)
         assert meta.compared == [2, 2, 2]
         assert len(meta.records) == 6
@@ -154,7 +154,7 @@ async def test_a_push_that_fails_is_counted_and_stays_dirty(tmp_path: Path) -> N
     meta.faults.append(applied_then(meta, DOWN))
     async with core_over(tmp_path, meta, recovered=False) as core:
         assert counts(await core.recovery.run()) == (2, 0, 0, 1, 1)
-        assert A in core.dirty
+        assert A in core.ledger.dirty
         await core.flusher.flush_once()
         assert meta.records == {A: record(5), B: record(6)}
 
@@ -166,7 +166,7 @@ async def test_a_push_that_is_refused_in_part_is_counted_as_failed_in_part(tmp_p
     meta.faults.append(refusing(meta, {"b"}))
     async with core_over(tmp_path, meta, recovered=False) as core:
         report = await core.recovery.run()
-        assert B in core.dirty
+        assert B in core.ledger.dirty
         assert counts(report) == (3, 2, 0, 0, 1)
 
 
@@ -177,8 +177,8 @@ async def test_a_commit_during_the_recovery_is_not_lost(tmp_path: Path) -> None:
     async with core_over(tmp_path, meta, recovered=False) as core:
         meta.faults.append(during(meta, lambda: commit(core, 9, "a")))
         await core.recovery.run()
-        assert core.store.get(A) == record(9)
-        assert A in core.dirty
+        assert core.ledger.store.get(A) == record(9)
+        assert A in core.ledger.dirty
 
 
 async def test_what_is_removed_during_a_comparison_does_not_come_back(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ async def test_what_is_removed_during_a_comparison_does_not_come_back(tmp_path: 
     async with core_over(tmp_path, HandingOver({A: record(8)}), recovered=False) as core:
         with pytest.raises(ContendedError):
             await core.recovery.run()
-        assert core.store.get(A) is None
+        assert core.ledger.store.get(A) is None
 
 
 async def test_mark_unflushed_marks_what_is_above_the_watermark(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ async def test_mark_unflushed_marks_what_is_above_the_watermark(tmp_path: Path) 
     left_behind(tmp_path, {A: record(1), B: record(2), C: record(3)}, flushed=2)
     async with core_over(tmp_path, FakeMeta(), recovered=False) as core:
         await core.recovery.mark_unflushed()
-        assert [found in core.dirty for found in (A, B, C)] == [False, False, True]
+        assert [found in core.ledger.dirty for found in (A, B, C)] == [False, False, True]
         assert await core.flusher.flush_once() == 1
 
 
@@ -214,7 +214,7 @@ async def test_an_old_tombstone_that_the_meta_service_has_forgotten_hides_nothin
     meta = FakeMeta({A: record(7)})
     async with core_over(tmp_path, meta, recovered=False) as core:
         await core.recovery.mark_unflushed()
-        assert [found in core.dirty for found in (A, B, C)] == [False, False, True]
+        assert [found in core.ledger.dirty for found in (A, B, C)] == [False, False, True]
         await core.flusher.flush_once()
         await core.recovery.run()
         assert local(core) == {C: record(4)}
@@ -241,7 +241,7 @@ async def test_mark_unflushed_leaves_newer_commits_as_they_are(tmp_path: Path) -
     async with core_over(tmp_path, meta, recovered=False) as core:
         await send(core, commit_of({A: 9}))
         await core.recovery.mark_unflushed()
-        assert len(core.dirty) == 2
+        assert len(core.ledger.dirty) == 2
         await core.flusher.flush_once()
         assert {found: standing.offset for found, standing in meta.records.items()} == {A: 9, B: 2}
 
@@ -253,7 +253,7 @@ async def test_mark_unflushed_after_a_clean_stop_marks_nothing(tmp_path: Path) -
         assert await core.flusher.drain(30.0) == 0
     async with core_over(tmp_path, FakeMeta(), recovered=False) as core:
         await core.recovery.mark_unflushed()
-        assert len(core.dirty) == 0
+        assert len(core.ledger.dirty) == 0
 
 
 async def test_after_a_loss_whole_groups_are_compared(tmp_path: Path) -> None:
@@ -282,4 +282,4 @@ async def test_all_that_is_unflushed_is_marked_page_by_page(tmp_path: Path) -> N
     left_behind(tmp_path, {A: record(1), B: record(2), C: record(3)}, flushed=1)
     async with core_over(tmp_path, FakeMeta(), recovered=False, recovery={"batch_keys": 1}) as core:
         await core.recovery.mark_unflushed()
-        assert [found in core.dirty for found in (A, B, C)] == [False, True, True]
+        assert [found in core.ledger.dirty for found in (A, B, C)] == [False, True, True]

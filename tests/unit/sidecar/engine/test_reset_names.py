@@ -10,9 +10,9 @@ import pytest
 from adapter.errors import InvalidInputError
 from adapter.model.queues import topics_of
 from adapter.model.records import CommitMode, GroupKey, Member, OffsetKey, OffsetRecord
-from adapter.sidecar.engine.changes import Commit
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Known, Reset, To, check_there, no_offset_of, plan_delete
+from adapter.sidecar.ledger.changes import Commit
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import commit_of, core_over, key, record, send, tombstone
 
@@ -132,7 +132,7 @@ async def test_the_delete_of_a_topic_leaves_the_groups_generation(tmp_path: Path
     async with core_over(tmp_path, FakeMeta(dict(STANDING))) as core:
         await send(core, commit_of({key("orders/0"): 10})._replace(members={G: Member(7, "m")}))
         await core.resets.delete(Wanted(G, [], ["orders"]), execute=True)
-        assert core.store.member(G) == Member(7, "m")
+        assert core.ledger.store.member(G) == Member(7, "m")
 
 
 async def test_an_unknown_topic_is_refused(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ async def test_after_ones_own_change_nobody_has_to_stop_consumers(tmp_path: Path
         now_ms = core.clocks.now_ms()
         await core.resets.merge(commit_of({key("b"): 5}, committed_at_ms=now_ms), execute=True)
         assert not _told(await core.resets.reset(Wanted(G, []), TO_3, execute=False))
-        stands = core.store.get(key("a"))
+        stands = core.ledger.store.get(key("a"))
         assert stands
         await send(core, Commit([(key("a"), record(12, stands.epoch, committed_at_ms=now_ms - 1_000))], CommitMode.INCREASE_ONLY))
         assert _told(await core.resets.reset(wanted, TO_3, execute=False))

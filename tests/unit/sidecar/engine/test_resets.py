@@ -22,10 +22,10 @@ from adapter.model.records import (
     is_deleted,
 )
 from adapter.sidecar.engine import reset_writer
-from adapter.sidecar.engine.changes import Commit
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
+from adapter.sidecar.ledger.changes import Commit
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import applied_then, commit, commit_of, core_over, during, key, record, refusing, send
 
@@ -39,7 +39,7 @@ TO_2 = Reset(To.OFFSET, 2)
 
 async def _moved(core: Core, shard: str = "a") -> tuple[int, int] | None:
     """The stored record of the key."""
-    standing = core.store.get(key(shard))
+    standing = core.ledger.store.get(key(shard))
     return standing.position if standing else None
 
 
@@ -65,7 +65,7 @@ async def test_a_reset_is_there_and_here_and_clean(tmp_path: Path) -> None:
         outcome = await core.resets.reset(ALL, TO_2, execute=True)
         assert outcome.executed
         assert meta.records[A].position == await _moved(core) == (ERA, 2)
-        assert A not in core.dirty
+        assert A not in core.ledger.dirty
 
 
 async def test_a_reset_waits_for_the_flush_under_way(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ async def test_a_commit_during_the_reset_stays_below_it(tmp_path: Path) -> None:
         await commit(core, 10, "a")
 
         async def commits() -> None:
-            await core.committer.submit(commit_of({A: 20}))
+            await core.ledger.submit(commit_of({A: 20}))
 
         meta.faults.append(during(meta, commits))
         await core.resets.reset(ALL, TO_2, execute=True)
@@ -131,7 +131,7 @@ async def test_an_unreachable_meta_service_refuses_the_reset_and_nothing_moves(t
         with pytest.raises(MetaUnavailableError):
             await core.resets.reset(ALL, TO_2, execute=True)
         assert await _moved(core) == (1, 12)
-        assert A in core.dirty
+        assert A in core.ledger.dirty
 
 
 async def test_a_reset_whose_answer_was_lost_is_adopted_and_can_be_repeated(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ async def test_a_deleted_group_is_gone_for_reads_and_for_late_flushes(tmp_path: 
         await send(core, commit_of({A: 10})._replace(members={G: Member(7, "m")}))
         await core.resets.delete(ALL, execute=True)
         assert await core.reader.read([ALL], ReadMode.MEMORY) == []
-        assert core.store.member(G) is None
+        assert core.ledger.store.member(G) is None
         await late.flusher.flush_once()
         assert is_deleted(meta.records[A])
 
@@ -221,7 +221,7 @@ async def test_deleted_shards_leave_the_generation(tmp_path: Path) -> None:
     async with core_over(tmp_path, meta) as core:
         await send(core, commit_of({A: 10})._replace(members={G: Member(7, "m")}))
         await core.resets.delete(Wanted(G, ["a"]), execute=True)
-        assert core.store.member(G) == Member(7, "m")
+        assert core.ledger.store.member(G) == Member(7, "m")
         assert meta.records[B] == record(9)
 
 
@@ -299,8 +299,8 @@ async def test_a_server_without_epochs_is_never_sent_a_tombstone(tmp_path: Path)
         await commit(core, 12, "a")
         await core.resets.delete(ALL, execute=True)
         assert all(entry.record.live for save in meta.saves for entry in save)
-        assert core.store.get(A) is None
-        assert A not in core.dirty
+        assert core.ledger.store.get(A) is None
+        assert A not in core.ledger.dirty
 
 
 async def test_a_reset_is_not_a_rewind_by_its_consumer(tmp_path: Path) -> None:

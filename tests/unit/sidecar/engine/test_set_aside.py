@@ -58,12 +58,12 @@ def flushed_while(tmp_path: Path, gone: set[str], groups_at: Callable[[int], Col
     async def main() -> None:
         clocks = Clocks(loop.time)
         async with running_core(config, store, meta, AdapterMetrics(), NoBrokerLog(), clocks) as core:
-            core.recovered.finish()
+            core.ledger.recovered.finish()
             core.tasks.start_soon(core.flusher.run)
             for turn in range(TURNS):
                 await send(core, commit_of({key("s", group): turn for group in groups_at(turn)}))
                 await asyncio.sleep(AWAY_S / TURNS)
-            assert {found.group for found in core.dirty.keys()} >= gone  # noqa: SIM118 - of `DirtyKeys`
+            assert {found.group for found in core.ledger.dirty.keys()} >= gone  # noqa: SIM118 - of `DirtyKeys`
             core.tasks.cancel_scope.cancel()
 
     task: asyncio.Task[Any] = loop.create_task(main())
@@ -154,13 +154,13 @@ async def test_whatever_happens_in_whatever_order_the_watermark_stays_below_what
                 with suppress(MetaUnavailableError):
                     await core.flusher.flush_once(refused_too=chance.random() < 0.3, aside_too=chance.random() < 0.3)
             for found in keys:
-                stands = core.store.get(found)
+                stands = core.ledger.store.get(found)
                 saved = meta.records.get(found)
                 if stands and (saved is None or saved.position < stands.position):
-                    assert found in core.dirty
-                    assert core.store.seq_of(found) > core.store.flushed_seq
+                    assert found in core.ledger.dirty
+                    assert core.ledger.store.seq_of(found) > core.ledger.store.flushed_seq
         meta.gone, meta.applies = set(), False
         meta.faults.clear()
         await core.flusher.flush_all()
-        assert core.store.flushed_seq == core.store.seq
-        assert meta.records == {found: core.store.get(found) for found in keys}
+        assert core.ledger.store.flushed_seq == core.ledger.store.seq
+        assert meta.records == {found: core.ledger.store.get(found) for found in keys}

@@ -65,8 +65,8 @@ async def test_a_hand_over_does_not_wait_for_the_rest_of_a_flush(tmp_path: Path)
         assert await while_flushing(core, meta, persist) == ALL - 1
         assert seen == [["g0", "g5"]]
         assert groups_of(meta) == ["g0", "g5", "g1", "g2", "g3", "g4"]
-        assert not core.dirty
-        assert core.store.flushed_seq == core.store.seq
+        assert not core.ledger.dirty
+        assert core.ledger.store.flushed_seq == core.ledger.store.seq
 
 
 async def test_what_was_committed_during_the_flush_goes_with_the_hand_over(tmp_path: Path) -> None:
@@ -91,11 +91,11 @@ async def test_a_flush_that_was_interrupted_has_not_flushed_everything(tmp_path:
 
         async def change() -> None:
             async with core.flusher.paused():
-                seen.append((core.store.flushed_seq, core.dirty.keys()))
+                seen.append((core.ledger.store.flushed_seq, core.ledger.dirty.keys()))
 
         await while_flushing(core, meta, change, at=2)
         assert seen == [(0, KEYS - {key("a", group) for group in ("g0", "g1", "g2")})]
-        assert core.store.flushed_seq == core.store.seq
+        assert core.ledger.store.flushed_seq == core.ledger.store.seq
 
 
 async def test_a_hand_over_alone_does_not_advance_the_watermark_past_others(tmp_path: Path) -> None:
@@ -105,10 +105,10 @@ async def test_a_hand_over_alone_does_not_advance_the_watermark_past_others(tmp_
         await send(core, commit_of(dict.fromkeys(sorted(KEYS), 5)))
         await core.handover.persist([Wanted(LAST.group_key, ())])
         assert groups_of(meta) == ["g5"]
-        assert core.dirty.keys() == KEYS - {LAST}
-        assert core.store.flushed_seq == 0
+        assert core.ledger.dirty.keys() == KEYS - {LAST}
+        assert core.ledger.store.flushed_seq == 0
         await core.flusher.flush_once()
-        assert core.store.flushed_seq == core.store.seq
+        assert core.ledger.store.flushed_seq == core.ledger.store.seq
 
 
 async def test_a_hand_over_that_fails_leaves_everything_dirty(tmp_path: Path) -> None:
@@ -119,5 +119,5 @@ async def test_a_hand_over_that_fails_leaves_everything_dirty(tmp_path: Path) ->
         meta.faults.append(MetaUnavailableError("down by the test"))
         with pytest.raises(MetaUnavailableError):
             await core.handover.persist([Wanted(LAST.group_key, ())])
-        assert core.dirty.keys() == KEYS
+        assert core.ledger.dirty.keys() == KEYS
         assert await core.flusher.flush_once() == ALL

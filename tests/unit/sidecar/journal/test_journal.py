@@ -273,7 +273,7 @@ async def test_a_writer_that_hangs_holds_up_no_commit(tmp_path: Path, monkeypatc
             for offset in range(2, 50):
                 await commit(core, offset, "a")
                 await core.flusher.flush_once()
-            assert core.store.states.is_loaded(G)
+            assert core.ledger.store.states.is_loaded(G)
             assert journal.counts
             assert (journal.counts.rows, journal.counts.queued) == (0, 48)
         made[0].gate.set()

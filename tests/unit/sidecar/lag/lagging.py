@@ -47,7 +47,7 @@ class Lagging:
         """Keep the lag of a core from now on."""
         self.core = core
         run: Callable[..., Awaitable[Any]] = at_once
-        parts = self.config.lag, core.store, core.bounds, self.broker_log, self.clocks, self.metrics
+        parts = self.config.lag, core.ledger.store, core.bounds, self.broker_log, self.clocks, self.metrics
         self.live = LiveLag(*parts, windows=self.windows, note=self.noted.extend, in_thread=run)
 
     async def fill(self) -> None:

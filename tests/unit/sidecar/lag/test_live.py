@@ -8,9 +8,9 @@ import pytest
 from adapter.errors import MetaUnavailableError
 from adapter.model.records import GroupKey, next_era
 from adapter.rpc import lag_pb
-from adapter.sidecar.engine.changes import Forget, Reconcile
 from adapter.sidecar.lag import feed
 from adapter.sidecar.ledger import group_state
+from adapter.sidecar.ledger.changes import Forget, Reconcile
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import PATIENCE_S
 from tests.unit.helpers import core_over, key, record, tombstone
@@ -70,7 +70,7 @@ async def test_a_commit_of_the_fast_path_is_seen(tmp_path: Path) -> None:
     async with lagging(tmp_path) as lag:
         await lag.step(1, 10)
         lag.pass_s()
-        assert lag.core.fast_path.commit([(request(offset=7),)], lag.now_ms) == [1]
+        assert lag.core.ledger.commit_plain([(request(offset=7),)], lag.now_ms) == [1]
         await lag.evaluate()
         shard = lag.shard()
         assert shard is not None
@@ -96,7 +96,7 @@ async def test_a_value_adopted_from_the_meta_service_is_seen(tmp_path: Path) -> 
     """Another adapter was further."""
     async with lagging(tmp_path) as lag:
         await lag.step(1, 10)
-        await lag.core.committer.submit(Reconcile([(key("s"), record(8, committed_at_ms=lag.now_ms))]))
+        await lag.core.ledger.submit(Reconcile([(key("s"), record(8, committed_at_ms=lag.now_ms))]))
         await lag.evaluate()
         shard = lag.shard()
         assert shard is not None
@@ -111,7 +111,7 @@ async def test_a_reset_begins_the_window_anew(tmp_path: Path) -> None:
         group = lag.group()
         assert group is not None
         assert group.status == OK
-        await lag.core.committer.submit(Reconcile([(key("s"), record(5, next_era(1), committed_at_ms=lag.now_ms))]))
+        await lag.core.ledger.submit(Reconcile([(key("s"), record(5, next_era(1), committed_at_ms=lag.now_ms))]))
         await lag.evaluate()
         shard = lag.shard()
         assert shard is not None
@@ -165,7 +165,7 @@ async def test_a_deleted_key_leaves_and_comes_back_anew(tmp_path: Path) -> None:
     async with lagging(tmp_path) as lag:
         await lag.step(10, 100)
         await lag.step(20, 100, "h")
-        await lag.core.committer.submit(Reconcile([(key("s"), tombstone(next_era(1)))]))
+        await lag.core.ledger.submit(Reconcile([(key("s"), tombstone(next_era(1)))]))
         await lag.evaluate()
         assert lag.kept() == {("h", "s")}
         assert lag.group() is None
@@ -180,7 +180,7 @@ async def test_a_shard_has_nothing_of_the_one_that_left_before_it(tmp_path: Path
     async with lagging(tmp_path) as lag:
         for offset in (10, 20, 30):
             await lag.step(offset, 100)
-        await lag.core.committer.submit(Reconcile([(key("s"), tombstone(next_era(1)))]))
+        await lag.core.ledger.submit(Reconcile([(key("s"), tombstone(next_era(1)))]))
         await lag.evaluate()
         lag.pass_s()
         await lag.commit({"t": 5}, "h")
@@ -198,7 +198,7 @@ async def test_a_removed_key_leaves_and_one_that_came_back_stays(tmp_path: Path)
         await lag.commit({"a": 1, "b": 1, "c": 1})
         await lag.evaluate()
         await lag.core.flusher.flush_once()
-        await lag.core.committer.submit(Forget([key("a"), key("b")]))
+        await lag.core.ledger.submit(Forget([key("a"), key("b")]))
         meta.records.clear()  # else the next commit loads them from there
         lag.pass_s()
         await lag.commit({"b": 3})
@@ -217,7 +217,7 @@ async def test_what_left_memory_before_a_look_is_seen(tmp_path: Path, monkeypatc
             await lag.commit({f"s{at}": at}, f"g{at}")
         await lag.evaluate()
         assert len(lag.kept()) == 6
-        assert len(lag.core.store.held_of([GroupKey("default", f"g{at}") for at in range(6)])) <= 2
+        assert len(lag.core.ledger.store.held_of([GroupKey("default", f"g{at}") for at in range(6)])) <= 2
 
 
 async def test_the_shards_that_moved_last_are_kept(tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ async def test_a_key_that_is_removed_while_the_store_is_read_stays_away(tmp_path
     async with core_over(tmp_path, meta, clocks=again.clocks) as core:
         again.follow(core)
         await again.live._fill()
-        await core.committer.submit(Forget([key("s")]))
+        await core.ledger.submit(Forget([key("s")]))
         await again.evaluate()
         assert again.kept() == {("g", "t")}
 
@@ -337,7 +337,7 @@ async def test_a_group_that_stands_still_outlives_more_removals_than_are_noted(
         lag.live._begin_anew()
         tasks.start_soon(lag.live._keep_filled)
         await _until_complete(lag)
-        await lag.core.committer.submit(Forget([key("a"), key("b")]))
+        await lag.core.ledger.submit(Forget([key("a"), key("b")]))
         await lag.evaluate()
         assert not lag.live.complete
         await _until_complete(lag)

@@ -9,10 +9,10 @@ import pytest
 from adapter.errors import NotReadyError, OverloadedError
 from adapter.model.records import next_era
 from adapter.rpc import lag_pb
-from adapter.sidecar.engine.changes import Reconcile
 from adapter.sidecar.lag import table, watching
 from adapter.sidecar.lag.filters import Filter
 from adapter.sidecar.lag.watching import changes
+from adapter.sidecar.ledger.changes import Reconcile
 from tests.unit.helpers import PATIENCE_S, key, tombstone
 from tests.unit.sidecar.lag.lagging import Lagging, lagging
 
@@ -29,7 +29,7 @@ def _groups(reply: lag_pb.WatchGroupLagReply) -> list[str]:
 
 
 async def _delete(lag: Lagging, *groups: str) -> None:
-    await lag.core.committer.submit(Reconcile([(key("s", group), tombstone(next_era(1))) for group in groups]))
+    await lag.core.ledger.submit(Reconcile([(key("s", group), tombstone(next_era(1))) for group in groups]))
     await lag.evaluate()
 
 

@@ -97,7 +97,7 @@ async def test_a_snapshot_tells_what_the_meta_service_has(tmp_path: Path) -> Non
         head, page = await replies_of(client)
         core = sidecar.core()
         assert (head.head.flushed_seq, len(page.keys)) == (1, 2)
-        assert {name for name in map(decode_key, page.keys) if name in core.dirty} == {OffsetKey("default", "g", "b")}
+        assert {name for name in map(decode_key, page.keys) if name in core.ledger.dirty} == {OffsetKey("default", "g", "b")}
 
 
 async def test_a_client_that_goes_away_leaves_no_snapshot_behind(tmp_path: Path) -> None:
@@ -107,8 +107,8 @@ async def test_a_client_that_goes_away_leaves_no_snapshot_behind(tmp_path: Path)
             await fill(client)
             async with OffsetClient.connect(sidecar.addresses[-1], PATIENCE_S) as other:
                 await begun(other)
-                assert len(sidecar.core().store.snapshots) == 1
-            await eventually(lambda: not len(sidecar.core().store.snapshots))
+                assert len(sidecar.core().ledger.store.snapshots) == 1
+            await eventually(lambda: not len(sidecar.core().ledger.store.snapshots))
             await eventually(lambda: any(line.get("method") == "SnapshotOffsets" for line in lines))
             assert len(await replies_of(client)) > 1
     outcomes = [line["outcome"] for line in lines if line.get("method") == "SnapshotOffsets"]
@@ -120,10 +120,10 @@ async def test_a_failed_store_ends_the_snapshot_and_is_opened_again(tmp_path: Pa
     async with serving(tmp_path) as (sidecar, client):
         await fill(client)
         replies = await begun(client)
-        failed = sidecar.core().store
+        failed = sidecar.core().ledger.store
         failed.failure = "failed by the test"
         failed.failed.set()
-        await eventually(lambda: sidecar.state.core is not None and sidecar.state.core.store is not failed)
+        await eventually(lambda: sidecar.state.core is not None and sidecar.state.core.ledger.store is not failed)
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             _ = [reply async for reply in replies]
         assert raised.value.code() == grpc.StatusCode.UNAVAILABLE
@@ -137,7 +137,7 @@ async def test_a_stop_does_not_wait_for_a_snapshot_that_nobody_reads(tmp_path: P
     async with serving(tmp_path, stop={"grace_ms": 1}) as (sidecar, client):
         await fill(client)
         replies = await begun(client)
-        store = sidecar.core().store
+        store = sidecar.core().ledger.store
         sidecar.stop()
         await eventually(lambda: sidecar.state.core is None and not len(store.snapshots))
         with pytest.raises(grpc.aio.AioRpcError):

@@ -1,18 +1,12 @@
-"""Applies every change of the store that the fast path does not take: decide, write, mark dirty, sync, answer, in this order.
+"""What one change of the store does: to records, dirty keys, members, and to what is known of groups. Decided, not written."""
 
-A change is decided and written without an await, so that neither another change nor one of the fast path comes between. Memory
-gets the records after RocksDB has them. A sync is shared by all that wait for one. Never talks to the Meta Service.
-"""
-
-import sys
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import chain, groupby, repeat
 
 import structlog
 
-from adapter.errors import AdapterError, ContendedError, NotReadyError
+from adapter.errors import ContendedError
 from adapter.model.codec import group_prefix
 from adapter.model.records import (
     EPOCH_LIMIT,
@@ -30,133 +24,61 @@ from adapter.model.records import (
     meet,
     taken_up,
 )
-from adapter.runtime.coalescing import Coalescer
-from adapter.sidecar.engine.changes import Change, Columns, Commit, Entry, FirstEpochs, Forget, Load, Reconcile, Standing, TakeUp
-from adapter.sidecar.engine.commit_rules import Holds, check_generation, decide_commit, goes_back, is_raised, plainly
-from adapter.sidecar.engine.watching import Watches
-from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.journal.notes import Moved
+from adapter.sidecar.ledger.changes import Change, Columns, Commit, Entry, FirstEpochs, Forget, Load, Reconcile, Standing, TakeUp
 from adapter.sidecar.ledger.dirty import DirtyKeys
+from adapter.sidecar.ledger.rules import Holds, check_generation, decide_commit, goes_back, is_raised, plainly
 from adapter.sidecar.storage.store import LocalStore
 
 log = structlog.get_logger(__name__)
-
-
-class Committer:
-    """Applies changes in the order in which they come: each is decided, written and marked dirty before the next is looked at."""
-
-    def __init__(
-        self,
-        store: LocalStore,
-        dirty: DirtyKeys,
-        clock: Callable[[], float] = time.monotonic,
-        journal: Journal = NO_JOURNAL,
-        holds: Holds | None = None,
-    ) -> None:
-        self.holds = holds or Holds()
-        self.watches = Watches()
-        self._store = store
-        self._dirty = dirty
-        self._journal = journal
-        self._clock = clock
-        self.eras = 0  # how often an era began here, or was taken up, other than by a commit
-        self.syncs_each = store.wal_sync == "always"
-        self._syncs: Coalescer[None, None] = Coalescer(self._sync, max_items=sys.maxsize)
-        self._ended = False
-
-    async def run(self) -> None:
-        """Serve the syncs of `always` until cancelled; nothing is applied after that."""
-        try:
-            await self._syncs.run()
-        finally:
-            self._ended = True
-
-    async def submit(self, change: Change) -> list[Standing]:
-        """Apply a change, and return what stands once it is as durable as `wal_sync` says.
-
-        Of a commit's columns, and of FirstEpochs, only what did not plainly go forward is in the answer. Raises DiskFullError or
-        StorageFailedError: nothing of it counts as committed. NotReadyError for a rewind of a key whose epoch is unknown,
-        FencedError, ContendedError for a Forget that is refused; then nothing of this change was stored.
-        """
-        standing = self.apply(change)
-        await self._synced()
-        return standing
-
-    async def sync(self) -> None:
-        """Return once all that was applied is as durable as `wal_sync` says. Raises what `submit` does of any change."""
-        self._check()
-        await self._synced()
-
-    def apply(self, change: Change) -> list[Standing]:
-        """Apply a change without the sync: written and dirty, but with `always` it must not be acknowledged yet."""
-        self._check()
-        deciding = _Deciding(self._store, self._dirty, self.holds, self._clock)
-        standing = deciding.decide(change)
-        deciding.write()
-        self.eras += deciding.era_began
-        if deciding.rewinds:
-            self._journal.moved("rewind", deciding.rewinds)
-        if self.watches.any:
-            self.watches.note([one.key for one in standing if one.raised] if isinstance(change, Commit) else deciding.staged)
-        return standing
-
-    def check_members(self, members: Mapping[GroupKey, Member]) -> None:
-        """Raise FencedError if a later generation has committed for one of the groups."""
-        for group, member in members.items():
-            check_generation(group, member, self._store.member(group))
-
-    def _check(self) -> None:
-        if self._ended:
-            raise NotReadyError("stopped before this was taken; nothing of it is stored: send it again")
-        self._store.check()  # after a failed sync, not even what changes nothing is acknowledged: what stands may not be durable
-
-    async def _synced(self) -> None:
-        # Also behind what changed nothing: what stands may be a write that is not synced yet.
-        if self._store.must_sync:
-            await self._syncs.submit(None)
-
-    async def _sync(self, waiting: Sequence[None]) -> list[AdapterError | None]:
-        await self._store.sync()
-        return list(waiting)
 
 
 def _group_of(entry: tuple[OffsetKey, OffsetRecord | None]) -> tuple[str, ...]:
     return entry[0][:2]
 
 
-class _Deciding:
-    """The effect of one change on the store, the dirty keys and the loaded groups: decided first, then written."""
+class Decision:
+    """The effect of one change, which `Ledger.apply` brings about. Nothing has happened before that.
+
+    To write: records by key in `staged` (None: removed), those that plainly go forward in `forward`, by group, and `members`. To
+    mark: what is written is dirty, unless it is `clean`, or in `forward` when `forward_is_clean`; what is `dirty_as_it_is`, and
+    what is `flushed`. To note of groups: those that are `loaded`, keys that are `absent`, groups of which keys are `removed`.
+    """
 
     __slots__ = (
-        "_clean",
-        "_clock",
         "_dirty",
-        "_forward",
-        "_forward_is_clean",
         "_holds",
-        "_members",
-        "_newly_absent",
-        "_newly_loaded",
-        "_staged",
         "_states",
         "_store",
+        "absent",
+        "clean",
+        "dirty_as_it_is",
         "era_began",
+        "flushed",
+        "forward",
+        "forward_is_clean",
+        "loaded",
+        "members",
+        "removed",
         "rewinds",
+        "staged",
     )
 
-    def __init__(self, store: LocalStore, dirty: DirtyKeys, holds: Holds, clock: Callable[[], float]) -> None:
+    def __init__(self, store: LocalStore, dirty: DirtyKeys, holds: Holds) -> None:
         self._store = store
         self._states = store.states
         self._dirty = dirty
         self._holds = holds
-        self._clock = clock
-        self._newly_loaded: Collection[GroupKey] = ()
-        self._newly_absent: Collection[OffsetKey] = ()
-        self._staged: dict[OffsetKey, OffsetRecord | None] = {}
-        self._forward: dict[GroupKey, dict[str, Held]] = {}
-        self._clean: set[OffsetKey] = set()
-        self._forward_is_clean = False  # whether `_forward` is what the Meta Service holds
-        self._members: dict[GroupKey, Member | None] = {}
+        self.staged: dict[OffsetKey, OffsetRecord | None] = {}
+        self.clean: set[OffsetKey] = set()
+        self.forward: dict[GroupKey, dict[str, Held]] = {}
+        self.forward_is_clean = False
+        self.members: dict[GroupKey, Member | None] = {}
+        self.flushed: list[OffsetKey] = []
+        self.dirty_as_it_is: list[tuple[OffsetKey, Held]] = []
+        self.loaded: Collection[GroupKey] = ()
+        self.absent: Collection[OffsetKey] = ()
+        self.removed: AbstractSet[GroupKey] = frozenset()
         self.rewinds: list[Moved] = []
         self.era_began = False  # other than by a commit: its consumers need not know of it
 
@@ -172,46 +94,19 @@ class _Deciding:
             return self._take_up(change)
         return self._load(change) if isinstance(change, Load) else self._forget(change)
 
-    @property
-    def staged(self) -> Collection[OffsetKey]:
-        """The keys that it changes, except by a plain commit or the first epoch."""
-        return self._staged.keys()
-
-    def write(self) -> None:
-        """Write and mark dirty, with nothing awaited between.
-
-        A flush that begins next must see as dirty every write up to the counter from which it begins (invariant 3).
-        """
-        if self._staged or self._members or self._forward:
-            writing = self._store.write(self._staged, self._members, self._forward)
-            now = self._clock()
-            for group, held in writing.forward.items():
-                if not self._forward_is_clean:
-                    self._dirty.add(group, held, now)
-            for key, one in writing.held():
-                if key in self._clean:
-                    self._dirty.discard(key)
-                else:
-                    self._dirty.add(key.group_key, {key.shard: one}, now)
-        if self._newly_loaded:
-            # Only now: were the write refused, a key of these groups could be absent here and stand in any epoch there.
-            self._states.note_loaded(self._newly_loaded)
-        if self._newly_absent:
-            self._states.note_absent(self._newly_absent)
-
     def _standing(self, key: OffsetKey) -> OffsetRecord | None:
-        return self._staged[key] if key in self._staged else self._store.get(key)
+        return self.staged[key] if key in self.staged else self._store.get(key)
 
     def _stage(self, key: OffsetKey, record: OffsetRecord, *, clean: bool) -> None:
-        self._staged[key] = record
+        self.staged[key] = record
         if clean:
-            self._clean.add(key)
+            self.clean.add(key)
         else:
-            self._clean.discard(key)
+            self.clean.discard(key)
 
     def _commit(self, change: Commit) -> list[Standing]:
         if change.members:
-            self._members.update(self._raised(change.members))
+            self.members.update(self._raised(change.members))
         entries = list(change.entries)
         for columns in change.columns:
             entries += columns.entries() if change.waited else self._go_forward(columns)
@@ -246,7 +141,7 @@ class _Deciding:
                 continue
             rest.append(columns.entry(shard, offset, knows))
         if forward:
-            self._forward[columns.group] = forward
+            self.forward[columns.group] = forward
         return rest
 
     def _raised(self, members: Mapping[GroupKey, Member]) -> dict[GroupKey, Member]:
@@ -262,8 +157,8 @@ class _Deciding:
     def _load(self, change: Load) -> list[Standing]:
         if self._states.removed_since(chain(change.groups, {key.group_key for key, _ in change.entries}), change.forgets):
             raise ContendedError("keys were removed while their groups were loaded")
-        self._newly_loaded = change.groups
-        self._newly_absent = [key for key, found in change.entries if found is None and self._standing(key) is None]
+        self.loaded = change.groups
+        self.absent = [key for key, found in change.entries if found is None and self._standing(key) is None]
         return self._reconcile(
             [(key, None if found and self._is_before_a_rewind(key, found) else found) for key, found in change.entries]
         )
@@ -276,7 +171,7 @@ class _Deciding:
             for key, found in some:
                 one = held[key.shard]
                 stands = None if one[0] is None else OffsetRecord(*one[0])
-                before = self._staged.get(key, stands)
+                before = self.staged.get(key, stands)
                 remote = as_seen(found, before) if found else None
                 after = meet(remote, before) if remote else before
                 decided.append(Standing(key, after))
@@ -289,13 +184,13 @@ class _Deciding:
                     # A local value that only took the remote epoch still has to go there.
                     self._stage(key, after, clean=after == remote)
                 elif after == remote:
-                    self._dirty.discard(key)
-                elif one[0] is not None and key not in self._dirty and key not in self._staged:
-                    self._dirty.mark(key, one, self._clock())
+                    self.flushed.append(key)
+                elif one[0] is not None and key not in self._dirty and key not in self.staged:
+                    self.dirty_as_it_is.append((key, one))
         return decided
 
     def _take_first_epochs(self, change: FirstEpochs) -> list[Standing]:
-        self._forward_is_clean = True
+        self.forward_is_clean = True
         rest = []
         for group, shards, held in change.runs:
             now = self._store.hold_all(group, shards)
@@ -308,7 +203,7 @@ class _Deciding:
                 else:
                     rest.append((OffsetKey(*group, shard), as_first(OffsetRecord(*fields))))
             if forward:
-                self._forward[group] = forward
+                self.forward[group] = forward
         return self._reconcile(rest)
 
     def _take_up(self, change: TakeUp) -> list[Standing]:
@@ -335,12 +230,10 @@ class _Deciding:
         removed = [Standing(key, self._store.get(key)) for key in change.keys]
         if change.stood and [record for _, record, _ in removed] != list(change.stood):
             raise ContendedError("the group was committed to meanwhile")
-        self._states.note_removal({key.group_key for key in change.keys})
-        for key, record, _ in removed:
-            self._dirty.discard(key)
-            if record is not None:
-                self._staged[key] = None
-        self._members.update(dict.fromkeys(change.members))
+        self.removed = {key.group_key for key in change.keys}
+        self.flushed += change.keys
+        self.staged.update((key, None) for key, record, _ in removed if record is not None)
+        self.members.update(dict.fromkeys(change.members))
         return [entry for entry in removed if entry.record is not None]
 
     def _has_come_back(self, group: GroupKey, keys: AbstractSet[OffsetKey]) -> bool:
