@@ -61,18 +61,16 @@ def expiry_of(
 ) -> Expiry:
     """The expiry of a core, with the test's clock."""
     now_ms = (clock or SetClock()).now_ms
-    return Expiry(
+    made = Expiry(
         core.ledger,
         ExpirySection(**section),
-        core.groups,
         core.broadcasts,
         core.flusher,
-        core.meta,
         Tombstones(core.meta, core.ledger.holds, now_ms),
         metrics or AdapterMetrics(),
-        now_ms,
-        pause_s,
     )
+    made.now_ms, made.pause_s = now_ms, pause_s
+    return made
 
 
 async def committed(core: Core, offsets: dict[OffsetKey, int], at_ms: int, member: Member | None = None) -> None:

@@ -21,7 +21,7 @@ from adapter.sidecar.engine.groups import Groups
 from adapter.sidecar.engine.policies import Router
 from adapter.sidecar.engine.reads import OffsetReader
 from adapter.sidecar.ledger.changes import Commit
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.ledger import Ledger
 
 log = structlog.get_logger(__name__)
 
@@ -109,21 +109,20 @@ class Broadcasts:
 
     def __init__(
         self,
+        ledger: Ledger,
         section: ExpirySection,
-        store: LocalStore,
         groups: Groups,
         loader: GroupLoader,
         reader: OffsetReader,
         router: Router,
-        now_ms: Callable[[], int],
     ) -> None:
         self.take(section)
-        self._store = store
-        self._groups = groups
+        self._store = ledger.store
+        self.groups = groups
         self._loader = loader
         self._reader = reader
         self._router = router
-        self._now_ms = now_ms
+        self._now_ms = ledger.clocks.now_ms
         # Shards that were committed to here, and when. Of others this adapter may know what was true before they moved.
         self._noted: dict[GroupKey, dict[str, int]] = {}
         self._last_kept: tuple[GroupKey | None, int] = (None, 0)  # what `keep_last` did last, and when
@@ -262,7 +261,7 @@ class Broadcasts:
         """All clients of a group that have live offsets here."""
         beginning = f"{group.group}{OF_CLIENT}"
         offsets: dict[str, dict[str, OffsetRecord]] = {}
-        async for key, record, _ in self._groups.named(group.namespace, beginning):
+        async for key, record, _ in self.groups.named(group.namespace, beginning):
             if record.live:
                 offsets.setdefault(key.group.removeprefix(beginning), {})[key.shard] = record
         return [

@@ -115,31 +115,20 @@ async def running_core(
     """
     bounds = ReportedBounds()
     journal.sees(bounds)
-    ledger = Ledger(store, clocks.monotonic, journal, Holds(config.reset.hold_seconds * 1000, clocks.now_ms))
+    ledger = Ledger(store, clocks, journal, Holds(config.reset.hold_seconds * 1000, clocks.now_ms))
     tombstones = Tombstones(meta, ledger.holds, clocks.now_ms)
     loader = GroupLoader(ledger, meta, tombstones)
     saver = Saver(meta, ShardLabels(config.meta.shard_names, config.meta.topics))
-    flusher = Flusher(ledger, config.flush, saver, metrics, clocks, journal, spans)
-    write_through = WriteThrough(ledger, saver, metrics, journal)
-    recovery = Recovery(ledger, flusher, meta, tombstones, batch_keys=config.recovery.batch_keys, clock=clocks.monotonic)
+    flusher = Flusher(ledger, config.flush, saver, metrics, spans)
+    write_through = WriteThrough(ledger, saver, metrics)
+    recovery = Recovery(ledger, flusher, meta, tombstones, batch_keys=config.recovery.batch_keys)
     large = LargeCalls()
     groups = Groups(ledger, large)
     router = Router(config, ledger, loader, write_through)
     reader = OffsetReader(ledger, loader, large, tombstones)
-    broadcasts = Broadcasts(config.expiry, store, groups, loader, reader, router, clocks.now_ms)
-    expiry = Expiry(
-        ledger,
-        config.expiry,
-        groups,
-        broadcasts,
-        flusher,
-        meta,
-        tombstones,
-        metrics,
-        clocks.now_ms,
-        journal=journal,
-    )
-    renewal = Renewal(ledger, config.meta, config.expiry, groups, flusher, clocks.now_ms)
+    broadcasts = Broadcasts(ledger, config.expiry, groups, loader, reader, router)
+    expiry = Expiry(ledger, config.expiry, broadcasts, flusher, tombstones, metrics)
+    renewal = Renewal(ledger, config.meta, config.expiry, groups, flusher)
     elsewhere = ChangedElsewhere(store, loader, expiry, meta, clocks)
     ledger.takes_plain = router.at_once
     try:
@@ -159,7 +148,7 @@ async def running_core(
                 loader=loader,
                 groups=groups,
                 broadcasts=broadcasts,
-                resets=Resets(ledger, flusher, loader, meta, write_through, bounds, broker_log, metrics, clocks.now_ms, journal),
+                resets=Resets(ledger, flusher, loader, write_through, bounds, broker_log),
                 reader=reader,
                 flusher=flusher,
                 handover=Handover(ledger, flusher, renewal, large),

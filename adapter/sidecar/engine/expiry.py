@@ -4,14 +4,13 @@ Proposes by this machine's clock; the Meta Service decides by the newest commit 
 one that is committed to meanwhile is put back. Never on the path of a commit.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 import anyio
 import structlog
 
 from adapter.errors import AdapterError, ContendedError, TransientError
-from adapter.meta.client import MetaClient
 from adapter.meta.store_marks import SKEW_HELP
 from adapter.model.codec import group_prefix
 from adapter.model.records import GroupKey, OffsetKey, expired
@@ -20,9 +19,8 @@ from adapter.runtime.live import Live
 from adapter.sidecar.config import ExpirySection
 from adapter.sidecar.engine.broadcast import Broadcasts, is_of_client
 from adapter.sidecar.engine.flusher import Flusher
-from adapter.sidecar.engine.groups import PAGE_KEYS, GroupRow, Groups
+from adapter.sidecar.engine.groups import PAGE_KEYS, GroupRow
 from adapter.sidecar.engine.tombstones import Tombstones
-from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.journal.notes import Moved
 from adapter.sidecar.ledger.changes import Forget, Reconcile
 from adapter.sidecar.ledger.ledger import Ledger
@@ -44,29 +42,24 @@ class Expiry:
         self,
         ledger: Ledger,
         section: ExpirySection,
-        groups: Groups,
         broadcasts: Broadcasts,
         flusher: Flusher,
-        meta: MetaClient,
         tombstones: Tombstones,
         metrics: AdapterMetrics,
-        now_ms: Callable[[], int],
-        pause_s: float = PAUSE_S,
-        journal: Journal = NO_JOURNAL,
     ) -> None:
         self._section = Live(section)
         self._store = ledger.store
-        self._groups = groups
+        self._groups = broadcasts.groups
         self._broadcasts = broadcasts
         self._ledger = ledger
         self._flusher = flusher
         self._recovered = ledger.recovered
-        self._meta = meta
+        self._meta = flusher.saver.meta
         self._metrics = metrics
-        self._now_ms = now_ms
+        self.now_ms = ledger.clocks.now_ms
         self._tombstones = tombstones
-        self._pause_s = pause_s
-        self._journal = journal
+        self.pause_s = PAUSE_S
+        self._journal = ledger.journal
         self._last_logged = ""
         self._looked_at = 0
 
@@ -118,16 +111,16 @@ class Expiry:
                 await self._forget_tombstones(row.group)
             if row.shards and not row.dirty:
                 await self._expire_if_old(row)
-        self._metrics.swept.set(self._now_ms() / 1000)
+        self._metrics.swept.set(self.now_ms() / 1000)
         self._last_logged = ""
 
     async def _pace(self) -> None:
         self._looked_at += 1
         if self._looked_at % LOOKED_AT == 0:
-            await anyio.sleep(self._pause_s)
+            await anyio.sleep(self.pause_s)
 
     async def _expire_if_old(self, row: GroupRow) -> None:
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         of_client = is_of_client(row.group)
         section = self._section.now
         retention_ms = section.broadcast_seconds * 1000 if of_client else section.retention_hours * HOUR_MS
@@ -146,7 +139,7 @@ class Expiry:
             await self._put_back(row.group)
         elif not newest_ms:
             await self._forget(row, before_ms)
-        await anyio.sleep(self._pause_s)
+        await anyio.sleep(self.pause_s)
 
     async def _propose(self, group: GroupKey, before_ms: int, now_ms: int) -> int:
         try:
@@ -175,7 +168,7 @@ class Expiry:
                     _check_old(page, before_ms)
                     keys, stood = [stored.key for stored in page], [stored.record for stored in page]
                     await self._ledger.submit(Forget(keys, [row.group] if last else [], stood=stood))
-                    now_ms = self._now_ms()
+                    now_ms = self.now_ms()
                     moved = [Moved(key, held, expired(held, now_ms)) for key, held, _ in page if held.live]
                     self._journal.moved("expire", moved)
         except ContendedError:

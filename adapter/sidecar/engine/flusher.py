@@ -18,14 +18,12 @@ from adapter.meta.epochless import Saver
 from adapter.meta.packed import Chunk, Outcomes, chunks
 from adapter.model.records import GroupKey, Held, OffsetKey, OffsetRecord, Run, SaveOutcome, Status
 from adapter.runtime.backoff import pause_s
-from adapter.runtime.clocks import REAL, Clocks
 from adapter.runtime.live import Live
 from adapter.runtime.retry import retrying
 from adapter.runtime.slices import in_slices, others
 from adapter.runtime.wording import counted
 from adapter.sidecar.config import FlushSection
 from adapter.sidecar.engine.flush_spans import FlushSpans
-from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.ledger.changes import FirstEpochs, Reconcile
 from adapter.sidecar.ledger.ledger import Ledger
 from adapter.sidecar.metrics import AdapterMetrics
@@ -73,8 +71,6 @@ class Flusher:
         section: FlushSection,
         saver: Saver,
         metrics: AdapterMetrics,
-        clocks: Clocks = REAL,
-        journal: Journal = NO_JOURNAL,
         spans: FlushSpans | None = None,
     ) -> None:
         self._live = Live(section)
@@ -84,11 +80,11 @@ class Flusher:
         self._dirty = ledger.dirty
         self._ledger = ledger
         self.saver = saver
-        self._metrics = metrics
-        self._journal = journal
+        self.metrics = metrics
+        self._journal = ledger.journal
         self._spans = spans
-        self._clock = clocks.monotonic
-        self._now_ms = clocks.now_ms
+        self._clock = ledger.clocks.monotonic
+        self._now_ms = ledger.clocks.now_ms
         self._lock = anyio.Lock()
         self._urgent = 0  # callers that a flush under way lets go first, after the save that it is at
         self._refused_since = 0.0
@@ -196,7 +192,7 @@ class Flusher:
                 await self._send(batch, outcome, yielding=only is None)
         except TransientError as error:
             self.last_error = str(error)
-            self._metrics.flush_failed()
+            self.metrics.flush_failed()
             raise
         finally:
             self._settle(outcome)
@@ -272,7 +268,7 @@ class Flusher:
     async def _send_chunk(self, chunk: Chunk, outcome: _Outcome, *, adopt: bool) -> None:
         started, unanswered = self._clock(), outcome.unanswered
         try:
-            with self._metrics.save_call("flush", len(chunk)):
+            with self.metrics.save_call("flush", len(chunk)):
                 results = await self.saver.save(chunk, uncompared=self._dirty.is_uncompared)
         except RefusedError as error:
             async for entries in in_slices(chunk):
@@ -291,14 +287,14 @@ class Flusher:
         A record of the Meta Service that is not stored here is brought into the store first, and only then its key is
         acknowledged.
         """
-        self._metrics.results[Status.APPLIED].inc(len(chunk) - len(results.differing))
+        self.metrics.results[Status.APPLIED].inc(len(chunk) - len(results.differing))
         for runs in chunk.without(results.differing, AT_ONCE):
             await self._acknowledge_runs(runs, outcome, adopt=adopt)
             await others()
         standing: list[tuple[OffsetKey, OffsetRecord | None]] = []
         async for answers in in_slices(list(results.differing.items())):
             for status, count in Counter(result.status for _, result in answers).items():
-                self._metrics.results[status].inc(count)
+                self.metrics.results[status].inc(count)
             for at, result in answers:
                 key, record, _ = chunk[at]
                 if not result.status.acknowledged:
@@ -366,11 +362,11 @@ class Flusher:
     def _finish(self, started: float, outcome: _Outcome) -> None:
         """Advance the flushed watermark."""
         if outcome.unanswered:
-            self._metrics.flush_failed()
+            self.metrics.flush_failed()
         self._store.advance_flushed(self._dirty.covers())
         self.last_flush_seconds = self._clock() - started
         self.last_flush_at_ms = self._now_ms()
-        self._metrics.flushed(outcome.acknowledged + outcome.refused + outcome.unanswered, self.last_flush_seconds)
+        self.metrics.flushed(outcome.acknowledged + outcome.refused + outcome.unanswered, self.last_flush_seconds)
         if not (outcome.refused or self._dirty.some_aside):
             self.last_error = ""
 

@@ -26,7 +26,6 @@ from adapter.runtime.large_calls import Room
 from adapter.runtime.slices import SLICE, in_slices, others
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.group_loader import GroupLoader
-from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.journal.notes import Moved
 from adapter.sidecar.ledger.changes import Commit, Reconcile, Standing
 from adapter.sidecar.ledger.ledger import Ledger
@@ -53,13 +52,12 @@ class WriteThrough:
         ledger: Ledger,
         saver: Saver,
         metrics: AdapterMetrics,
-        journal: Journal = NO_JOURNAL,
     ) -> None:
         self._ledger = ledger
         self._store = ledger.store
         self._saver = saver
         self._metrics = metrics
-        self._journal = journal
+        self._journal = ledger.journal
         self._saves: Coalescer[_Waiting, list[Standing]] = Coalescer(
             self._save, max_items=MAX_CALLERS, weight=_size, max_weight=MAX_SHARED
         )

@@ -5,7 +5,6 @@ in-memory set, which is empty after a restart. A tombstone that the Meta Service
 here as well: it would hide what was committed since.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -54,14 +53,13 @@ class Recovery:
         tombstones: Tombstones,
         *,
         batch_keys: int,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = ledger.store
         self._dirty = ledger.dirty
         self._ledger = ledger
         self._flusher = flusher
         self._meta = meta
-        self._clock = clock
+        self._clock = ledger.clocks.monotonic
         self._tombstones = tombstones
         self._recovered = ledger.recovered
         self._batch_keys = batch_keys

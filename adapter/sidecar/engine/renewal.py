@@ -4,7 +4,7 @@ A group that this adapter keeps is saved once more before that, on condition tha
 dirty again. A hand-over does the same first: a clean offset may be gone there, and the local one be the last.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import anyio
 import structlog
@@ -36,7 +36,6 @@ class Renewal:
         expiry: ExpirySection,
         groups: Groups,
         flusher: Flusher,
-        now_ms: Callable[[], int],
     ) -> None:
         self._interval_s = section.expires_groups_after_seconds / SHARE
         self.take(expiry)
@@ -46,7 +45,7 @@ class Renewal:
         self._ledger = ledger
         self._flusher = flusher
         self._meta = flusher.saver.meta
-        self._now_ms = now_ms
+        self._now_ms = ledger.clocks.now_ms
 
     def take(self, expiry: ExpirySection) -> None:
         """Keep groups for as long as these settings say."""

@@ -12,7 +12,6 @@ from adapter.meta.epochless import Saver
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, as_seen, taken_up
 from adapter.runtime.wording import counted
 from adapter.sidecar.engine.reset_plans import Change, some_of
-from adapter.sidecar.journal.journal import Journal
 from adapter.sidecar.journal.notes import Moved
 from adapter.sidecar.ledger.changes import Forget, Reconcile
 from adapter.sidecar.ledger.ledger import Ledger
@@ -25,12 +24,12 @@ READ_KEYS = 1_000  # of one call
 class ResetWriter:
     """Writes planned changes, and verifies that they stand."""
 
-    def __init__(self, ledger: Ledger, saver: Saver, metrics: AdapterMetrics, journal: Journal) -> None:
+    def __init__(self, ledger: Ledger, saver: Saver, metrics: AdapterMetrics) -> None:
         self._ledger = ledger
         self._saver = saver
         self._meta = saver.meta
         self._metrics = metrics
-        self._journal = journal
+        self._journal = ledger.journal
 
     async def write(self, kind: str, group: GroupKey, changes: Sequence[Change], *, at_least: bool = False) -> None:
         """Make the changes of one group. Raises MetaUnavailableError, RefusedError or ContendedError, also half way.

@@ -4,7 +4,6 @@ The order, for each group: no flush of this adapter under way, load the group, p
 read back and compare (`reset_writer`). A dry run plans on what it loaded first, and writes nothing.
 """
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
@@ -19,7 +18,6 @@ from adapter.errors import (
     TooLargeError,
     UnknownBoundsError,
 )
-from adapter.meta.client import MetaClient
 from adapter.model.bounds import Bounds, ShardKey
 from adapter.model.codec import group_prefix
 from adapter.model.queues import topics_of
@@ -47,10 +45,8 @@ from adapter.sidecar.engine.reset_plans import (
     some_of,
 )
 from adapter.sidecar.engine.reset_writer import ResetWriter, moved_by
-from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.ledger.changes import Commit, Forget
 from adapter.sidecar.ledger.ledger import Ledger
-from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.shard_bounds import ReportedBounds
 
 LIST_PAGE = 1_000
@@ -95,28 +91,23 @@ class Resets:
         ledger: Ledger,
         flusher: Flusher,
         loader: GroupLoader,
-        meta: MetaClient,
         write_through: WriteThrough,
         reported: ReportedBounds,
         broker_log: BrokerLog,
-        metrics: AdapterMetrics,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        journal: Journal = NO_JOURNAL,
     ) -> None:
         self._store = ledger.store
         self._ledger = ledger
         self._flusher = flusher
         self._loader = loader
-        self._meta = meta
+        self._meta = flusher.saver.meta
         self._write_through = write_through
         self._reported = reported
         self._broker_log = broker_log
-        self._now_ms = now_ms
-        self._journal = journal
+        self._now_ms = ledger.clocks.now_ms
         self._holds = ledger.holds.on
-        self._metrics = metrics
-        self._writer = ResetWriter(ledger, flusher.saver, metrics, journal)
-        self._memory = ChangeMemory(meta, now_ms)
+        self._metrics = flusher.metrics
+        self._writer = ResetWriter(ledger, flusher.saver, flusher.metrics)
+        self._memory = ChangeMemory(flusher.saver.meta, ledger.clocks.now_ms)
         self._own: deque[OwnTime] = deque()
 
     async def reset(self, wanted: Wanted, reset: Reset, *, execute: bool, change: ChangeId | None = None) -> Outcome:
@@ -281,7 +272,7 @@ class Resets:
                 warning = outside(stands.offset, bounds.get(ShardKey(key.namespace, key.shard)))
             changes.append(Change(key, stood, kept, warning))
         if execute:
-            self._journal.moved("import", moved_by(changes))
+            self._ledger.journal.moved("import", moved_by(changes))
             self._note_own(changes, self._now_ms())
         return Outcome(changes, [], execute)
 

@@ -5,12 +5,12 @@ most commits are, many in one write, in the fewest steps, since nothing else hap
 """
 
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from adapter.errors import AdapterError, NotReadyError
 from adapter.model.records import DEFAULT_NAMESPACE, GroupKey, Member
 from adapter.rpc import offsets_pb
+from adapter.runtime.clocks import REAL, Clocks
 from adapter.runtime.coalescing import Coalescer
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.ledger.changes import Change, Commit, Standing
@@ -38,7 +38,7 @@ class Ledger:
     def __init__(
         self,
         store: LocalStore,
-        clock: Callable[[], float] = time.monotonic,
+        clocks: Clocks = REAL,
         journal: Journal = NO_JOURNAL,
         holds: Holds | None = None,
     ) -> None:
@@ -48,11 +48,12 @@ class Ledger:
         self.dirty = DirtyKeys(self.recovered)
         self.holds = holds or Holds()
         self.watches = Watches()
+        self.clocks = clocks
+        self.journal = journal
         self.takes_plain = False
         self.syncs_each = store.wal_sync == "always"
         self.eras = 0  # how often an era began here, or was taken up, other than by a commit
-        self._clock = clock
-        self._journal = journal
+        self._clock = clocks.monotonic
         self._syncs: Coalescer[None, None] = Coalescer(self._sync, max_items=sys.maxsize)
         self._ended = False
 
@@ -89,7 +90,7 @@ class Ledger:
         self._mark(decision)
         self.eras += decision.era_began
         if decision.rewinds:
-            self._journal.moved("rewind", decision.rewinds)
+            self.journal.moved("rewind", decision.rewinds)
         if self.watches.any:
             self.watches.note([one.key for one in standing if one.raised] if isinstance(change, Commit) else decision.staged)
         return standing

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from adapter.errors import AdapterError
 from adapter.model.records import OffsetKey
+from adapter.runtime.clocks import Clocks
 from adapter.sidecar.ledger.ledger import Ledger
 from adapter.sidecar.storage.store import LocalStore
 from adapter.sidecar.storage.write_batch import Stored
@@ -43,7 +44,7 @@ class Store:
         self.platter = platter or Platter()
         self.disk = Disk(self.platter, lambda: None)
         self.store = LocalStore.over(self.disk, "interval")
-        self.ledger = Ledger(self.store, lambda: 0.0)
+        self.ledger = Ledger(self.store, Clocks(lambda: 0.0))
         self.ledger.recovered.finish()
         self.ledger.takes_plain = True
         self.dirty = self.ledger.dirty

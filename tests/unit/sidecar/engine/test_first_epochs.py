@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, Run, as_first
+from adapter.runtime.clocks import Clocks
 from adapter.sidecar.ledger.changes import Change, FirstEpochs, Forget, Reconcile
 from adapter.sidecar.ledger.ledger import Ledger
 from adapter.sidecar.storage.store import LocalStore
@@ -21,7 +22,7 @@ class Side:
 
     def __init__(self, before: Sequence[tuple[str, str, int, str]], epoch: int) -> None:
         self.store = LocalStore.over(SimDisk(Platter(), lambda: None), "never")
-        self.ledger = Ledger(self.store, lambda: 1.0)
+        self.ledger = Ledger(self.store, Clocks(lambda: 1.0))
         self.dirty = self.ledger.dirty
         if epoch:
             self.store.states.note_loaded(GroupKey("default", group) for group in "gh")

@@ -193,7 +193,7 @@ async def test_expiry_goes_by_the_newest_settings(tmp_path: Path) -> None:
     meta, now_ms = FakeMeta(), 10**12
     never = {"retention_hours": 0, "interval_ms": 86_400_000}
     async with core_over(tmp_path, meta, expiry=never) as core:
-        core.expiry._now_ms = lambda: now_ms
+        core.expiry.now_ms = lambda: now_ms
         commits = commits_to(core)
         request = request_of(1, "g")
         request.groups[0].shards[0].committed_at_ms = now_ms - 2 * 3_600_000
