@@ -12,7 +12,8 @@ PAGE = Path("docs/track-record.md")
 HEAD = """# The track record
 
 Bugs that the checks of this project found before a release, the most severe first, each with the commit that fixed it and the
-check that finds it. Sources: the messages of commits, the closing lines of the [changelog](../CHANGELOG.md), docs/design.
+check that finds it. Sources: the messages of commits, an older changelog that
+has each of them (`git show 724f74e8:CHANGELOG.md`), and docs/design.
 
     python -m tests.evidence.replay 7     # the bug with this number
     make track-record                     # all of them

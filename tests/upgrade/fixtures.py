@@ -1,11 +1,11 @@
-"""`python -m tests.upgrade.fixtures NAME`: has the program of a release write each durable form into tests/data/releases/NAME.
+"""`python -m tests.upgrade.fixtures NAME [COMMIT]`: has a release write each durable form into tests/data/releases/NAME.
 
     written.tar.gz    adapter/, meta/: stores after kill -9; journal/: finished segments and an open one; snapshot/; offset-file/
     etcd.json         the keys and values of a Meta Service in etcd, in hexadecimal
     expected.json     what stands in the adapter's store, as that release answers
     program.tar.xz    what is kept of its program
 
-Needs etcd; see releases.toml for what has to be named there before.
+A release that is not in releases.toml yet is added there, with its COMMIT: a tag, a branch or a number. Needs etcd.
 """
 
 import json
@@ -25,7 +25,7 @@ from adapter.rpc import etcd_grpc, etcd_pb
 from adapter.testing.etcd import LocalCluster
 from adapter.testing.processes import adapter_process, ended, meta_process
 from tests.durability.etcd_cluster import meta_process as etcd_meta_process
-from tests.upgrade.releases import Program, Release, from_git, of_release, program_of, releases
+from tests.upgrade.releases import Program, Release, add, from_git, of_release, program_of, releases
 
 STORED = ("adapter", "meta", "journal", "snapshot", "offset-file")
 # RocksDB's own log, and the adapter's file that names the boot of this machine: another one would take it for a power cut.
@@ -130,6 +130,8 @@ def _stripped(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        add(*sys.argv[1:])
     (chosen,) = [release for release in releases() if release.name == sys.argv[1]]
     with tempfile.TemporaryDirectory(prefix="fixtures-") as place:
         write(chosen, Path(place))

@@ -17,13 +17,14 @@ from adapter.testing.processes import ServiceProcess
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data" / "releases"
+LIST = Path(__file__).with_name("releases.toml")
 # What an adapter with a journal imports, exactly.
 LOCK = "requirements/journal.lock"
 BUILD_LOCK = "requirements/build.lock"  # what builds and installs it
 # Beside other tools that tests fetch; `make clean` removes it.
 BUILT = Path(sys.prefix) / "tools" / "releases"
-# What is kept of a release: what runs, and what an environment of its own is built from.
-KEPT = ("adapter", "proto", "pyproject.toml", "README.md", "LICENSE", LOCK, BUILD_LOCK)
+# What is kept of a release, if it has it: what runs, and what an environment of its own is built from.
+KEPT = ("adapter", "proto", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE", LOCK, BUILD_LOCK)
 
 
 class Release(NamedTuple):
@@ -45,12 +46,23 @@ class Release(NamedTuple):
 
 def releases() -> tuple[Release, ...]:
     """All of them, oldest first."""
-    with (Path(__file__).parent / "releases.toml").open("rb") as file:
+    with LIST.open("rb") as file:
         return tuple(Release(**found) for found in tomllib.load(file)["release"])
 
 
+def add(name: str, commit: str) -> None:
+    """Add a release as the newest one. Raises RuntimeError when git does not know the commit, or the name is there."""
+    if name in {release.name for release in releases()}:
+        raise RuntimeError(f"{LIST}: {name} is there already")
+    found = _git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
+    if found.returncode:
+        raise RuntimeError(f"there is no commit {commit} in the git repository at {ROOT}")
+    with LIST.open("a") as file:
+        file.write(f'\n[[release]]\nname = "{name}"\ncommit = "{found.stdout.decode().strip()}"\n')
+
+
 def last_release() -> Release:
-    """The one that runs beside this program."""
+    """The newest one."""
     return releases()[-1]
 
 
@@ -99,11 +111,15 @@ def of_release(service: ServiceProcess, program: Program) -> ServiceProcess:
 
 def from_git(release: Release) -> bytes:
     """A tar of what is kept of a release. Raises RuntimeError when git does not have its commit."""
-    git = ["git", "-c", "safe.directory=*", "-C", str(ROOT), "archive", release.commit, *KEPT]
-    archive = subprocess.run(git, capture_output=True, check=False)
+    kept = _git("ls-tree", "--name-only", "-z", release.commit, *KEPT).stdout.decode().split("\0")
+    archive = _git("archive", release.commit, *filter(None, kept))
     if archive.returncode:
         raise RuntimeError(archive.stderr.decode().strip())
     return archive.stdout
+
+
+def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["git", "-c", "safe.directory=*", "-C", str(ROOT), *arguments], capture_output=True, check=False)
 
 
 def _archive_of(release: Release) -> bytes:

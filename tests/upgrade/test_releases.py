@@ -154,14 +154,14 @@ def test_a_snapshot_is_read(written: Path, expected: Records) -> None:
         )  # fmt: skip
 
 
-async def test_the_offset_file_of_a_client_is_read(written: Path) -> None:
+async def test_the_offset_file_of_a_client_is_read(release: Release, written: Path) -> None:
     """It is marked when it is written the next time, and the program before still reads it: its form is RocketMQ's."""
     directory = written / "offset-file"
     store = LocalFileOffsetStore(directory, CLIENT_ID, GROUP)
     queues = [MessageQueue("TopicTest", number, "broker-a") for number in range(4)]
     await store.load()
     assert [await store.read_offset(queue, ReadOffsetType.READ_FROM_STORE) for queue in queues] == [200, 201, 202, 203]
-    assert not (store.path.parent / format_mark.FILE).exists()
+    assert (store.path.parent / format_mark.FILE).exists() == (release.name != "before-0.1.0")
     store.update_offset(queues[0], 300)
     await store.persist(queues[0])
     expect_mark(store.path.parent, OFFSET_FILE)
