@@ -21,8 +21,8 @@ from adapter.meta.client import GrpcMetaClient, MetaClient
 from adapter.model.records import CommitMode, SaveEntry, SaveOutcome
 from adapter.sidecar.engine.core import Core, running_core
 from adapter.sidecar.ledger.changes import Commit
+from adapter.sidecar.ledger.store import LocalStore
 from adapter.sidecar.metrics import AdapterMetrics
-from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.processes import ended, meta_process
 from adapter.testing.sidecars import adapter_config

@@ -7,7 +7,7 @@ from itertools import islice
 
 from adapter.meta.client import MetaClient
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.store import LocalStore
 
 SHARDS = 10  # of each group
 CHUNK = 5_000  # keys of one write or save of a bulk load

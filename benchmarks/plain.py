@@ -19,7 +19,7 @@ import grpc.aio
 from adapter.meta.channel import CHANNEL_OPTIONS
 from adapter.model.records import OffsetKey
 from adapter.rpc import meta_grpc, meta_pb
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.store import LocalStore
 
 TIMEOUT_S = 30.0
 

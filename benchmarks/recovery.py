@@ -22,7 +22,7 @@ from adapter.meta.config import MetaSection
 from adapter.rpc import offsets_pb
 from adapter.runtime import rocks
 from adapter.sidecar.config import RecoverySection
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.store import LocalStore
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 from benchmarks.keyspace import Pair, fill_local, fill_meta, key_of, pairs, record_of
 from benchmarks.plain import Plain

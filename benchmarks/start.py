@@ -22,7 +22,7 @@ from adapter.client.client import OffsetClient
 from adapter.meta.client import GrpcMetaClient
 from adapter.meta.config import MetaSection
 from adapter.rpc import offsets_pb
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.store import LocalStore
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 from benchmarks.keyspace import fill_local, fill_meta, key_of, pairs
 from benchmarks.machine import cpu_s

@@ -13,7 +13,7 @@ from rich.progress import Progress
 from adapter.metaservice.rocksdb.engine import RocksDbEngine
 from adapter.model.codec import encode_key, encode_record
 from adapter.model.records import OffsetKey, OffsetRecord
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.store import LocalStore
 from adapter.testing.processes import ServiceProcess
 from benchmarks import worst_console, worst_peers
 from benchmarks.machine import ROOT

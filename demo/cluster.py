@@ -14,7 +14,7 @@ from adapter.meta.client import GrpcMetaClient
 from adapter.meta.config import MetaSection
 from adapter.model.paging import DEFAULT_PAGE
 from adapter.model.records import OffsetKey, OffsetRecord
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.store import LocalStore
 from adapter.testing.broker_log import MemoryLog, serving
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 

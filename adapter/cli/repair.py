@@ -9,8 +9,8 @@ from adapter.cli.output import tell
 from adapter.runtime import logs
 from adapter.runtime.config import load
 from adapter.sidecar.config import AdapterConfig
-from adapter.sidecar.storage.repair import repair as repair_store
-from adapter.sidecar.storage.repair import start_from_meta as set_aside
+from adapter.sidecar.ledger.repair import repair as repair_store
+from adapter.sidecar.ledger.repair import start_from_meta as set_aside
 
 
 @click.command()

@@ -1,1 +1,1 @@
-"""The process beside the broker. The path of a commit: `api`, `engine`, `storage` and `journal`; `meta` is at its end."""
+"""The process beside the broker. The path of a commit: `api`, `ledger`, and for the flush `engine`; `meta` is at its end."""

@@ -58,8 +58,8 @@ from adapter.sidecar.engine.history import History
 from adapter.sidecar.journal.opening import journal_of
 from adapter.sidecar.lag.entry import LagEntry
 from adapter.sidecar.lag.scaler_source import LiveLagSource
+from adapter.sidecar.ledger.store import LocalStore
 from adapter.sidecar.metrics import AdapterMetrics
-from adapter.sidecar.storage.store import LocalStore
 
 if TYPE_CHECKING:
     from adapter.sidecar.bridge.bridge import Bridge

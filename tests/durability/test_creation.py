@@ -9,10 +9,10 @@ import pytest
 
 from adapter.errors import StoreDamagedError
 from adapter.metaservice.rocksdb import store as meta_store
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.store import LocalStore
 
 OPENS = {
-    "adapter": "from adapter.sidecar.storage.disk import RocksDisk; opened = lambda path: RocksDisk.open(path)",
+    "adapter": "from adapter.sidecar.ledger.disk import RocksDisk; opened = lambda path: RocksDisk.open(path)",
     "meta": "from adapter.metaservice.rocksdb.store import open_store as opened",
 }
 SCRIPT = """

@@ -9,7 +9,7 @@ from adapter.meta.client import GrpcMetaClient
 from adapter.meta.config import MetaSection
 from adapter.model.records import OffsetKey, SaveEntry
 from adapter.rpc import offsets_pb
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.store import LocalStore
 from adapter.testing.processes import adapter_process, ended, meta_process
 from adapter.testing.waiting import eventually
 from tests.durability.callers import WAIT_S

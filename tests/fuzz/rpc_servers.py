@@ -49,8 +49,8 @@ from adapter.sidecar.lag.live import LiveLag
 from adapter.sidecar.lag.metrics import LagMetrics
 from adapter.sidecar.lag.scaler_source import LiveLagSource
 from adapter.sidecar.lag.service import OffsetLag, Serving
+from adapter.sidecar.ledger.store import LocalStore
 from adapter.sidecar.metrics import AdapterMetrics
-from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config
 from adapter.testing.waiting import eventually

@@ -23,8 +23,8 @@ from adapter.rpc import lag_pb, offsets_pb
 from adapter.runtime.clocks import wall_ms
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.core import open_store
+from adapter.sidecar.ledger.store import LocalStore
 from adapter.sidecar.process import COMMITS, SERVICES, Sidecar
-from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config
 from adapter.testing.waiting import eventually

@@ -26,9 +26,9 @@ from adapter.sidecar.config import AdapterConfig, WalSync
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.recovery import RecoveryReport
 from adapter.sidecar.ledger.changes import Change, Forget, Standing
+from adapter.sidecar.ledger.store import LocalStore
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.process import Sidecar
-from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.sidecars import adapter_config
 from tests.model.disk import Platter, SimDisk
 from tests.model.http2_client import COMMIT, Client

@@ -14,7 +14,7 @@ from adapter.metaservice.clock_skew import SkewedClocks, check_proposal, shifted
 from adapter.metaservice.metrics import MetaMetrics
 from adapter.model.records import ERA_BITS, HOLD_MS, GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome
 from adapter.runtime.clocks import Clocks
-from adapter.sidecar.storage.write_batch import Stored
+from adapter.sidecar.ledger.write_batch import Stored
 from tests.model import choices as st
 from tests.model.broker import Broker, Setup
 from tests.model.choices import rule

@@ -31,8 +31,8 @@ PATHS = (
     "adapter/sidecar/api/state.py",
     "adapter/sidecar/engine/*.py",
     "adapter/sidecar/ledger/*.py",
-    "adapter/sidecar/storage/store.py",
-    "adapter/sidecar/storage/write_batch.py",
+    "adapter/sidecar/ledger/store.py",
+    "adapter/sidecar/ledger/write_batch.py",
     "adapter/meta/epochless.py",
     "adapter/meta/labels.py",
     "adapter/meta/packed.py",
@@ -45,7 +45,7 @@ PATHS = (
 
 # What of that way the model does not run, by the module of tests/model that is there instead.
 REPLACED = {
-    "disk.py": ("adapter/sidecar/storage/disk.py", "adapter/runtime/rocks.py", "adapter/runtime/watermark.py"),
+    "disk.py": ("adapter/sidecar/ledger/disk.py", "adapter/runtime/rocks.py", "adapter/runtime/watermark.py"),
     "network.py": (
         *(f"adapter/meta/{name}.py" for name in ("client", "endpoints", "errors", "group_saves", "save_window", "wire")),
         *(f"adapter/metaservice/{name}.py" for name in ("offset_service", "bulk_checks", "group_reads", "limits")),
@@ -62,7 +62,7 @@ TESTS = (
     "tests/contract",
     "tests/unit/meta",
     "tests/unit/metaservice",
-    "tests/unit/sidecar/storage",
+    "tests/unit/sidecar/ledger",
     "tests/integration/test_meta_client.py",
     "tests/integration/test_meta_client_faults.py",
     "tests/integration/test_group_saves.py",

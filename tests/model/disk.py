@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from adapter.errors import DiskFullError, StorageFailedError
 from adapter.sidecar.config import WalSync
-from adapter.sidecar.storage.disk import Batch
+from adapter.sidecar.ledger.disk import Batch
 
 R = TypeVar("R")
 

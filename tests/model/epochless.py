@@ -25,7 +25,7 @@ from adapter.model.records import (
     StoreReport,
 )
 from adapter.sidecar.ledger.changes import Forget
-from adapter.sidecar.storage.write_batch import Stored
+from adapter.sidecar.ledger.write_batch import Stored
 from tests.model import choices as st
 from tests.model.broker import Broker, Running, Setup
 from tests.model.choices import rule

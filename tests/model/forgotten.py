@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextvars import Context
 
 from adapter.model.records import ERA_BITS, OffsetKey, OffsetRecord, taken_up
-from adapter.sidecar.storage.write_batch import Stored
+from adapter.sidecar.ledger.write_batch import Stored
 from tests.model import choices as st
 from tests.model.broker import Setup
 from tests.model.choices import rule

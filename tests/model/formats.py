@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from adapter.errors import UnknownCallError
 from adapter.model.records import STORE_ID_BYTES, ChangedGroups, KnownStore, StoreMark, StoreReport
-from adapter.sidecar.storage.disk import Batch
-from adapter.sidecar.storage.write_batch import STORE_ID, UNASKED
+from adapter.sidecar.ledger.disk import Batch
+from adapter.sidecar.ledger.write_batch import STORE_ID, UNASKED
 from tests.model import choices as st
 from tests.model.broker import Broker, Running, Setup, State
 from tests.model.choices import rule

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from adapter.model.codec import encode_key
 from adapter.model.records import OffsetKey, OffsetRecord, is_deleted, meet, taken_up
-from adapter.sidecar.storage.write_batch import Stored
+from adapter.sidecar.ledger.write_batch import Stored
 from tests.model.broker import State
 from tests.model.machines import KEYS, NOTHING, Held, held_by
 from tests.model.model import HOUR_MS, Position, known

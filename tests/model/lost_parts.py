@@ -12,7 +12,7 @@ from enum import Enum
 from adapter.model.codec import unpack_names
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, ReadMode, StoreMark, meet
 from adapter.sidecar.engine.meta_watch import REPORT_S
-from adapter.sidecar.storage.write_batch import Stored
+from adapter.sidecar.ledger.write_batch import Stored
 from tests.model import choices as st
 from tests.model.broker import Broker, Running, Setup
 from tests.model.choices import rule

@@ -13,8 +13,8 @@ from adapter.runtime import backoff
 from adapter.runtime.clocks import Clocks
 from adapter.sidecar.engine.tombstones import TOMBSTONE_MS
 from adapter.sidecar.ledger.changes import Forget
-from adapter.sidecar.storage.store import LocalStore
-from adapter.sidecar.storage.write_batch import Stored
+from adapter.sidecar.ledger.store import LocalStore
+from adapter.sidecar.ledger.write_batch import Stored
 from tests.model import order
 from tests.model.broker import WRITE_THROUGH, Broker, Machine, Running, Setup
 from tests.model.disk import SimDisk

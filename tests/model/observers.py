@@ -38,8 +38,8 @@ from adapter.sidecar.lag.live import LiveLag
 from adapter.sidecar.lag.metrics import LagMetrics
 from adapter.sidecar.lag.service import OffsetLag, Serving
 from adapter.sidecar.ledger.changes import Forget
+from adapter.sidecar.ledger.store import _FIRST_KEY
 from adapter.sidecar.process import Sidecar
-from adapter.sidecar.storage.store import _FIRST_KEY
 from tests.model import choices as st
 from tests.model.broker import Broker, Running, Setup
 from tests.model.choices import rule

@@ -32,7 +32,7 @@ FAST_PATH_MUTANTS = (
     ),
     Mutant(
         "forward-is-not-counted",
-        "sidecar/storage/write_batch.py",
+        "sidecar/ledger/write_batch.py",
         "        self._keys += new\n",
         "",
         "a store that lost nothing raises the alarm at its next open",
@@ -40,19 +40,19 @@ FAST_PATH_MUTANTS = (
     ),
     Mutant(
         "in-memory-before-the-write",
-        "sidecar/storage/store.py",
+        "sidecar/ledger/store.py",
         "        self._write(writing.batch)\n        self.seq,",
         "        writing.publish(self.states)\n        self._write(writing.batch)\n        self.seq,",
         "what a full disk refused is read and shown, and supersedes what is committed next, without a write",
         (
-            "unit/sidecar/storage/test_store.py::test_a_refused_write_leaves_nothing_in_memory",
+            "unit/sidecar/ledger/test_store.py::test_a_refused_write_leaves_nothing_in_memory",
             "unit/sidecar/engine/test_fast_path_runs.py::test_a_group_commit_that_cannot_be_written_leaves_all_as_it_was",
             "model/test_observers.py::test_observers_see_commits_and_nothing_that_a_full_disk_refused",
         ),
     ),
     Mutant(
         "removed-stays-in-memory",
-        "sidecar/storage/write_batch.py",
+        "sidecar/ledger/write_batch.py",
         "            states.discard(key)\n",
         "            pass\n",
         "a shard that was handed over is still read here with its old offset",

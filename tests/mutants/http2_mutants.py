@@ -9,7 +9,7 @@ ANSWERS = "unit/sidecar/engine/test_group_commit_answers.py"
 HTTP2_MUTANTS = (
     Mutant(
         "group-commit-is-acknowledged-before-its-write",
-        "sidecar/storage/store.py",
+        "sidecar/ledger/store.py",
         "        self._write(writing.batch)\n",
         "        __import__('asyncio').get_event_loop().call_soon(self._write, writing.batch)\n",
         "a kill in this moment loses acknowledged commits",
@@ -57,7 +57,7 @@ HTTP2_MUTANTS = (
     ),
     Mutant(
         "counters-are-used-again",
-        "sidecar/storage/store.py",
+        "sidecar/ledger/store.py",
         "        self.seq, _, self._keys, self._digest = state\n",
         "        _, _, self._keys, self._digest = state\n",
         "the flushed watermark covers commits that were never sent: a kill leaves them here for ever",
@@ -65,7 +65,7 @@ HTTP2_MUTANTS = (
     ),
     Mutant(
         "written-without-a-watermark",
-        "sidecar/storage/store.py",
+        "sidecar/ledger/store.py",
         "            self._advance_watermark(self.seq)\n\n    async",
         "            pass\n\n    async",
         "a store that lost acknowledged commits reports no loss",
@@ -73,7 +73,7 @@ HTTP2_MUTANTS = (
     ),
     Mutant(
         "group-commit-is-not-in-the-digest",
-        "sidecar/storage/write_batch.py",
+        "sidecar/ledger/write_batch.py",
         "        self._digest += seq - replaced\n        self.batch.put(encoded",
         "        self.batch.put(encoded",
         "a store that lost nothing raises the alarm at its next open",

@@ -19,7 +19,7 @@ LAG_LIVE_MUTANTS = (
     ),
     Mutant(
         "lag-keeps-removed-keys",
-        "sidecar/storage/store.py",
+        "sidecar/ledger/store.py",
         "        if self._follower:\n",
         "        if not self._follower:\n",
         "groups that expired or were handed over stay in the lag, as stopped",

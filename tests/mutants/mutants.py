@@ -435,11 +435,11 @@ MUTANTS = (
     ),
     Mutant(
         "watermark-too-early",
-        "sidecar/storage/store.py",
+        "sidecar/ledger/store.py",
         '        if self.wal_sync != "always":\n            self._advance_watermark(self.seq)\n\n    async',
         "        self._advance_watermark(self.seq)\n\n    async",
         "a power cut before the sync, which lost nothing that was acknowledged, raises the alarm for ever",
-        ("unit/sidecar/storage/test_store.py::test_with_always_the_watermark_follows_the_sync",),
+        ("unit/sidecar/ledger/test_store.py::test_with_always_the_watermark_follows_the_sync",),
     ),
     Mutant(
         "newer-epoch-not-loaded",

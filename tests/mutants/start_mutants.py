@@ -115,7 +115,7 @@ START_MUTANTS = (
     ),
     Mutant(
         "older-copy-is-forgotten-by-a-kill",
-        "sidecar/storage/store.py",
+        "sidecar/ledger/store.py",
         "        if unasked is None or unasked.flushed_seq != self.flushed_seq:\n",
         "        if True:\n",
         "the same, where the adapter was killed before it could ask",

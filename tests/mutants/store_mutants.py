@@ -108,7 +108,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "counters-come-again-after-a-loss",
-        "sidecar/storage/store.py",
+        "sidecar/ledger/store.py",
         "        self.seq = max(self.seq, reached)\n",
         "",
         "what is written next is taken for flushed",
@@ -132,7 +132,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "files-that-are-gone-are-written-to",
-        "sidecar/storage/store.py",
+        "sidecar/ledger/store.py",
         "        self.missing = await self._disk.apart(self._disk.missing)\n",
         '        self.missing = ""\n',
         "commits are acknowledged into unlinked files",
@@ -140,19 +140,19 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "a-watermark-that-is-gone-is-written-to",
-        "sidecar/storage/disk.py",
+        "sidecar/ledger/disk.py",
         "            if not self._watermark.is_in_place():\n",
         "            if self._watermark.value > 2**63:\n",
         "what is acknowledged from then on leaves no trace outside the WAL",
-        ("unit/sidecar/storage/test_missing_files.py::test_a_file_that_is_not_in_its_place_is_seen",),
+        ("unit/sidecar/ledger/test_missing_files.py::test_a_file_that_is_not_in_its_place_is_seen",),
     ),
     Mutant(
         "a-store-is-verified-without-its-bookkeeping",
-        "sidecar/storage/store.py",
+        "sidecar/ledger/store.py",
         '            for key, value in self._disk.scan(b"", b""):\n',
         '            for key, value in self._disk.scan(_FIRST_KEY, b""):\n',
         "one flipped bit in an old row of the bookkeeping stops the adapter in the middle of its work",
-        ("unit/sidecar/storage/test_store.py::test_every_bit_of_the_tables_counts",),
+        ("unit/sidecar/ledger/test_store.py::test_every_bit_of_the_tables_counts",),
     ),
     Mutant(
         "rocksdb-works-on-the-path",
@@ -183,7 +183,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "a-log-that-is-gone-is-written-to",
-        "sidecar/storage/disk.py",
+        "sidecar/ledger/disk.py",
         "        if newest < self._newest_log:\n",
         "        if newest < 0:\n",
         "commits are acknowledged into an unlinked WAL",
@@ -207,7 +207,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "any-store-is-opened-again",
-        "sidecar/storage/store.py",
+        "sidecar/ledger/store.py",
         "            if only is not None and store.store_id != only:\n",
         "            if only is not None and not store.store_id:\n",
         "another broker's store is served after a mount",
@@ -215,7 +215,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "a-missing-watermark-is-accepted",
-        "sidecar/storage/store.py",
+        "sidecar/ledger/store.py",
         "        if not self._disk.watermark_intact and self.seq:\n",
         "        if not self._disk.watermark_intact and self.seq > 2**63:\n",
         "a lost tail is not seen when the watermark is lost with it",
@@ -255,12 +255,10 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "a-later-write-stands-after-a-sync-without-space",
-        "sidecar/storage/store.py",
+        "sidecar/ledger/store.py",
         "                self._disk_full = self._sync_without_space = True\n",
         "                self._disk_full = True\n",
         "a sync that found no space is vouched for by a later one: a power cut takes acknowledged commits",
-        (
-            "unit/sidecar/storage/test_store.py::test_a_sync_that_finds_no_space_means_a_full_disk_until_the_store_is_opened_again",
-        ),
+        ("unit/sidecar/ledger/test_store.py::test_a_sync_that_finds_no_space_means_a_full_disk_until_the_store_is_opened_again",),
     ),
 )

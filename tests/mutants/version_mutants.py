@@ -50,7 +50,7 @@ VERSION_MUTANTS = (
     ),
     Mutant(
         "an-adapter-store-is-marked-before-it-is-looked-at",
-        "sidecar/storage/disk.py",
+        "sidecar/ledger/disk.py",
         "                refuse_later_version(path)\n                if create:\n",
         "                format_mark.write(ADAPTER_STORE, path) if path.exists() else None\n"
         "                refuse_later_version(path)\n                if create:\n",
@@ -59,7 +59,7 @@ VERSION_MUTANTS = (
     ),
     Mutant(
         "an-adapter-store-is-opened-before-it-is-looked-at",
-        "sidecar/storage/disk.py",
+        "sidecar/ledger/disk.py",
         "                refuse_later_version(path)\n                if create:\n",
         "                if create:\n",
         "RocksDB has changed the store of a later version when it is refused",
@@ -67,7 +67,7 @@ VERSION_MUTANTS = (
     ),
     Mutant(
         "without-the-file-an-adapter-store-is-an-old-one",
-        "sidecar/storage/disk.py",
+        "sidecar/ledger/disk.py",
         "    if row is not None:\n",
         "    if row is None:\n",
         "a backup without the small file makes a later store an old one",
@@ -75,7 +75,7 @@ VERSION_MUTANTS = (
     ),
     Mutant(
         "a-new-adapter-store-has-no-mark-within",
-        "sidecar/storage/disk.py",
+        "sidecar/ledger/disk.py",
         '            opened = rocks.open_store(database, ("default",), ADVICE, _mark)\n',
         '            opened = rocks.open_store(database, ("default",), ADVICE)\n',
         "a store whose creation was killed has no version",
@@ -83,7 +83,7 @@ VERSION_MUTANTS = (
     ),
     Mutant(
         "an-old-adapter-store-gets-no-mark-within",
-        "sidecar/storage/disk.py",
+        "sidecar/ledger/disk.py",
         "        if self.get(FORMAT) is None:\n",
         "        if self.get(FORMAT) is not None:\n",
         "a store from before the marks has none that outlives the file",
@@ -91,7 +91,7 @@ VERSION_MUTANTS = (
     ),
     Mutant(
         "an-adapter-store-of-a-later-version-is-repaired",
-        "sidecar/storage/repair.py",
+        "sidecar/ledger/repair.py",
         "    if not format_mark.is_marked(ADAPTER_STORE, section.path):\n",
         "    if not (section.path / format_mark.FILE).exists():\n",
         "the repair of an old program drops what it does not know",
@@ -187,7 +187,7 @@ VERSION_MUTANTS = (
     ),
     Mutant(
         "an-old-store-gets-no-identity",
-        "sidecar/storage/store.py",
+        "sidecar/ledger/store.py",
         "        if len(self.store_id) != STORE_ID_BYTES:\n",
         "        if False:\n",
         "a store that the release before made has no identity, so that another one in its place goes unnoticed",

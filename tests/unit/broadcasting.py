@@ -12,8 +12,8 @@ from adapter.sidecar.api.offset_service import OffsetService
 from adapter.sidecar.api.requests import parse_commit_broadcast, parse_read_broadcast
 from adapter.sidecar.engine.broadcast import is_of_client
 from adapter.sidecar.engine.core import Core, running_core
+from adapter.sidecar.ledger.store import LocalStore
 from adapter.sidecar.metrics import AdapterMetrics
-from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config
 from tests.unit.expiring import SetClock

@@ -21,9 +21,9 @@ from adapter.sidecar.engine.core import Core, running_core
 from adapter.sidecar.engine.flush_spans import FlushSpans
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.ledger.changes import Commit, Standing
+from adapter.sidecar.ledger.disk import RocksDisk
+from adapter.sidecar.ledger.store import LocalStore
 from adapter.sidecar.metrics import AdapterMetrics
-from adapter.sidecar.storage.disk import RocksDisk
-from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config
 

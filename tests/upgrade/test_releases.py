@@ -30,7 +30,7 @@ from adapter.runtime.format_mark import ADAPTER_STORE, META_ETCD, META_STORE, OF
 from adapter.sidecar.config import JournalSection
 from adapter.sidecar.journal.notes import Counts
 from adapter.sidecar.journal.segments import SegmentFiles
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.store import LocalStore
 from tests.archives import unpack
 from tests.durability.etcd_cluster import OFFSETS, etcd
 from tests.durability.machine import require

@@ -22,9 +22,9 @@ from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.runtime import format_mark, rocks
 from adapter.runtime.format_mark import ADAPTER_STORE, FILE, META_STORE, OFFSET_FILE, Form
 from adapter.sidecar.config import StoreSection
-from adapter.sidecar.storage import disk
-from adapter.sidecar.storage.repair import repair as adapter_repair
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger import disk
+from adapter.sidecar.ledger.repair import repair as adapter_repair
+from adapter.sidecar.ledger.store import LocalStore
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 
 KEY = OffsetKey("default", "group", "0")

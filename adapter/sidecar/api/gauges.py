@@ -7,7 +7,7 @@ from adapter.errors import StorageFailedError
 from adapter.meta.client import MetaClient
 from adapter.sidecar.api.state import SidecarState
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.store import LocalStore
 
 
 class SidecarGauges:

@@ -16,8 +16,8 @@ from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.runtime.large_calls import SLICE_ROWS
 from adapter.runtime.slices import others
 from adapter.sidecar.bridge.agreement import Agreed
+from adapter.sidecar.ledger.store import LocalStore
 from adapter.sidecar.ledger.watching import Watcher
-from adapter.sidecar.storage.store import LocalStore
 
 WHOLE_S = 10.0  # the shortest time between two comparisons of the whole store
 KEYS_AT_ONCE = 2_000

@@ -22,8 +22,8 @@ from adapter.runtime.large_calls import SLICE_ROWS
 from adapter.runtime.slices import others
 from adapter.sidecar.engine.expiry import Expiry
 from adapter.sidecar.engine.group_loader import LOAD_KEYS, GroupLoader
-from adapter.sidecar.storage.store import LocalStore
-from adapter.sidecar.storage.write_batch import Stored
+from adapter.sidecar.ledger.store import LocalStore
+from adapter.sidecar.ledger.write_batch import Stored
 
 log = structlog.get_logger(__name__)
 

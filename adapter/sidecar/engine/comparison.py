@@ -14,8 +14,8 @@ from adapter.meta.client import MetaClient
 from adapter.model.codec import encode_key, group_prefix
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
 from adapter.runtime.slices import in_slices
-from adapter.sidecar.storage.store import LocalStore
-from adapter.sidecar.storage.write_batch import Stored
+from adapter.sidecar.ledger.store import LocalStore
+from adapter.sidecar.ledger.write_batch import Stored
 
 
 class Piece(NamedTuple):

@@ -36,9 +36,9 @@ from adapter.sidecar.engine.tombstones import Tombstones
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.ledger.ledger import Ledger
 from adapter.sidecar.ledger.rules import Holds
+from adapter.sidecar.ledger.store import LocalStore
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.shard_bounds import ReportedBounds
-from adapter.sidecar.storage.store import LocalStore
 
 
 @dataclass(frozen=True)

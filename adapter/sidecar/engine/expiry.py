@@ -24,8 +24,8 @@ from adapter.sidecar.engine.tombstones import Tombstones
 from adapter.sidecar.journal.notes import Moved
 from adapter.sidecar.ledger.changes import Forget, Reconcile
 from adapter.sidecar.ledger.ledger import Ledger
+from adapter.sidecar.ledger.write_batch import Stored
 from adapter.sidecar.metrics import AdapterMetrics
-from adapter.sidecar.storage.write_batch import Stored
 
 log = structlog.get_logger(__name__)
 audit = logs.audit()

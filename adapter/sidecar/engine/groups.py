@@ -15,7 +15,7 @@ from adapter.runtime.large_calls import SLICE_ROWS, LargeCalls
 from adapter.runtime.slices import others
 from adapter.sidecar.ledger.dirty import DirtyKeys
 from adapter.sidecar.ledger.ledger import Ledger
-from adapter.sidecar.storage.write_batch import Stored
+from adapter.sidecar.ledger.write_batch import Stored
 
 PAGE_KEYS = 2_000
 MAX_VISITED = 50_000  # records that are read for one page of a list

@@ -20,8 +20,8 @@ from adapter.model.codec import encode_key, pack_names
 from adapter.model.records import Held, OffsetKey
 from adapter.runtime.large_calls import SLICE_ROWS
 from adapter.runtime.slices import others
+from adapter.sidecar.ledger.store import LocalStore
 from adapter.sidecar.shard_bounds import ReportedBounds
-from adapter.sidecar.storage.store import LocalStore
 
 SLICE_GROUPS = 2_000  # of a look, between two yields: a millisecond or two
 MAX_REMOVED = 200_000  # keys that are removed between two looks; beyond, all begins anew

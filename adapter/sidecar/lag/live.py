@@ -29,8 +29,8 @@ from adapter.sidecar.lag.table import Evaluated, LagTable
 from adapter.sidecar.lag.view import View
 from adapter.sidecar.lag.watching import LagWatches
 from adapter.sidecar.lag.windows import WindowsFile
+from adapter.sidecar.ledger.store import LocalStore
 from adapter.sidecar.shard_bounds import ReportedBounds
-from adapter.sidecar.storage.store import LocalStore
 
 log = structlog.get_logger(__name__)
 R = TypeVar("R")

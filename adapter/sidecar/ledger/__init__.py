@@ -1,6 +1,12 @@
-"""What an adapter knows in memory of its keys. Reads no disk, and calls nobody.
+"""The offsets of an adapter: one owner of what is known of them, and one writer. Talks to no Meta Service.
 
-- `dirty`: what the Meta Service has not acknowledged, and up to which write it has everything.
-- `group_state`: of each group its newest records, and what the Meta Service holds of it, as far as that is known.
-- `recovered`: whether all keys were compared with the Meta Service.
+A change, in this order:
+
+- Decided: `changes` has the kinds of changes, as values, `rules` where a commit goes, `decision` what a change does.
+- Written, published, marked dirty: `ledger`, the only one that does. `write_batch` is what one write has, `store` writes it to
+  RocksDB (`disk`) and brings memory to it (`group_state`); `dirty` is what the Meta Service has not acknowledged.
+- Told: `watching` tells watchers of changes that are no ordinary commits.
+
+Beside it: `recovered` says whether all keys were compared with the Meta Service, `boot_marker` whether the machine went down,
+`snapshot` reads all records as of one instant, and `repair` what can be read of damaged files.
 """

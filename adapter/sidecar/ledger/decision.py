@@ -28,7 +28,7 @@ from adapter.sidecar.journal.notes import Moved
 from adapter.sidecar.ledger.changes import Change, Columns, Commit, Entry, FirstEpochs, Forget, Load, Reconcile, Standing, TakeUp
 from adapter.sidecar.ledger.dirty import DirtyKeys
 from adapter.sidecar.ledger.rules import Holds, check_generation, decide_commit, goes_back, is_raised, plainly
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.store import LocalStore
 
 log = structlog.get_logger(__name__)
 

@@ -18,9 +18,9 @@ from adapter.sidecar.ledger.decision import Decision
 from adapter.sidecar.ledger.dirty import DirtyKeys
 from adapter.sidecar.ledger.recovered import Recovered
 from adapter.sidecar.ledger.rules import Holds, check_generation, plainly
+from adapter.sidecar.ledger.store import LocalStore
 from adapter.sidecar.ledger.watching import Watches
-from adapter.sidecar.storage.store import LocalStore
-from adapter.sidecar.storage.write_batch import WriteBatch
+from adapter.sidecar.ledger.write_batch import WriteBatch
 
 Run = Sequence[offsets_pb.CommitOffsetsRequest]  # applied in this order
 

@@ -56,7 +56,7 @@ def test_a_command_that_calls_imports_grpc_and_nothing_of_the_processes(command:
         *HEAVY,
         "adapter.runtime.config",
         "adapter.sidecar.engine.core",
-        "adapter.sidecar.storage.store",
+        "adapter.sidecar.ledger.store",
         "adapter.rpc.etcd_pb2",
     }
     if command[0] != "meta":

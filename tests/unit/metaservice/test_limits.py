@@ -27,8 +27,8 @@ from adapter.runtime.statuses import status_of, trailing_of
 from adapter.sidecar.engine.core import running_core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
+from adapter.sidecar.ledger.store import LocalStore
 from adapter.sidecar.metrics import AdapterMetrics
-from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config
 from tests.model.disk import Platter, SimDisk

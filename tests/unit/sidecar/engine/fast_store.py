@@ -6,8 +6,8 @@ from adapter.errors import AdapterError
 from adapter.model.records import OffsetKey
 from adapter.runtime.clocks import Clocks
 from adapter.sidecar.ledger.ledger import Ledger
-from adapter.sidecar.storage.store import LocalStore
-from adapter.sidecar.storage.write_batch import Stored
+from adapter.sidecar.ledger.store import LocalStore
+from adapter.sidecar.ledger.write_batch import Stored
 from tests.model.disk import Platter, SimBatch, SimDisk
 from tests.unit.helpers import key, record
 from tests.unit.sidecar.engine.fast_requests import Request

@@ -6,7 +6,7 @@ from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.runtime.watermark import Watermark
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.recovery import RecoveryReport
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.store import LocalStore
 from tests.unit.helpers import crash
 
 Records = dict[OffsetKey, OffsetRecord]

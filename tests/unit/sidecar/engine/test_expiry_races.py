@@ -13,8 +13,8 @@ from adapter.model.records import Member, OffsetKey
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.expiry import Expiry
 from adapter.sidecar.engine.groups import PAGE_KEYS, GroupRow
-from adapter.sidecar.storage.store import LocalStore
-from adapter.sidecar.storage.write_batch import Stored
+from adapter.sidecar.ledger.store import LocalStore
+from adapter.sidecar.ledger.write_batch import Stored
 from adapter.testing.sidecars import adapter_config, running_sidecar
 from adapter.testing.waiting import eventually
 from tests.unit.expiring import (

@@ -13,7 +13,7 @@ from adapter.sidecar.api.commit_requests import parse_commit
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.ledger.changes import Change, Commit, Forget, Standing
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually
 from tests.unit.helpers import HeldMeta, commit_of, core_over, crash, key, record, send, watched

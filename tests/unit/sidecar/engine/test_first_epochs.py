@@ -9,7 +9,7 @@ from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, Run, as_fir
 from adapter.runtime.clocks import Clocks
 from adapter.sidecar.ledger.changes import Change, FirstEpochs, Forget, Reconcile
 from adapter.sidecar.ledger.ledger import Ledger
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.store import LocalStore
 from tests.model.disk import Platter, SimDisk
 from tests.unit.helpers import commit_of, key, record
 

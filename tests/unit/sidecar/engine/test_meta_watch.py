@@ -11,7 +11,7 @@ from adapter.errors import AdapterError, DiskFullError, MetaUnavailableError, Re
 from adapter.model.records import KnownStore, OffsetKey, OffsetRecord, ReadMode, StoreReport
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually
 from tests.unit.helpers import commit, core_over, doom, key, record

@@ -14,8 +14,8 @@ from adapter.sidecar.engine.core import running_core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Change, Reset, To
 from adapter.sidecar.ledger.changes import Standing
+from adapter.sidecar.ledger.store import LocalStore
 from adapter.sidecar.metrics import AdapterMetrics
-from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config
 from tests.model.disk import Platter, SimDisk

@@ -19,8 +19,8 @@ from adapter.runtime.clocks import Clocks
 from adapter.sidecar.engine.core import running_core
 from adapter.sidecar.ledger.dirty import DirtyKeys
 from adapter.sidecar.ledger.recovered import Recovered
+from adapter.sidecar.ledger.store import LocalStore
 from adapter.sidecar.metrics import AdapterMetrics
-from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.sidecars import adapter_config
 from tests.model.disk import Platter, SimDisk
 from tests.model.loop import VirtualLoop

@@ -8,7 +8,7 @@ from adapter.model.codec import encode_key
 from adapter.model.records import GroupKey, Held, OffsetKey
 from adapter.sidecar.ledger import group_state
 from adapter.sidecar.ledger.group_state import MAX_REMOVED, GroupStates
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.store import LocalStore
 from tests.unit.helpers import key, record
 
 G, H, J = (GroupKey("default", name) for name in "ghj")

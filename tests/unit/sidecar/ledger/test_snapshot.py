@@ -11,9 +11,9 @@ from adapter.errors import StorageFailedError, StoreDamagedError
 from adapter.model.codec import decode_key, decode_record, decode_seq, encode_key, encode_record
 from adapter.model.records import GroupKey, Member, OffsetKey, OffsetRecord
 from adapter.runtime import rocks
-from adapter.sidecar.storage import snapshot
-from adapter.sidecar.storage.snapshot import PAGE_BYTES, PAGE_RECORDS, Snapshot, Snapshots
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger import snapshot
+from adapter.sidecar.ledger.snapshot import PAGE_BYTES, PAGE_RECORDS, Snapshot, Snapshots
+from adapter.sidecar.ledger.store import LocalStore
 from adapter.testing.waiting import eventually
 from tests.unit.helpers import crash, key, record, tombstone
 

@@ -13,7 +13,7 @@ from adapter.client.client import OffsetClient
 from adapter.model.codec import decode_key, decode_record
 from adapter.model.records import OffsetKey
 from adapter.rpc import offsets_pb
-from adapter.sidecar.storage.snapshot import PAGE_RECORDS
+from adapter.sidecar.ledger.snapshot import PAGE_RECORDS
 from adapter.testing.waiting import PATIENCE_S, eventually
 from tests.integration.helpers import commits, serving
 

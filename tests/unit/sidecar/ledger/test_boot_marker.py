@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from adapter.sidecar.config import WalSync
-from adapter.sidecar.storage import boot_marker
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger import boot_marker
+from adapter.sidecar.ledger.store import LocalStore
 from tests.unit.helpers import crash, key, record
 
 OTHER_BOOT = "00000000-0000-0000-0000-000000000000"

@@ -17,8 +17,8 @@ from adapter.runtime.files import refuse_root_for
 from adapter.runtime.format_mark import ADAPTER_STORE
 from adapter.runtime.wording import counted
 from adapter.sidecar.config import StoreSection
-from adapter.sidecar.storage.disk import refuse_later_version
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.disk import refuse_later_version
+from adapter.sidecar.ledger.store import LocalStore
 
 log = structlog.get_logger(__name__)
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from adapter.model.codec import encode_forward, encode_key, encode_record, group_prefix
 from adapter.model.records import Fields, GroupKey, Held, Member, OffsetKey, OffsetRecord
+from adapter.sidecar.ledger.disk import Batch
 from adapter.sidecar.ledger.group_state import GroupStates
-from adapter.sidecar.storage.disk import Batch
 
 STATE = b"\0state"
 LOSS = b"\0loss"

@@ -14,9 +14,9 @@ import pytest
 from adapter.errors import StorageFailedError
 from adapter.metaservice.rocksdb import repair as meta_repair
 from adapter.sidecar.config import StoreSection
-from adapter.sidecar.storage import repair as module
-from adapter.sidecar.storage.repair import repair, start_from_meta
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger import repair as module
+from adapter.sidecar.ledger.repair import repair, start_from_meta
+from adapter.sidecar.ledger.store import LocalStore
 
 NOBODY = 65_534
 

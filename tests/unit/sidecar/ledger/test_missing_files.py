@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from adapter.errors import StoreDamagedError
-from adapter.sidecar.storage.disk import RocksDisk
+from adapter.sidecar.ledger.disk import RocksDisk
 
 
 @pytest.fixture
@@ -77,5 +77,5 @@ def test_no_descriptor_to_look_with_says_nothing(store: RocksDisk, monkeypatch: 
     def none_left(_: Path) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr("adapter.sidecar.storage.disk._names", none_left)
+    monkeypatch.setattr("adapter.sidecar.ledger.disk._names", none_left)
     assert store.missing() == ""

@@ -21,9 +21,9 @@ from adapter.model.codec import encode_key, encode_record, group_prefix
 from adapter.model.records import GroupKey, Member, OffsetKey, OffsetRecord
 from adapter.runtime import rocks
 from adapter.runtime.watermark import Loss, Watermark
-from adapter.sidecar.storage import disk
-from adapter.sidecar.storage.store import LocalStore
-from adapter.sidecar.storage.write_batch import Stored
+from adapter.sidecar.ledger import disk
+from adapter.sidecar.ledger.store import LocalStore
+from adapter.sidecar.ledger.write_batch import Stored
 from adapter.testing.waiting import eventually
 from tests.unit.helpers import KEYS, RECORDS, WatchedStore, crash, key, record, rocks_of, tombstone
 
@@ -197,7 +197,7 @@ import sys, time
 from pathlib import Path
 from adapter.errors import AdapterError
 from adapter.runtime import rocks
-from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.ledger.store import LocalStore
 
 def slowly(path, families, new=rocks.new):
     made = new(path, families)

@@ -23,7 +23,7 @@ from adapter.runtime import format_mark, rocks
 from adapter.runtime.format_mark import ADAPTER_STORE
 from adapter.runtime.watermark import Watermark
 from adapter.sidecar.config import WalSync
-from adapter.sidecar.storage import boot_marker
+from adapter.sidecar.ledger import boot_marker
 
 R = TypeVar("R")
 

@@ -20,10 +20,10 @@ from adapter.model.codec import decode_record, decode_seq, decode_stored, encode
 from adapter.model.records import STORE_ID_BYTES, Absent, GroupKey, Held, Member, OffsetKey, OffsetRecord
 from adapter.runtime.watermark import Loss
 from adapter.sidecar.config import WalSync
+from adapter.sidecar.ledger.disk import ADVICE, Batch, Disk, RocksDisk
 from adapter.sidecar.ledger.group_state import GroupStates
-from adapter.sidecar.storage.disk import ADVICE, Batch, Disk, RocksDisk
-from adapter.sidecar.storage.snapshot import Snapshot, Snapshots
-from adapter.sidecar.storage.write_batch import (
+from adapter.sidecar.ledger.snapshot import Snapshot, Snapshots
+from adapter.sidecar.ledger.write_batch import (
     LOSS,
     STATE,
     STORE_ID,
