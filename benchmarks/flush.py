@@ -20,7 +20,7 @@ from adapter.client.broker_log import NoBrokerLog
 from adapter.meta.client import GrpcMetaClient, MetaClient
 from adapter.model.records import CommitMode, SaveEntry, SaveOutcome
 from adapter.sidecar.engine.core import Core, running_core
-from adapter.sidecar.ledger.changes import Commit
+from adapter.sidecar.ledger.operations import Commit
 from adapter.sidecar.ledger.store import LocalStore
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.testing.fake_meta import FakeMeta

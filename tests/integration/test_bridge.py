@@ -19,7 +19,7 @@ from adapter.rpc import offsets_pb
 from adapter.sidecar.bridge import bridge, deletes, store_changes, untold
 from adapter.sidecar.bridge.broker_log import RocketmqLog
 from adapter.sidecar.bridge.marks import FILE, Marks
-from adapter.sidecar.ledger.changes import Forget
+from adapter.sidecar.ledger.operations import Forget
 from adapter.sidecar.process import Sidecar
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config

@@ -10,7 +10,7 @@ from adapter.errors import MetaUnavailableError
 from adapter.model.records import CommitMode, GroupKey, OffsetRecord
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
-from adapter.sidecar.ledger.changes import Commit
+from adapter.sidecar.ledger.operations import Commit
 from adapter.testing.etcd import LocalCluster
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.processes import ServiceProcess, ended, free_port

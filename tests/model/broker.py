@@ -25,7 +25,7 @@ from adapter.runtime.listener import GrpcServer
 from adapter.sidecar.config import AdapterConfig, WalSync
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.recovery import RecoveryReport
-from adapter.sidecar.ledger.changes import Change, Forget, Standing
+from adapter.sidecar.ledger.operations import Forget, Operation, Standing
 from adapter.sidecar.ledger.store import LocalStore
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.process import Sidecar
@@ -52,7 +52,7 @@ METRICS = AdapterMetrics()  # one for all: nothing here reads them
 METRICS.registry = _Unread()
 
 State = offsets_pb.StatusReply
-Apply = Callable[[Change], list[Standing]]
+Apply = Callable[[Operation], list[Standing]]
 Comparing = Callable[[], Coroutine[Any, Any, RecoveryReport]]
 
 
@@ -374,7 +374,7 @@ class Running(Process):
         self._before = {key: record for key, record in found if record and core.ledger.store.get(key)}
 
     def _watching(self, apply: Apply) -> Apply:
-        def watched(change: Change) -> list[Standing]:
+        def watched(change: Operation) -> list[Standing]:
             if not isinstance(change, Forget):
                 return apply(change)
             refused = False

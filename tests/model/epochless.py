@@ -24,7 +24,7 @@ from adapter.model.records import (
     Status,
     StoreReport,
 )
-from adapter.sidecar.ledger.changes import Forget
+from adapter.sidecar.ledger.operations import Forget
 from adapter.sidecar.ledger.write_batch import Stored
 from tests.model import choices as st
 from tests.model.broker import Broker, Running, Setup

@@ -12,7 +12,7 @@ from adapter.model.records import GroupKey, OffsetKey, is_old_tombstone
 from adapter.runtime import backoff
 from adapter.runtime.clocks import Clocks
 from adapter.sidecar.engine.tombstones import TOMBSTONE_MS
-from adapter.sidecar.ledger.changes import Forget
+from adapter.sidecar.ledger.operations import Forget
 from adapter.sidecar.ledger.store import LocalStore
 from adapter.sidecar.ledger.write_batch import Stored
 from tests.model import order

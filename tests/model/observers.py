@@ -37,7 +37,7 @@ from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.lag.live import LiveLag
 from adapter.sidecar.lag.metrics import LagMetrics
 from adapter.sidecar.lag.service import OffsetLag, Serving
-from adapter.sidecar.ledger.changes import Forget
+from adapter.sidecar.ledger.operations import Forget
 from adapter.sidecar.ledger.store import _FIRST_KEY
 from adapter.sidecar.process import Sidecar
 from tests.model import choices as st

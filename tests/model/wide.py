@@ -42,7 +42,7 @@ from adapter.sidecar.engine.flush_spans import FlushSpans
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
 from adapter.sidecar.engine.resets import Outcome
-from adapter.sidecar.ledger.changes import Commit
+from adapter.sidecar.ledger.operations import Commit
 from adapter.sidecar.ledger.write_batch import Stored
 from tests.model import choices as st
 from tests.model.broker import Broker, Running, Setup, SimSidecar

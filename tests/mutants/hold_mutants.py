@@ -187,7 +187,7 @@ HOLD_MUTANTS = (
     Mutant(
         "watchers-hear-nothing-of-adoptions",
         "sidecar/ledger/ledger.py",
-        " if isinstance(change, Commit) else decision.staged)",
+        " if isinstance(operation, Commit) else decision.staged)",
         ")",
         "an idle broker learns of a reset only with its next commit",
         (f"{WATCH}test_a_watcher_is_told_of_what_a_flush_adopts",),
@@ -233,7 +233,7 @@ HOLD_MUTANTS = (
         "            await self._ledger.submit(Reconcile([(stored.key, None) for stored in page if stored.record.live]))\n",
         "            live = [stored.key for stored in page if stored.record.live]\n"
         "            await self._ledger.submit(Reconcile([(key, None) for key in live]))\n"
-        "            from adapter.sidecar.ledger.changes import TakeUp\n"
+        "            from adapter.sidecar.ledger.operations import TakeUp\n"
         "            await self._ledger.submit(TakeUp(live))\n",
         "a reset of a group that is put back is taken up by nobody: a running consumer undoes it",
         (

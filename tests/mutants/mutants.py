@@ -108,8 +108,8 @@ MUTANTS = (
     Mutant(
         "loaded-before-the-write",
         "sidecar/ledger/ledger.py",
-        "        standing = decision.decide(change)\n",
-        "        standing = decision.decide(change)\n        self._mark(decision)\n",
+        "        standing = decision.decide(operation)\n",
+        "        standing = decision.decide(operation)\n        self._mark(decision)\n",
         "after a write that failed a group counts as known, and its keys begin in the first epoch",
         ("unit/sidecar/engine/test_committer.py::test_a_load_that_cannot_be_written_does_not_count",),
     ),
@@ -132,8 +132,8 @@ MUTANTS = (
     Mutant(
         "forget-of-dirty-keys",
         "sidecar/ledger/decision.py",
-        "        if busy and not change.gone:\n",
-        "        if busy and change.gone:\n",
+        "        if busy and not operation.gone:\n",
+        "        if busy and operation.gone:\n",
         "a hand-over forgets a commit that the Meta Service has not got",
         ("unit/sidecar/engine/test_committer.py::test_forget_of_a_dirty_key_removes_nothing",),
     ),
@@ -182,8 +182,8 @@ MUTANTS = (
     Mutant(
         "expired-by-a-stale-page",
         "sidecar/ledger/decision.py",
-        "if change.stood and [record for _, record, _ in removed] != list(change.stood):",
-        "if change.stood and len(removed) != len(change.stood):",
+        "if operation.stood and [record for _, record, _ in removed] != list(operation.stood):",
+        "if operation.stood and len(removed) != len(operation.stood):",
         "an expiry forgets the generation of a group that came back while its page was read",
         ("unit/sidecar/engine/test_expiry.py::test_a_commit_while_a_page_is_read_stays",),
     ),

@@ -29,7 +29,7 @@ from adapter.model.records import (
     next_era,
 )
 from adapter.rpc import etcd_pb
-from adapter.sidecar.ledger.changes import Columns, Commit
+from adapter.sidecar.ledger.operations import Columns, Commit
 from adapter.testing.fake_meta import FakeMeta
 from tests.etcd_rules import Contents, Row, transact
 from tests.unit.helpers import core_over, key

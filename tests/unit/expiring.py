@@ -8,7 +8,7 @@ from adapter.sidecar.config import ExpirySection
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.expiry import HOUR_MS, Expiry
 from adapter.sidecar.engine.tombstones import Tombstones
-from adapter.sidecar.ledger.changes import Commit
+from adapter.sidecar.ledger.operations import Commit
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import key, record, send

@@ -20,8 +20,8 @@ from adapter.sidecar.config import WalSync
 from adapter.sidecar.engine.core import Core, running_core
 from adapter.sidecar.engine.flush_spans import FlushSpans
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
-from adapter.sidecar.ledger.changes import Commit, Standing
 from adapter.sidecar.ledger.disk import RocksDisk
+from adapter.sidecar.ledger.operations import Commit, Standing
 from adapter.sidecar.ledger.store import LocalStore
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.testing.fake_meta import FakeMeta

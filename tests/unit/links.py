@@ -17,7 +17,7 @@ from adapter.model.records import CommitMode, GroupKey, Member, OffsetKey, Offse
 from adapter.rpc import offsets_pb
 from adapter.runtime.statuses import status_of
 from adapter.sidecar.api.commit_requests import parse_commit
-from adapter.sidecar.ledger.changes import Entry
+from adapter.sidecar.ledger.operations import Entry
 from tests.model.loop import VirtualLoop
 
 TIMEOUT_S = 5.0

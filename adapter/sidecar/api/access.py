@@ -33,7 +33,7 @@ from adapter.sidecar.api.refusals import Refusals
 from adapter.sidecar.api.replies import change_row
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.history import Caller, asked_by
-from adapter.sidecar.engine.reset_plans import Change
+from adapter.sidecar.engine.reset_plans import OffsetChange
 
 log = structlog.get_logger(__name__)
 audit = logs.audit()
@@ -148,7 +148,7 @@ class Call:
     def __init__(self, method: str, request: Message, context: Context) -> None:
         self.who = UNKNOWN
         self._rows: Sequence[offsets_pb.ChangeReply.Row] = ()
-        self._attempted: Sequence[Change] = ()
+        self._attempted: Sequence[OffsetChange] = ()
         self._fields: dict[str, Any] = {
             "claimed": harmless(_metadata(context, USER_KEY), CLAIM_MAX),
             "peer": context.peer(),
@@ -179,7 +179,7 @@ class Call:
 
     def attempted(self, error: AdapterError) -> None:
         """Record what a failed change was to do: each shard is at `before` or at `after`."""
-        self._attempted = cast("Sequence[Change]", error.attempted)
+        self._attempted = cast("Sequence[OffsetChange]", error.attempted)
 
     async def write(self, outcome: str, reason: str = "") -> None:
         """Log the event; many rows in several parts, between which the event loop runs other tasks."""

@@ -14,7 +14,7 @@ from adapter.model.records import DEFAULT_NAMESPACE, EPOCH_MAX, CommitMode, Grou
 from adapter.rpc import offsets_pb
 from adapter.runtime.clocks import wall_ms
 from adapter.runtime.slices import others
-from adapter.sidecar.ledger.changes import Columns, Commit, Entry
+from adapter.sidecar.ledger.operations import Columns, Commit, Entry
 
 MAX_GOOD_NAMES = 200_000
 MAX_OFFSETS = 5_000  # of a commit, which takes up to 25 us for each in the worst case: an OVERWRITE with metadata

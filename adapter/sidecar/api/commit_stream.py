@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeGuard
 from adapter.errors import AdapterError, NotReadyError
 from adapter.rpc import offsets_pb
 from adapter.runtime.statuses import status_of
-from adapter.sidecar.api.commits import Committing, PreparedCommit, Rows
+from adapter.sidecar.api.commits import Committing, PreparedCommit, ReplyRows
 from adapter.sidecar.engine.policies import Policies
 
 Request = offsets_pb.StreamCommitsRequest
@@ -164,7 +164,7 @@ class CommitStream:
             return _refusal(number, error)
 
 
-def _reply(number: int, rows: Rows) -> Reply:
+def _reply(number: int, rows: ReplyRows) -> Reply:
     return Reply(id=number, superseded=rows.superseded, covers=1, raised=rows.raised)
 
 

@@ -28,8 +28,8 @@ from adapter.sidecar.api.commit_requests import ParsedCommit, parse_commit, pars
 from adapter.sidecar.api.replies import raised_rows, superseded_rows
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.policies import Policies
-from adapter.sidecar.ledger.changes import Standing
 from adapter.sidecar.ledger.ledger import Run
+from adapter.sidecar.ledger.operations import Standing
 from adapter.sidecar.metrics import AdapterMetrics
 
 log = structlog.get_logger(__name__)
@@ -42,14 +42,14 @@ OFFSET_BYTES = 400  # of memory that an offset of a waiting commit takes, beside
 Done = Callable[[int, AdapterError | None], None]
 
 
-class Rows(NamedTuple):
+class ReplyRows(NamedTuple):
     """The rows of a reply: entries that were not applied, and entries that were in a new epoch."""
 
     superseded: Sequence[offsets_pb.Superseded] = ()
     raised: Sequence[offsets_pb.Raised] = ()
 
 
-ALL_PLAIN = Rows()
+ALL_PLAIN = ReplyRows()
 
 
 class CheckedCommit(NamedTuple):
@@ -93,10 +93,10 @@ class Committing(Protocol):
 
     async def begin(
         self, request: offsets_pb.CommitOffsetsRequest, *, offered: bool = False, patient: bool = False
-    ) -> Rows | PreparedCommit:
+    ) -> ReplyRows | PreparedCommit:
         """Commit a request for which nothing has to be awaited; else check and prepare it."""
 
-    async def finish(self, prepared: PreparedCommit) -> Rows:
+    async def finish(self, prepared: PreparedCommit) -> ReplyRows:
         """Make a prepared commit durable."""
 
 
@@ -134,7 +134,7 @@ class Commits:
 
     async def begin(
         self, request: offsets_pb.CommitOffsetsRequest, *, offered: bool = False, patient: bool = False
-    ) -> Rows | PreparedCommit:
+    ) -> ReplyRows | PreparedCommit:
         """Commit a request for which nothing has to be awaited, as most are, and return its rows; else check and prepare it.
 
         Nothing is awaited between the write and the return. Commits that are finished in the order in which they were prepared
@@ -169,7 +169,7 @@ class Commits:
         commit = await checked.core.router.prepare(checked.parsed.commit)
         return checked._replace(parsed=checked.parsed._replace(commit=commit))
 
-    async def finish(self, prepared: PreparedCommit) -> Rows:
+    async def finish(self, prepared: PreparedCommit) -> ReplyRows:
         """Make a prepared commit durable, and return the rows of its reply.
 
         Raises DiskFullError, StorageFailedError, FencedError, NotReadyError, or MetaUnavailableError for what is written through.
@@ -255,10 +255,10 @@ class Commits:
         finally:
             room.give_back(size)
 
-    def _acknowledged(self, checked: CheckedCommit, standing: Sequence[Standing]) -> Rows:
+    def _acknowledged(self, checked: CheckedCommit, standing: Sequence[Standing]) -> ReplyRows:
         """Record the bounds of a durable commit, count it, and return the rows of its reply."""
         core, (commit, bounds, _), started = checked
-        rows = Rows(superseded_rows(commit, standing, core.ledger.holds), raised_rows(standing)) if standing else ALL_PLAIN
+        rows = ReplyRows(superseded_rows(commit, standing, core.ledger.holds), raised_rows(standing)) if standing else ALL_PLAIN
         if bounds:
             core.bounds.note(bounds)
         self._metrics.committed(commit.size, rows.superseded, time.perf_counter() - started)

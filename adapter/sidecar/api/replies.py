@@ -8,9 +8,9 @@ from adapter.model.records import OffsetKey, OffsetRecord, as_seen, epoch_warnin
 from adapter.rpc import offsets_pb
 from adapter.runtime.slices import in_slices
 from adapter.sidecar.engine.history import Noted, Place
-from adapter.sidecar.engine.reset_plans import Change
+from adapter.sidecar.engine.reset_plans import OffsetChange
 from adapter.sidecar.engine.resets import Outcome
-from adapter.sidecar.ledger.changes import Commit, Standing
+from adapter.sidecar.ledger.operations import Commit, Standing
 from adapter.sidecar.ledger.rules import Holds
 
 
@@ -116,7 +116,7 @@ async def change_reply(outcome: Outcome) -> offsets_pb.ChangeReply:
     return reply
 
 
-def change_row(change: Change) -> offsets_pb.ChangeReply.Row:
+def change_row(change: OffsetChange) -> offsets_pb.ChangeReply.Row:
     """The row of one shard of a change."""
     return offsets_pb.ChangeReply.Row(
         namespace=change.key.namespace,

@@ -12,14 +12,14 @@ from adapter.rpc import offsets_pb
 from adapter.runtime.http2.headers import Metadata
 from adapter.runtime.statuses import Context
 from adapter.runtime.telemetry import TraceContext, sampled
-from adapter.sidecar.api.commits import Commits, Committing, Done, PreparedCommit, Rows
+from adapter.sidecar.api.commits import Commits, Committing, Done, PreparedCommit, ReplyRows
 from adapter.sidecar.api.offset_service import OffsetService
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.flush_spans import FlushSpans
 from adapter.sidecar.engine.policies import Policies
 from adapter.sidecar.metrics import AdapterMetrics
 
-Note = Callable[[Iterable[OffsetKey]], None]
+_Note = Callable[[Iterable[OffsetKey]], None]
 
 
 class TracedOffsetService(OffsetService):
@@ -57,7 +57,7 @@ class TracedCommits:
     may be flushed before it is noted: then it gets no link.
     """
 
-    def __init__(self, commits: Commits, note: Note) -> None:
+    def __init__(self, commits: Commits, note: _Note) -> None:
         self._commits = commits
         self._note = note
 
@@ -84,14 +84,14 @@ class TracedCommits:
 
     async def begin(
         self, request: offsets_pb.CommitOffsetsRequest, *, offered: bool = False, patient: bool = False
-    ) -> Rows | PreparedCommit:
+    ) -> ReplyRows | PreparedCommit:
         """As `Commits.begin`."""
         begun = await self._commits.begin(request, offered=offered, patient=patient)
         if not isinstance(begun, PreparedCommit):
             self._note(_keys_of([request]))
         return begun
 
-    async def finish(self, prepared: PreparedCommit) -> Rows:
+    async def finish(self, prepared: PreparedCommit) -> ReplyRows:
         """As `Commits.finish`."""
         rows = await self._commits.finish(prepared)
         commit = prepared.checked.parsed.commit

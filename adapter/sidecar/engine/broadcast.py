@@ -20,8 +20,8 @@ from adapter.sidecar.engine.group_loader import GroupLoader, Wanted
 from adapter.sidecar.engine.groups import Groups
 from adapter.sidecar.engine.policies import Router
 from adapter.sidecar.engine.reads import OffsetReader
-from adapter.sidecar.ledger.changes import Commit
 from adapter.sidecar.ledger.ledger import Ledger
+from adapter.sidecar.ledger.operations import Commit
 
 log = structlog.get_logger(__name__)
 

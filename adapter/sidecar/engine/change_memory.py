@@ -20,7 +20,7 @@ from adapter.model.codec import decode_record, encode_record
 from adapter.model.records import ERA_BITS, GroupKey, OffsetKey, OffsetRecord
 from adapter.rpc import offsets_pb
 from adapter.runtime.slices import in_slices
-from adapter.sidecar.engine.reset_plans import Change
+from adapter.sidecar.engine.reset_plans import OffsetChange
 
 PREFIX = "offset-adapter/changes/"
 TAKEN_MS = 24 * 3_600_000
@@ -43,7 +43,7 @@ class Planned(NamedTuple):
     """A plan that is remembered. `planned_ms`: when it was made, as Unix time."""
 
     group: GroupKey
-    changes: list[Change]
+    changes: list[OffsetChange]
     planned_ms: int
 
 
@@ -72,7 +72,7 @@ class ChangeMemory:
             )
         return None
 
-    async def keep(self, change: ChangeId, group: GroupKey, changes: Sequence[Change]) -> Planned | None:
+    async def keep(self, change: ChangeId, group: GroupKey, changes: Sequence[OffsetChange]) -> Planned | None:
         """Keep a plan, unless there is one: then that one, which may be this one from an attempt without an answer.
 
         Raises TooLargeError.
@@ -114,7 +114,7 @@ def made_ms(change_id: str) -> int:
     return int(time) if time.isascii() and time.isdecimal() else 0
 
 
-def is_since(change: Change, standing: OffsetRecord | None) -> bool:
+def is_since(change: OffsetChange, standing: OffsetRecord | None) -> bool:
     """True if somebody reset, deleted or cloned a key since this change of it was planned, and the change was not made."""
     if change.after is None or standing is None or standing >= change.after:
         return False
@@ -147,7 +147,7 @@ async def _decoded(value: bytes, change: ChangeId) -> Planned:
             "change_id: is that of another request; a repeat has to ask for the same, and another change for its own"
         )
     group = GroupKey(message.namespace, message.group)
-    return Planned(group, [Change(OffsetKey(*group, row[0]), *row[1:]) for row in rows], message.planned_at_ms)
+    return Planned(group, [OffsetChange(OffsetKey(*group, row[0]), *row[1:]) for row in rows], message.planned_at_ms)
 
 
 def _packed(record: OffsetRecord | None) -> bytes:

@@ -22,8 +22,8 @@ from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.groups import PAGE_KEYS, GroupRow
 from adapter.sidecar.engine.tombstones import Tombstones
 from adapter.sidecar.journal.notes import Moved
-from adapter.sidecar.ledger.changes import Forget, Reconcile
 from adapter.sidecar.ledger.ledger import Ledger
+from adapter.sidecar.ledger.operations import Forget, Reconcile
 from adapter.sidecar.ledger.write_batch import Stored
 from adapter.sidecar.metrics import AdapterMetrics
 

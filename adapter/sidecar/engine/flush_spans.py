@@ -24,7 +24,7 @@ NAME = "offset_adapter.flush"
 _Links = dict[tuple[TraceContext, GroupKey], str]  # and a shard of the group
 
 
-class Counts(Protocol):
+class FlushCounts(Protocol):
     """What became of the keys of a flush."""
 
     acknowledged: int
@@ -62,7 +62,7 @@ class FlushSpans:
         self._new[place] = key.shard
 
     @contextmanager
-    def flush(self, batch: Mapping[GroupKey, Mapping[str, Held]], dirty: DirtyKeys, counts: Counts) -> Iterator[None]:
+    def flush(self, batch: Mapping[GroupKey, Mapping[str, Held]], dirty: DirtyKeys, counts: FlushCounts) -> Iterator[None]:
         """Record the flush that happens inside. Of `batch`, what is acknowledged or refused is taken out meanwhile."""
         keys, groups = sum(map(len, batch.values())), len(batch)
         carried = self._take(batch, dirty)

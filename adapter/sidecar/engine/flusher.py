@@ -24,8 +24,8 @@ from adapter.runtime.slices import in_slices, others
 from adapter.runtime.wording import counted
 from adapter.sidecar.config import FlushSection
 from adapter.sidecar.engine.flush_spans import FlushSpans
-from adapter.sidecar.ledger.changes import FirstEpochs, Reconcile
 from adapter.sidecar.ledger.ledger import Ledger
+from adapter.sidecar.ledger.operations import FirstEpochs, Reconcile
 from adapter.sidecar.metrics import AdapterMetrics
 
 log = structlog.get_logger(__name__)
@@ -35,7 +35,7 @@ PROGRESS_S = 5.0  # between two log lines of a long flush
 
 AT_ONCE = 250  # acknowledged entries, before other work of the event loop: some 2 ms, when their epochs are stored
 
-Batch = Mapping[GroupKey, Mapping[str, Held]]
+_Batch = Mapping[GroupKey, Mapping[str, Held]]
 
 
 @dataclass
@@ -248,7 +248,7 @@ class Flusher:
                 self._dirty.settle()
         return len(self._dirty)
 
-    async def _send(self, batch: Batch, outcome: _Outcome, *, adopt: bool = True, yielding: bool = False) -> None:
+    async def _send(self, batch: _Batch, outcome: _Outcome, *, adopt: bool = True, yielding: bool = False) -> None:
         """Send a batch in chunks. With `yielding` it ends early when somebody waits who goes first."""
         unsent = sum(map(len, batch.values()))
         told_at = self._clock()

@@ -15,8 +15,8 @@ from adapter.runtime.coalescing import Coalescer
 from adapter.runtime.retry import retrying
 from adapter.runtime.slices import in_slices
 from adapter.sidecar.engine.tombstones import Tombstones
-from adapter.sidecar.ledger.changes import Columns, Commit, Forget, Load
 from adapter.sidecar.ledger.ledger import Ledger
+from adapter.sidecar.ledger.operations import Columns, Commit, Forget, Load
 
 R = TypeVar("R")
 

@@ -11,8 +11,8 @@ from adapter.runtime.slices import others
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.renewal import Renewal
-from adapter.sidecar.ledger.changes import Forget
 from adapter.sidecar.ledger.ledger import Ledger
+from adapter.sidecar.ledger.operations import Forget
 
 CONFIRMATIONS = 3  # after which an offset that the Meta Service does not keep is given up
 REMOVE_LIMIT_S = 1.0  # after which keys that are still being committed are left alone

@@ -27,8 +27,8 @@ from adapter.runtime.slices import SLICE, in_slices, others
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.group_loader import GroupLoader
 from adapter.sidecar.journal.notes import Moved
-from adapter.sidecar.ledger.changes import Commit, Reconcile, Standing
 from adapter.sidecar.ledger.ledger import Ledger
+from adapter.sidecar.ledger.operations import Commit, Reconcile, Standing
 from adapter.sidecar.ledger.rules import decide_commit, goes_back, is_raised
 from adapter.sidecar.metrics import AdapterMetrics
 

@@ -12,8 +12,8 @@ from adapter.runtime.large_calls import MAX_BYTES, MAX_ROWS, SLICE_ROWS, LargeCa
 from adapter.runtime.slices import others
 from adapter.sidecar.engine.group_loader import LARGE_LIMIT_S, GroupLoader, Wanted, until_settled
 from adapter.sidecar.engine.tombstones import Tombstones
-from adapter.sidecar.ledger.changes import TakeUp
 from adapter.sidecar.ledger.ledger import Ledger
+from adapter.sidecar.ledger.operations import TakeUp
 
 R = TypeVar("R")
 

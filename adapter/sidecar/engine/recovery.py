@@ -18,8 +18,8 @@ from adapter.runtime.slices import in_slices
 from adapter.sidecar.engine.comparison import LocalKeys, Piece, Source, WholeGroups
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.tombstones import Tombstones
-from adapter.sidecar.ledger.changes import Forget, Load
 from adapter.sidecar.ledger.ledger import Ledger
+from adapter.sidecar.ledger.operations import Forget, Load
 
 log = structlog.get_logger(__name__)
 

@@ -17,8 +17,8 @@ from adapter.sidecar.config import ExpirySection
 from adapter.sidecar.engine.expiry import HOUR_MS
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.groups import PAGE_KEYS, Groups
-from adapter.sidecar.ledger.changes import Reconcile
 from adapter.sidecar.ledger.ledger import Ledger
+from adapter.sidecar.ledger.operations import Reconcile
 
 log = structlog.get_logger(__name__)
 

@@ -65,7 +65,7 @@ class Reset(NamedTuple):
         return self.to in {To.EARLIEST, To.LATEST, To.TIMESTAMP}
 
 
-class Change(NamedTuple):
+class OffsetChange(NamedTuple):
     """The records under a key before and after the change. If they are equal, there is nothing to do."""
 
     key: OffsetKey
@@ -92,7 +92,7 @@ class Known(NamedTuple):
     holds: bool = True
 
 
-def plan_reset(reset: Reset, keys: Sequence[OffsetKey], known: Known) -> list[Change]:
+def plan_reset(reset: Reset, keys: Sequence[OffsetKey], known: Known) -> list[OffsetChange]:
     """Plan the new offset of each key. Raises InvalidInputError or UnknownBoundsError that names the shard."""
     check_there(reset, keys, known.standing)
     return [_reset_one(reset, key, known) for key in keys]
@@ -125,7 +125,7 @@ def meant(absent: OffsetKey, standing: Records) -> str:
     return f"{question} topics: {absent.shard} (--topic {absent.shard}) means all of them" if of_topic else question
 
 
-def plan_delete(keys: Sequence[OffsetKey], known: Known) -> list[Change]:
+def plan_delete(keys: Sequence[OffsetKey], known: Known) -> list[OffsetChange]:
     """Delete each key that has an offset, or had one that expired: a late commit still passes the tombstone of an expiry."""
     changes, absent = [], 0
     for key in keys:
@@ -135,22 +135,24 @@ def plan_delete(keys: Sequence[OffsetKey], known: Known) -> list[Change]:
             after = deleted(before, known.now_ms)._replace(epoch=_era_after(key, before, known))
         # Suggestions for the first absent shards are enough.
         warning = "" if _is_live(before) else f"has no offset{meant(key, known.standing) if absent < NAMED else ''}"
-        changes.append(Change(key, before, after, warning))
+        changes.append(OffsetChange(key, before, after, warning))
         absent += bool(warning)
     return changes
 
 
-def plan_clone(sources: Mapping[OffsetKey, OffsetRecord], keys: Mapping[OffsetKey, OffsetKey], known: Known) -> list[Change]:
+def plan_clone(
+    sources: Mapping[OffsetKey, OffsetRecord], keys: Mapping[OffsetKey, OffsetKey], known: Known
+) -> list[OffsetChange]:
     """Give each key the offset of its source, also one that its log does not have; `keys` is source -> key."""
     changes = []
     for source, key in keys.items():
         before, model = known.standing.get(key), sources[source]
         after = model._replace(epoch=_era_after(key, before, known), committed_at_ms=known.now_ms)
-        changes.append(Change(key, before, after, outside(after.offset, known.bounds.get(key.shard))))
+        changes.append(OffsetChange(key, before, after, outside(after.offset, known.bounds.get(key.shard))))
     return changes
 
 
-def active_warning(changes: Sequence[Change], now_ms: int, own_ms: Container[int] = ()) -> str:
+def active_warning(changes: Sequence[OffsetChange], now_ms: int, own_ms: Container[int] = ()) -> str:
     """What to say when the group of these changes has consumers that commit; empty when it has not.
 
     `own_ms`: the times that former changes gave to offsets of this group. Those were not committed by a consumer.
@@ -175,7 +177,7 @@ def _era_after(key: OffsetKey, standing: OffsetRecord | None, known: Known) -> i
     return next_era(epoch) if known.holds else taken_up(next_era(epoch))
 
 
-def _reset_one(reset: Reset, key: OffsetKey, known: Known) -> Change:
+def _reset_one(reset: Reset, key: OffsetKey, known: Known) -> OffsetChange:
     before = known.standing.get(key)
     bounds = known.bounds.get(key.shard)
     if reset.needs_bounds and bounds is None:
@@ -187,11 +189,11 @@ def _reset_one(reset: Reset, key: OffsetKey, known: Known) -> Change:
     if reset.to is To.TIMESTAMP and known.by_time[key.shard] is None:
         warning = "no message is at or after this time: the end of the shard"
     if before and before.live and target == before.offset and reset.to is To.CURRENT:
-        return Change(key, before, before, warning)
+        return OffsetChange(key, before, before, warning)
     labels = before or OffsetRecord(0, 0)
     epoch = _era_after(key, before, known)
     after = labels._replace(epoch=epoch, offset=target, live=True, committed_at_ms=known.now_ms, metadata="")
-    return Change(key, before, after, warning)
+    return OffsetChange(key, before, after, warning)
 
 
 def _target(

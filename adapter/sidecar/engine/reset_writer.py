@@ -11,10 +11,10 @@ from adapter.meta.client import Telling, failure_of
 from adapter.meta.epochless import Saver
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, as_seen, taken_up
 from adapter.runtime.wording import counted
-from adapter.sidecar.engine.reset_plans import Change, some_of
+from adapter.sidecar.engine.reset_plans import OffsetChange, some_of
 from adapter.sidecar.journal.notes import Moved
-from adapter.sidecar.ledger.changes import Forget, Reconcile
 from adapter.sidecar.ledger.ledger import Ledger
+from adapter.sidecar.ledger.operations import Forget, Reconcile
 from adapter.sidecar.metrics import AdapterMetrics
 
 SAVE_ENTRIES = 500  # of one save: under 3 MiB with the longest names and metadata
@@ -31,7 +31,7 @@ class ResetWriter:
         self._metrics = metrics
         self._journal = ledger.journal
 
-    async def write(self, kind: str, group: GroupKey, changes: Sequence[Change], *, at_least: bool = False) -> None:
+    async def write(self, kind: str, group: GroupKey, changes: Sequence[OffsetChange], *, at_least: bool = False) -> None:
         """Make the changes of one group. Raises MetaUnavailableError, RefusedError or ContendedError, also half way.
 
         `at_least`: more than was written may stand, as where the change was planned before.
@@ -91,7 +91,7 @@ class ResetWriter:
             )
 
 
-def moved_by(changes: Sequence[Change]) -> list[Moved]:
+def moved_by(changes: Sequence[OffsetChange]) -> list[Moved]:
     """The changes that write something."""
     return [Moved(change.key, change.before, change.after) for change in changes if change.changes and change.after]
 

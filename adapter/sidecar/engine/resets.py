@@ -31,8 +31,8 @@ from adapter.sidecar.engine.group_loader import GroupLoader, Wanted
 from adapter.sidecar.engine.policies import WriteThrough
 from adapter.sidecar.engine.reset_plans import (
     ACTIVE_MS,
-    Change,
     Known,
+    OffsetChange,
     Reset,
     To,
     active_warning,
@@ -45,8 +45,8 @@ from adapter.sidecar.engine.reset_plans import (
     some_of,
 )
 from adapter.sidecar.engine.reset_writer import ResetWriter, moved_by
-from adapter.sidecar.ledger.changes import Commit, Forget
 from adapter.sidecar.ledger.ledger import Ledger
+from adapter.sidecar.ledger.operations import Commit, Forget
 from adapter.sidecar.shard_bounds import ReportedBounds
 
 LIST_PAGE = 1_000
@@ -59,7 +59,7 @@ class Outcome(NamedTuple):
     `change_id`: the ID under which it is remembered. `planned_ms`: when it was planned, if that was before (Unix time).
     """
 
-    changes: list[Change]
+    changes: list[OffsetChange]
     warnings: list[str]
     executed: bool
     change_id: str = ""
@@ -74,9 +74,9 @@ class OwnTime(NamedTuple):
     noted_ms: int
 
 
-Standing = Mapping[OffsetKey, OffsetRecord]  # by key, what stands
+_Standing = Mapping[OffsetKey, OffsetRecord]  # by key, what stands
 
-Plan = Callable[[Sequence[OffsetKey], Mapping[OffsetKey, OffsetRecord], int], list[Change]]
+Plan = Callable[[Sequence[OffsetKey], Mapping[OffsetKey, OffsetRecord], int], list[OffsetChange]]
 
 
 class Resets:
@@ -135,7 +135,7 @@ class Resets:
         if reset.to is To.TIMESTAMP:
             by_time = await self._broker_log.offsets_for_time(group.namespace, shards, reset.value)
 
-        def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
+        def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[OffsetChange]:
             return plan_reset(reset, keys, Known(standing, bounds, by_time, now_ms, self._holds))
 
         return await self._change(
@@ -151,14 +151,14 @@ class Resets:
         self._note_own(changes, self._now_ms())
         return Outcome(changes, [], execute, change.id, planned.planned_ms)
 
-    async def _finish(self, planned: Planned) -> list[Change]:
+    async def _finish(self, planned: Planned) -> list[OffsetChange]:
         """Write what a plan has and does not stand. The caller keeps flushes from running."""
         standing = await self._known(Wanted(planned.group, [row.key.shard for row in planned.changes]))
         changes, left = [], []
         async for some in in_slices(planned.changes):
             for row in some:
                 found = standing.get(row.key)
-                changes.append(Change(row.key, found, found, SINCE) if is_since(row, found) else row)
+                changes.append(OffsetChange(row.key, found, found, SINCE) if is_since(row, found) else row)
                 if changes[-1].changes and (found is None or (row.after and found < row.after)):
                     left.append(row)
         await self._writer.write("reset", planned.group, left, at_least=True)
@@ -166,12 +166,12 @@ class Resets:
 
     async def delete(self, wanted: Wanted, *, execute: bool) -> Outcome:
         """Delete shards of a group; none named: all of it, and its generation. Raises InvalidInputError for an unknown topic."""
-        standing: Standing | None = None
+        standing: _Standing | None = None
         if wanted.topics:
             standing = await self._known(wanted)
             wanted = _with_topics(wanted, standing)
 
-        def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
+        def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[OffsetChange]:
             return plan_delete(keys, Known(standing, now_ms=now_ms, holds=self._holds))
 
         outcome = await self._change("delete", wanted, plan, [], execute=execute, standing=standing)
@@ -203,7 +203,7 @@ class Resets:
                 )
             if not token:
                 break
-        changes: list[Change] = []
+        changes: list[OffsetChange] = []
         warnings: list[str] = []
         for group, found in named.items():
             try:
@@ -230,7 +230,7 @@ class Resets:
         source_of = {OffsetKey(*target, source.shard): source for source in chosen}
         bounds, _ = await self._bounds(target.namespace, [key.shard for key in chosen])
 
-        def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
+        def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[OffsetChange]:
             known = Known(standing, bounds, now_ms=now_ms, holds=self._holds)
             return plan_clone(sources, {source_of[key]: key for key in keys}, known)
 
@@ -270,7 +270,7 @@ class Resets:
             warning = "" if stands.offset == offered.offset else f"{stands.offset} stands and is larger"
             if not (same or warning):
                 warning = outside(stands.offset, bounds.get(ShardKey(key.namespace, key.shard)))
-            changes.append(Change(key, stood, kept, warning))
+            changes.append(OffsetChange(key, stood, kept, warning))
         if execute:
             self._ledger.journal.moved("import", moved_by(changes))
             self._note_own(changes, self._now_ms())
@@ -284,7 +284,7 @@ class Resets:
         warnings: Sequence[str],
         *,
         execute: bool,
-        standing: Standing | None = None,
+        standing: _Standing | None = None,
         change: ChangeId | None = None,
     ) -> Outcome:
         """Plan and, to execute it, remember it under its ID, if it has one, and write.
@@ -310,9 +310,9 @@ class Resets:
         said = [*warnings, *([active] if active else [])]
         return Outcome(changes, said, execute, change.id if change else "", planned.planned_ms if planned else 0)
 
-    async def _planned(self, wanted: Wanted, plan: Plan, now_ms: int, standing: Standing) -> list[Change]:
+    async def _planned(self, wanted: Wanted, plan: Plan, now_ms: int, standing: _Standing) -> list[OffsetChange]:
         """The changes, shard by shard (none named: of all that are not deleted)."""
-        changes: list[Change] = []
+        changes: list[OffsetChange] = []
         async for keys in in_slices(wanted.keys or [key for key, record in standing.items() if not is_deleted(record)]):
             changes += plan(keys, standing, now_ms)
         return changes
@@ -359,7 +359,7 @@ class Resets:
         here = self._store.first(SLICE_ROWS, prefix=group_prefix(group))
         return dict(there.entries) | {stored.key: stored.record for stored in here}
 
-    def _note_own(self, changes: Sequence[Change], now_ms: int) -> None:
+    def _note_own(self, changes: Sequence[OffsetChange], now_ms: int) -> None:
         """Record that these offsets were not committed by the group's consumers, as long as they look like it."""
         times = {(key.group_key, after.committed_at_ms) for key, _, after in moved_by(changes)}
         self._own.extend(OwnTime(group, at_ms, now_ms) for group, at_ms in times if now_ms - at_ms < ACTIVE_MS)

@@ -2,7 +2,7 @@
 
 A change, in this order:
 
-- Decided: `changes` has the kinds of changes, as values, `rules` where a commit goes, `decision` what a change does.
+- Decided: `operations` has the kinds of changes, as values, `rules` where a commit goes, `decision` what a change does.
 - Written, published, marked dirty: `ledger`, the only one that does. `write_batch` is what one write has, `store` writes it to
   RocksDB (`disk`) and brings memory to it (`group_state`); `dirty` is what the Meta Service has not acknowledged.
 - Told: `watching` tells watchers of changes that are no ordinary commits.

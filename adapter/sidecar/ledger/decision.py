@@ -1,4 +1,4 @@
-"""What one change of the store does: to records, dirty keys, members, and to what is known of groups. Decided, not written."""
+"""What one operation of the store does: to records, dirty keys, members, and to what is known of groups. Decided, not written."""
 
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -25,8 +25,19 @@ from adapter.model.records import (
     taken_up,
 )
 from adapter.sidecar.journal.notes import Moved
-from adapter.sidecar.ledger.changes import Change, Columns, Commit, Entry, FirstEpochs, Forget, Load, Reconcile, Standing, TakeUp
 from adapter.sidecar.ledger.dirty import DirtyKeys
+from adapter.sidecar.ledger.operations import (
+    Columns,
+    Commit,
+    Entry,
+    FirstEpochs,
+    Forget,
+    Load,
+    Operation,
+    Reconcile,
+    Standing,
+    TakeUp,
+)
 from adapter.sidecar.ledger.rules import Holds, check_generation, decide_commit, goes_back, is_raised, plainly
 from adapter.sidecar.ledger.store import LocalStore
 
@@ -38,7 +49,7 @@ def _group_of(entry: tuple[OffsetKey, OffsetRecord | None]) -> tuple[str, ...]:
 
 
 class Decision:
-    """The effect of one change, which `Ledger.apply` brings about. Nothing has happened before that.
+    """The effect of one operation, which `Ledger.apply` brings about. Nothing has happened before that.
 
     To write: records by key in `staged` (None: removed), those that plainly go forward in `forward`, by group, and `members`. To
     mark: what is written is dirty, unless it is `clean`, or in `forward` when `forward_is_clean`; what is `dirty_as_it_is`, and
@@ -82,17 +93,17 @@ class Decision:
         self.rewinds: list[Moved] = []
         self.era_began = False  # other than by a commit: its consumers need not know of it
 
-    def decide(self, change: Change) -> list[Standing]:
-        """Decide the whole change, or raise."""
-        if isinstance(change, Commit):
-            return self._commit(change)
-        if isinstance(change, Reconcile):
-            return self._reconcile(change.entries)
-        if isinstance(change, FirstEpochs):
-            return self._take_first_epochs(change)
-        if isinstance(change, TakeUp):
-            return self._take_up(change)
-        return self._load(change) if isinstance(change, Load) else self._forget(change)
+    def decide(self, operation: Operation) -> list[Standing]:
+        """Decide the whole operation, or raise."""
+        if isinstance(operation, Commit):
+            return self._commit(operation)
+        if isinstance(operation, Reconcile):
+            return self._reconcile(operation.entries)
+        if isinstance(operation, FirstEpochs):
+            return self._take_first_epochs(operation)
+        if isinstance(operation, TakeUp):
+            return self._take_up(operation)
+        return self._load(operation) if isinstance(operation, Load) else self._forget(operation)
 
     def _standing(self, key: OffsetKey) -> OffsetRecord | None:
         return self.staged[key] if key in self.staged else self._store.get(key)
@@ -104,17 +115,17 @@ class Decision:
         else:
             self.clean.discard(key)
 
-    def _commit(self, change: Commit) -> list[Standing]:
-        if change.members:
-            self.members.update(self._raised(change.members))
-        entries = list(change.entries)
-        for columns in change.columns:
-            entries += columns.entries() if change.waited else self._go_forward(columns)
-        holds = None if change.by_operator else self._holds
+    def _commit(self, operation: Commit) -> list[Standing]:
+        if operation.members:
+            self.members.update(self._raised(operation.members))
+        entries = list(operation.entries)
+        for columns in operation.columns:
+            entries += columns.entries() if operation.waited else self._go_forward(columns)
+        holds = None if operation.by_operator else self._holds
         decided = []
         for key, offered in entries:
             before = self._standing(key)
-            after = decide_commit(key, offered, before, change.mode, self._states, holds, waited=change.waited)
+            after = decide_commit(key, offered, before, operation.mode, self._states, holds, waited=operation.waited)
             decided.append(Standing(key, after, raised=is_raised(before, after)))
             if after != before:
                 self._stage(key, after, clean=False)
@@ -154,13 +165,15 @@ class Decision:
                 raised[group] = member
         return raised
 
-    def _load(self, change: Load) -> list[Standing]:
-        if self._states.removed_since(chain(change.groups, {key.group_key for key, _ in change.entries}), change.forgets):
+    def _load(self, operation: Load) -> list[Standing]:
+        if self._states.removed_since(
+            chain(operation.groups, {key.group_key for key, _ in operation.entries}), operation.forgets
+        ):
             raise ContendedError("keys were removed while their groups were loaded")
-        self.loaded = change.groups
-        self.absent = [key for key, found in change.entries if found is None and self._standing(key) is None]
+        self.loaded = operation.groups
+        self.absent = [key for key, found in operation.entries if found is None and self._standing(key) is None]
         return self._reconcile(
-            [(key, None if found and self._is_before_a_rewind(key, found) else found) for key, found in change.entries]
+            [(key, None if found and self._is_before_a_rewind(key, found) else found) for key, found in operation.entries]
         )
 
     def _reconcile(self, entries: Sequence[tuple[OffsetKey, OffsetRecord | None]]) -> list[Standing]:
@@ -189,10 +202,10 @@ class Decision:
                     self.dirty_as_it_is.append((key, one))
         return decided
 
-    def _take_first_epochs(self, change: FirstEpochs) -> list[Standing]:
+    def _take_first_epochs(self, operation: FirstEpochs) -> list[Standing]:
         self.forward_is_clean = True
         rest = []
-        for group, shards, held in change.runs:
+        for group, shards, held in operation.runs:
             now = self._store.hold_all(group, shards)
             forward: dict[str, Held] = {}
             for shard, (fields, seq, encoded) in zip(shards, held, strict=True):
@@ -206,8 +219,8 @@ class Decision:
                 self.forward[group] = forward
         return self._reconcile(rest)
 
-    def _take_up(self, change: TakeUp) -> list[Standing]:
-        for key in change.keys:
+    def _take_up(self, operation: TakeUp) -> list[Standing]:
+        for key in operation.keys:
             before = self._standing(key)
             if before is not None and is_held(before.epoch):
                 self.era_began = True
@@ -220,20 +233,20 @@ class Decision:
         rewound = before is not None and before.epoch > FIRST_EPOCH and before.offset < found.offset
         return rewound and not found.epoch and key in self._dirty
 
-    def _forget(self, change: Forget) -> list[Standing]:
-        busy = next((key for key in change.keys if key in self._dirty), None)
-        if busy and not change.gone:
+    def _forget(self, operation: Forget) -> list[Standing]:
+        busy = next((key for key in operation.keys if key in self._dirty), None)
+        if busy and not operation.gone:
             raise ContendedError(f"{'/'.join(busy)}: is still being committed")
-        keys = set(change.keys)
-        if not change.gone and any(self._has_come_back(group, keys) for group in change.members):
+        keys = set(operation.keys)
+        if not operation.gone and any(self._has_come_back(group, keys) for group in operation.members):
             raise ContendedError("the group has come back")
-        removed = [Standing(key, self._store.get(key)) for key in change.keys]
-        if change.stood and [record for _, record, _ in removed] != list(change.stood):
+        removed = [Standing(key, self._store.get(key)) for key in operation.keys]
+        if operation.stood and [record for _, record, _ in removed] != list(operation.stood):
             raise ContendedError("the group was committed to meanwhile")
-        self.removed = {key.group_key for key in change.keys}
-        self.flushed += change.keys
+        self.removed = {key.group_key for key in operation.keys}
+        self.flushed += operation.keys
         self.staged.update((key, None) for key, record, _ in removed if record is not None)
-        self.members.update(dict.fromkeys(change.members))
+        self.members.update(dict.fromkeys(operation.members))
         return [entry for entry in removed if entry.record is not None]
 
     def _has_come_back(self, group: GroupKey, keys: AbstractSet[OffsetKey]) -> bool:

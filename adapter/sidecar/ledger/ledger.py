@@ -1,6 +1,6 @@
 """Every change of the store, in one order: decided, written, published, marked dirty; then synced, then answered.
 
-The first four are done without an await, so no other change comes between. `apply` takes any change. `commit_plain` takes what
+The first four are done without an await, so no other change comes between. `apply` takes any operation. `commit_plain` takes what
 most commits are, many in one write, in the fewest steps, since nothing else happens as often. Never talks to the Meta Service.
 """
 
@@ -13,9 +13,9 @@ from adapter.rpc import offsets_pb
 from adapter.runtime.clocks import REAL, Clocks
 from adapter.runtime.coalescing import Coalescer
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
-from adapter.sidecar.ledger.changes import Change, Commit, Standing
 from adapter.sidecar.ledger.decision import Decision
 from adapter.sidecar.ledger.dirty import DirtyKeys
+from adapter.sidecar.ledger.operations import Commit, Operation, Standing
 from adapter.sidecar.ledger.recovered import Recovered
 from adapter.sidecar.ledger.rules import Holds, check_generation, plainly
 from adapter.sidecar.ledger.store import LocalStore
@@ -64,27 +64,27 @@ class Ledger:
         finally:
             self._ended = True
 
-    async def submit(self, change: Change) -> list[Standing]:
-        """Apply a change, and return what stands once it is as durable as `wal_sync` says.
+    async def submit(self, operation: Operation) -> list[Standing]:
+        """Apply an operation, and return what stands once it is as durable as `wal_sync` says.
 
         Of a commit's columns, and of FirstEpochs, only what did not plainly go forward is in the answer. Raises DiskFullError or
         StorageFailedError: nothing of it counts as committed. NotReadyError for a rewind of a key whose epoch is unknown,
-        FencedError, ContendedError for a Forget that is refused; then nothing of this change was stored.
+        FencedError, ContendedError for a Forget that is refused; then nothing of this operation was stored.
         """
-        standing = self.apply(change)
+        standing = self.apply(operation)
         await self._synced()
         return standing
 
     async def sync(self) -> None:
-        """Return once all that was applied is as durable as `wal_sync` says. Raises what `submit` does of any change."""
+        """Return once all that was applied is as durable as `wal_sync` says. Raises what `submit` does of any operation."""
         self._check()
         await self._synced()
 
-    def apply(self, change: Change) -> list[Standing]:
-        """Apply a change without the sync: written and dirty, but with `always` it must not be acknowledged yet."""
+    def apply(self, operation: Operation) -> list[Standing]:
+        """Apply an operation without the sync: written and dirty, but with `always` it must not be acknowledged yet."""
         self._check()
         decision = Decision(self.store, self.dirty, self.holds)
-        standing = decision.decide(change)
+        standing = decision.decide(operation)
         if decision.staged or decision.members or decision.forward:
             self._mark_written(decision, self.store.write(decision.staged, decision.members, decision.forward))
         self._mark(decision)
@@ -92,7 +92,7 @@ class Ledger:
         if decision.rewinds:
             self.journal.moved("rewind", decision.rewinds)
         if self.watches.any:
-            self.watches.note([one.key for one in standing if one.raised] if isinstance(change, Commit) else decision.staged)
+            self.watches.note([one.key for one in standing if one.raised] if isinstance(operation, Commit) else decision.staged)
         return standing
 
     def commit_plain(self, runs: Sequence[Run], now_ms: int) -> list[int]:

@@ -17,7 +17,7 @@ PAGE_RECORDS = 1_000  # about 1 ms on the event loop
 PAGE_BYTES = 2**20  # with metadata of 4 KiB a page would be large
 IDLE_S = 60.0  # a reader that stands still would keep files on the disk that RocksDB no longer needs
 
-Rows = Iterator[tuple[bytes, bytes]]
+_Rows = Iterator[tuple[bytes, bytes]]
 
 
 class Page(NamedTuple):
@@ -33,7 +33,7 @@ class Snapshot:
     Records whose write counter is not above `flushed_seq` were in the Meta Service when it was taken.
     """
 
-    def __init__(self, rows: Rows, records: int, flushed_seq: int, closed: Callable[["Snapshot"], None]) -> None:
+    def __init__(self, rows: _Rows, records: int, flushed_seq: int, closed: Callable[["Snapshot"], None]) -> None:
         self.records = records
         self.flushed_seq = flushed_seq
         self._closed = closed
@@ -42,7 +42,7 @@ class Snapshot:
         # The store is closed in a thread, which has to wait for a slice that is being read.
         self._lock = threading.Lock()
         # The first step makes RocksDB's iterator, which shows what is there at this moment.
-        self._rows: Rows = chain([first], rows) if (first := next(rows, None)) else rows
+        self._rows: _Rows = chain([first], rows) if (first := next(rows, None)) else rows
 
     def __enter__(self) -> Self:
         """Return the snapshot, which is closed at the end."""
@@ -98,7 +98,7 @@ class Snapshots:
     def __init__(self) -> None:
         self._open: set[Snapshot] = set()
 
-    def take(self, rows: Rows, records: int, flushed_seq: int) -> Snapshot:
+    def take(self, rows: _Rows, records: int, flushed_seq: int) -> Snapshot:
         """A snapshot of what `rows`, a scan that has not begun, shows from now on."""
         taken = Snapshot(rows, records, flushed_seq, self._open.discard)
         self._open.add(taken)

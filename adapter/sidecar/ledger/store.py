@@ -28,7 +28,7 @@ from adapter.sidecar.ledger.write_batch import (
     STATE,
     STORE_ID,
     UNASKED,
-    State,
+    Bookkeeping,
     Stored,
     Unasked,
     WriteBatch,
@@ -66,7 +66,7 @@ class LocalStore:
         # A sync found no space: what it was to make durable is not, so no later write or sync may succeed before an open.
         self._sync_without_space = False
         self._batches = self._synced_batches = 0
-        state = State.decode(disk.get(STATE))
+        state = Bookkeeping.decode(disk.get(STATE))
         self._keys, self._digest = state.keys, state.digest
         self.failed = anyio.Event()
         self.wal_sync = wal_sync
@@ -207,7 +207,7 @@ class LocalStore:
     def begin(self) -> WriteBatch:
         """An empty batch, which `finish` writes before anything else is written. Raises StorageFailedError."""
         self.check()
-        return WriteBatch(self._disk.batch(), State(self.seq, self.flushed_seq, self._keys, self._digest))
+        return WriteBatch(self._disk.batch(), Bookkeeping(self.seq, self.flushed_seq, self._keys, self._digest))
 
     def finish(self, writing: WriteBatch) -> None:
         """Write a batch to RocksDB, then bring memory to what is stored. Raises what `write` does."""
@@ -435,7 +435,7 @@ class LocalStore:
         self.seq = max(self.seq, reached)
         batch = self._disk.batch()
         batch.put(LOSS, self.loss.encode())
-        batch.put(STATE, State(self.seq, self.flushed_seq, self._keys, self._digest).encode())
+        batch.put(STATE, Bookkeeping(self.seq, self.flushed_seq, self._keys, self._digest).encode())
         self._write(batch)
         log.error(
             "store.acknowledged_writes_lost",

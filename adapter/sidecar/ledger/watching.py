@@ -20,7 +20,7 @@ MAX_BEHIND = 10_000  # keys that wait for one watcher: at most a megabyte, besid
 RETRY_AFTER_S = 5.0
 
 
-class News(NamedTuple):
+class ChangedKeys(NamedTuple):
     """What a watcher is told next. `resync`: list the offsets now; what changes from now on is in later news."""
 
     resync: bool
@@ -59,7 +59,7 @@ class Watcher:
         self._ended = True
         self._changed.set()
 
-    async def next(self) -> News:
+    async def next(self) -> ChangedKeys:
         """Wait for news, and return a slice of them. Raises NotReadyError when the watch has ended."""
         while not self.pending:
             self._changed.clear()
@@ -68,11 +68,11 @@ class Watcher:
             raise NotReadyError("the watch has ended, because the adapter stops or opens its store again: begin another one")
         if self._resync:
             self._resync = False
-            return News(resync=True, keys=[])
+            return ChangedKeys(resync=True, keys=[])
         keys = list(islice(self._keys, SLICE_ROWS))
         for key in keys:
             del self._keys[key]
-        return News(resync=False, keys=keys)
+        return ChangedKeys(resync=False, keys=keys)
 
 
 class Watches:

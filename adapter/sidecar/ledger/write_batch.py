@@ -30,7 +30,7 @@ class Stored(NamedTuple):
     seq: int
 
 
-class State(NamedTuple):
+class Bookkeeping(NamedTuple):
     """The store's bookkeeping, written with every batch.
 
     `seq`: the newest write counter. `flushed_seq`: up to which the Meta Service has everything. `keys` and `digest`: how many
@@ -43,7 +43,7 @@ class State(NamedTuple):
     digest: int = 0
 
     @classmethod
-    def decode(cls, value: bytes | None) -> "State":
+    def decode(cls, value: bytes | None) -> "Bookkeeping":
         """The stored form; of a new store None."""
         return cls(*_STATE_FORM.unpack(value)) if value else cls()
 
@@ -56,8 +56,8 @@ class Unasked(NamedTuple):
     """That commits are taken though the Meta Service was not asked yet what it remembers of this store.
 
     `seq`: the newest write counter at the first such open. What the Meta Service remembers is compared with it, since the commits
-    since then hide how far an older copy of the store was. `flushed_seq`: the one of `State` then, which does not move before the
-    question; with another one in `State` this is out of date.
+    since then hide how far an older copy of the store was. `flushed_seq`: the one of `Bookkeeping` then, which does not move
+    before the question; with another one there this is out of date.
     """
 
     seq: int
@@ -90,7 +90,7 @@ class WriteBatch:
     encoded key: the names of the group, the shard, the records of the group in memory, and the new one.
     """
 
-    def __init__(self, batch: Batch, state: State) -> None:
+    def __init__(self, batch: Batch, state: Bookkeeping) -> None:
         self.batch = batch
         self.stored: list[Stored] = []
         self.removed: list[OffsetKey] = []
@@ -149,9 +149,9 @@ class WriteBatch:
         else:
             self.batch.delete(member_key(group))
 
-    def finish(self) -> State:
+    def finish(self) -> Bookkeeping:
         """Put the bookkeeping that is true with this batch."""
-        state = State(self._seq, self._flushed_seq, self._keys, self._digest % 2**64)
+        state = Bookkeeping(self._seq, self._flushed_seq, self._keys, self._digest % 2**64)
         self.batch.put(STATE, state.encode())
         return state
 

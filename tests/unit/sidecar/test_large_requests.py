@@ -20,7 +20,7 @@ from adapter.sidecar.api.requests import parse_wanted
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
-from adapter.sidecar.ledger.changes import Load
+from adapter.sidecar.ledger.operations import Load
 from adapter.sidecar.ledger.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import PATIENCE_S, commit_of, core_over, key, record, send

@@ -14,7 +14,7 @@ from adapter.runtime.logs import TEXT_MAX, harmless
 from adapter.runtime.statuses import Context
 from adapter.sidecar.api import refusals
 from adapter.sidecar.api.access import CLAIM_MAX, ITEMS_MAX, ROWS_MAX, Access, audited
-from adapter.sidecar.engine.reset_plans import Change
+from adapter.sidecar.engine.reset_plans import OffsetChange
 from adapter.testing.waiting import eventually
 from tests.unit.calls import TCP, TOKEN, AbortedError, context
 
@@ -226,7 +226,7 @@ async def test_a_change_that_fails_half_way_tells_what_it_attempted() -> None:
     """Some shards have changed then, and only the log has their former offsets."""
     admin = Admin()
     admin.failure = ContendedError("read back and found with another value")
-    admin.failure.attempted = [Change(OffsetKey("n", "g", "s"), OffsetRecord(1, 7), OffsetRecord(2, 3))]
+    admin.failure.attempted = [OffsetChange(OffsetKey("n", "g", "s"), OffsetRecord(1, 7), OffsetRecord(2, 3))]
     line = await _audit(admin, reset(), context())
     assert (line["outcome"], "rows" in line) == ("ABORTED", False)
     assert line["attempted"] == [

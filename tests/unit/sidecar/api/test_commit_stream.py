@@ -13,7 +13,7 @@ from adapter.sidecar.api.commit_stream import CommitStream
 from adapter.sidecar.api.commits import SMALL, Commits
 from adapter.sidecar.api.offset_service import OffsetService
 from adapter.sidecar.engine.policies import Policies
-from adapter.sidecar.ledger.changes import Commit, Standing
+from adapter.sidecar.ledger.operations import Commit, Standing
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import core_over, watched

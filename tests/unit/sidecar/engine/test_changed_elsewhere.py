@@ -24,7 +24,7 @@ from adapter.sidecar.engine.changed_elsewhere import OFF
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
-from adapter.sidecar.ledger.changes import Commit
+from adapter.sidecar.ledger.operations import Commit
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually
 from tests.unit.helpers import commit, core_over, key, record

@@ -12,7 +12,7 @@ from adapter.model.records import EPOCH_MAX, CommitMode, GroupKey, OffsetKey
 from adapter.rpc import offsets_pb
 from adapter.sidecar.api.commit_requests import parse_commit
 from adapter.sidecar.engine.core import Core
-from adapter.sidecar.ledger.changes import Columns, Commit, Standing
+from adapter.sidecar.ledger.operations import Columns, Commit, Standing
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import core_over, key, record, watched
 from tests.unit.sidecar.engine.standing import NOW_MS, STANDING

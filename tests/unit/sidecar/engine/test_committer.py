@@ -11,7 +11,7 @@ from adapter.errors import ContendedError, DiskFullError, NotReadyError, Storage
 from adapter.model.records import CommitMode, OffsetRecord
 from adapter.sidecar.config import WalSync
 from adapter.sidecar.engine.core import Core
-from adapter.sidecar.ledger.changes import Change, Commit, Forget, Load, Reconcile, Standing
+from adapter.sidecar.ledger.operations import Commit, Forget, Load, Operation, Reconcile, Standing
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually
 from tests.unit.helpers import commit_of, core_over, forget_loads, key, record, rocks_of, tombstone, watched
@@ -20,7 +20,7 @@ A, B, C = key("a"), key("b"), key("c")
 QUIET: dict[str, Any] = {"flush": {"interval_ms": 60_000}}  # no sync but those that are asked for
 
 
-async def submitted(core: Core, *changes: Change) -> list[list[Standing] | BaseException]:
+async def submitted(core: Core, *changes: Operation) -> list[list[Standing] | BaseException]:
     """Submit changes together, so that they share a batch."""
     return await asyncio.gather(*(core.ledger.submit(change) for change in changes), return_exceptions=True)
 

@@ -13,7 +13,7 @@ from adapter.meta.client import GroupsPage
 from adapter.model.codec import encode_key
 from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord
 from adapter.sidecar.engine.group_loader import Wanted
-from adapter.sidecar.ledger.changes import Commit
+from adapter.sidecar.ledger.operations import Commit
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import core_over, key, record
 from tests.unit.sidecar.engine.losses import Records, counts, left_behind, local, lost

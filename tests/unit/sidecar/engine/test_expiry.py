@@ -14,7 +14,7 @@ from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.expiry import HOUR_MS, LOOKED_AT, PAUSE_S
 from adapter.sidecar.engine.groups import PAGE_KEYS, GroupRow
 from adapter.sidecar.engine.tombstones import TOMBSTONE_MS
-from adapter.sidecar.ledger.changes import Reconcile
+from adapter.sidecar.ledger.operations import Reconcile
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.testing.waiting import eventually
 from tests.unit.expiring import (

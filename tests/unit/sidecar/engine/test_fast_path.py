@@ -9,7 +9,7 @@ from adapter.errors import AdapterError, DiskFullError
 from adapter.model.records import CommitMode, OffsetKey
 from adapter.sidecar.api.commit_requests import parse_commit
 from adapter.sidecar.engine.core import Core
-from adapter.sidecar.ledger.changes import Standing
+from adapter.sidecar.ledger.operations import Standing
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import core_over, key, record, watched
 from tests.unit.sidecar.engine.fast_requests import Request, request

@@ -12,7 +12,7 @@ from adapter.rpc import offsets_pb
 from adapter.sidecar.api.commit_requests import parse_commit
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
-from adapter.sidecar.ledger.changes import Change, Commit, Forget, Standing
+from adapter.sidecar.ledger.operations import Commit, Forget, Operation, Standing
 from adapter.sidecar.ledger.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually
@@ -29,7 +29,7 @@ def of(generation: int, offsets: dict[OffsetKey, int], member_id: str = "m", *, 
     return commit_of(offsets, overwrite=overwrite)._replace(members={G: Member(generation, member_id)})
 
 
-async def outcomes(core: Core, *changes: Change) -> list[list[Standing] | BaseException]:
+async def outcomes(core: Core, *changes: Operation) -> list[list[Standing] | BaseException]:
     """Submit changes at the same moment, so that they share a batch."""
     return await asyncio.gather(*(core.ledger.submit(change) for change in changes), return_exceptions=True)
 

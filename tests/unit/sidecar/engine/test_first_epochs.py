@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, Run, as_first
 from adapter.runtime.clocks import Clocks
-from adapter.sidecar.ledger.changes import Change, FirstEpochs, Forget, Reconcile
 from adapter.sidecar.ledger.ledger import Ledger
+from adapter.sidecar.ledger.operations import FirstEpochs, Forget, Operation, Reconcile
 from adapter.sidecar.ledger.store import LocalStore
 from tests.model.disk import Platter, SimDisk
 from tests.unit.helpers import commit_of, key, record
@@ -50,7 +50,7 @@ class Side:
         elif what == "forget":
             self.ledger.apply(Forget([where], gone=True))
 
-    def end(self, *changes: Change) -> None:
+    def end(self, *changes: Operation) -> None:
         """Apply the reply, and end the flush."""
         for change in changes:
             self.ledger.apply(change)

@@ -12,7 +12,7 @@ from adapter.meta.packed import Chunk, entry_bytes, merge_request
 from adapter.meta.wire import save_request
 from adapter.model.codec import encode_key
 from adapter.model.records import OffsetKey, OffsetRecord, Run, SaveEntry
-from adapter.sidecar.ledger.changes import Reconcile
+from adapter.sidecar.ledger.operations import Reconcile
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import (
     KEYS,

@@ -8,7 +8,7 @@ import pytest
 from adapter.errors import MetaUnavailableError, RefusedError
 from adapter.model.records import OffsetKey
 from adapter.sidecar.engine.group_loader import Wanted
-from adapter.sidecar.ledger.changes import Reconcile
+from adapter.sidecar.ledger.operations import Reconcile
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import applied_then, commit, commit_of, core_over, during, key, record, refusing, send
 

@@ -15,7 +15,7 @@ from adapter.sidecar.api.replies import raised_rows, superseded_rows
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
-from adapter.sidecar.ledger.changes import Columns, Commit, Standing
+from adapter.sidecar.ledger.operations import Columns, Commit, Standing
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import commit_of, core_over, during, key, record, send
 

@@ -12,8 +12,8 @@ from adapter.model.records import GroupKey, SaveEntry, SaveOutcome, Status
 from adapter.runtime.clocks import Clocks
 from adapter.sidecar.engine.core import running_core
 from adapter.sidecar.engine.group_loader import Wanted
-from adapter.sidecar.engine.reset_plans import Change, Reset, To
-from adapter.sidecar.ledger.changes import Standing
+from adapter.sidecar.engine.reset_plans import OffsetChange, Reset, To
+from adapter.sidecar.ledger.operations import Standing
 from adapter.sidecar.ledger.store import LocalStore
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.testing.fake_meta import FakeMeta
@@ -200,7 +200,7 @@ async def test_a_reset_without_an_answer_is_no_success_and_is_made_by_the_next_t
         wanted = Wanted(GONE_GROUP, ["s"])
         with pytest.raises(MetaUnavailableError, match=WHY) as caught:
             await core.resets.reset(wanted, Reset(To.OFFSET, 1), execute=True)
-        assert [change.key for change in caught.value.attempted if isinstance(change, Change)] == [GONE]
+        assert [change.key for change in caught.value.attempted if isinstance(change, OffsetChange)] == [GONE]
         with pytest.raises(MetaUnavailableError, match=WHY):
             await core.resets.delete(wanted, execute=True)
         assert core.ledger.store.get(GONE) == record(5)

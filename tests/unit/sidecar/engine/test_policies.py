@@ -9,7 +9,7 @@ import pytest
 
 from adapter.errors import DiskFullError, MetaUnavailableError, NotReadyError, RefusedError
 from adapter.model.records import SaveEntry, SaveOutcome, Status
-from adapter.sidecar.ledger.changes import Reconcile, Standing
+from adapter.sidecar.ledger.operations import Reconcile, Standing
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import (
     PATIENCE_S,

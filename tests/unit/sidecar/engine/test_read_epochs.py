@@ -11,7 +11,7 @@ from adapter.rpc import offsets_pb
 from adapter.sidecar.api.commit_requests import parse_commit
 from adapter.sidecar.api.replies import superseded_rows
 from adapter.sidecar.engine.core import Core
-from adapter.sidecar.ledger.changes import Commit, Load, Standing
+from adapter.sidecar.ledger.operations import Commit, Load, Standing
 from adapter.sidecar.ledger.rules import Holds
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import commit_of, core_over, forget_loads, key, record, send, watched

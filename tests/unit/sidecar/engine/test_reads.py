@@ -13,7 +13,7 @@ from adapter.runtime.watermark import Watermark
 from adapter.sidecar.engine import group_loader
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import LOAD_GROUPS, GroupLoader, Wanted
-from adapter.sidecar.ledger.changes import Columns, Commit, Reconcile
+from adapter.sidecar.ledger.operations import Columns, Commit, Reconcile
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually
 from tests.unit.helpers import commit, commit_of, core_over, crash, forget_loads, key, record, send, tombstone, watched

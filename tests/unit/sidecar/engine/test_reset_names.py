@@ -12,7 +12,7 @@ from adapter.model.queues import topics_of
 from adapter.model.records import CommitMode, GroupKey, Member, OffsetKey, OffsetRecord
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Known, Reset, To, check_there, no_offset_of, plan_delete
-from adapter.sidecar.ledger.changes import Commit
+from adapter.sidecar.ledger.operations import Commit
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import commit_of, core_over, key, record, send, tombstone
 

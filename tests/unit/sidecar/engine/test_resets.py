@@ -25,7 +25,7 @@ from adapter.sidecar.engine import reset_writer
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
-from adapter.sidecar.ledger.changes import Commit
+from adapter.sidecar.ledger.operations import Commit
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import applied_then, commit, commit_of, core_over, during, key, record, refusing, send
 

@@ -10,7 +10,7 @@ from adapter.model.records import GroupKey, next_era
 from adapter.rpc import lag_pb
 from adapter.sidecar.lag import feed
 from adapter.sidecar.ledger import group_state
-from adapter.sidecar.ledger.changes import Forget, Reconcile
+from adapter.sidecar.ledger.operations import Forget, Reconcile
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import PATIENCE_S
 from tests.unit.helpers import core_over, key, record, tombstone

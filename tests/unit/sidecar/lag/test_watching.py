@@ -12,7 +12,7 @@ from adapter.rpc import lag_pb
 from adapter.sidecar.lag import table, watching
 from adapter.sidecar.lag.filters import Filter
 from adapter.sidecar.lag.watching import changes
-from adapter.sidecar.ledger.changes import Reconcile
+from adapter.sidecar.ledger.operations import Reconcile
 from tests.unit.helpers import PATIENCE_S, key, tombstone
 from tests.unit.sidecar.lag.lagging import Lagging, lagging
 

@@ -1,4 +1,4 @@
-"""The changes of the store that `committer` applies, as values."""
+"""The operations that a `Ledger` applies to the store, as values."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, repeat
@@ -101,11 +101,11 @@ class TakeUp(NamedTuple):
     keys: Sequence[OffsetKey]
 
 
-Change = Commit | Reconcile | Load | FirstEpochs | Forget | TakeUp
+Operation = Commit | Reconcile | Load | FirstEpochs | Forget | TakeUp
 
 
 class Standing(NamedTuple):
-    """What stands under a key after a change. For a Forget: the removed record. `raised`: a commit stored it in a new epoch."""
+    """What stands under a key then. For a Forget: the removed record. `raised`: a commit stored it in a new epoch."""
 
     key: OffsetKey
     record: OffsetRecord | None
