@@ -28,7 +28,7 @@ from adapter.errors import (
 from adapter.fleet.scaler import SERVICE as SCALER
 from adapter.fleet.scaler import ExternalScaler
 from adapter.meta.client import GrpcMetaClient, MetaClient
-from adapter.rpc import lag_grpc, offsets_grpc, offsets_pb
+from adapter.rpc import lag_grpc, offsets_grpc
 from adapter.runtime import descriptors, logs, metrics_http
 from adapter.runtime.certificates import ServerCertificate
 from adapter.runtime.clocks import REAL, Clocks
@@ -48,7 +48,7 @@ from adapter.sidecar.api.commits import Commits
 from adapter.sidecar.api.gauges import SidecarGauges
 from adapter.sidecar.api.offset_admin import OffsetAdmin
 from adapter.sidecar.api.offset_service import OffsetService
-from adapter.sidecar.api.state import SidecarState
+from adapter.sidecar.api.state import SidecarState, State
 from adapter.sidecar.api.status import SidecarStatus
 from adapter.sidecar.api.traced import TracedOffsetService
 from adapter.sidecar.config import LIVE, AdapterConfig
@@ -94,8 +94,6 @@ LARGE = {  # the methods whose requests take lists
 SIZES = Sizes({f"/offsets.v1.{method}": fields for method, fields in LARGE.items()}, MAX_REQUEST_BYTES)
 REOPEN_FIRST_S, REOPEN_MAX_S = 0.1, 1.0  # pauses between attempts to open a failed store
 RECOVER_FIRST_S, RECOVER_MAX_S = 0.1, 2.0  # pauses between attempts to reach the Meta Service for the recovery
-
-State = offsets_pb.StatusReply
 
 
 class Sidecar:
