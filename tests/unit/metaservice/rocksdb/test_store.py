@@ -55,6 +55,17 @@ async def held(engine: RocksDbEngine) -> Records:
     return dict((await engine.list_page(CLUSTER, (), 1_000, b"")).entries)
 
 
+def copy_open(store: Path, target: Path) -> None:
+    """Copy an open store, as a kill leaves it. RocksDB may remove a file that it needs no more meanwhile: then once again."""
+    while True:
+        try:
+            shutil.copytree(store, target)
+        except shutil.Error:
+            shutil.rmtree(target)
+        else:
+            return
+
+
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store as a kill leaves it: a table and a log."""
@@ -63,10 +74,10 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     async def build() -> None:
         async with running(directory / "first") as engine:
             await fill(engine, range(1, 6))
-            shutil.copytree(directory / "first", directory / "second")
+            copy_open(directory / "first", directory / "second")
         async with running(directory / "second") as engine:
             await fill(engine, range(6, 11))
-            shutil.copytree(directory / "second", directory / "killed")
+            copy_open(directory / "second", directory / "killed")
 
     asyncio.run(build())
     return directory / "killed"
@@ -115,9 +126,9 @@ async def test_no_revision_of_the_metadata_is_given_twice_after_a_loss(tmp_path:
     async with running(tmp_path / "meta") as engine:
         for _ in range(3):
             await RocksDbMetadata(engine).put(CLUSTER, "k", b"kept")
-        shutil.copytree(tmp_path / "meta" / "db", tmp_path / "older")
+        copy_open(tmp_path / "meta" / "db", tmp_path / "older")
         last = [await RocksDbMetadata(engine).put(CLUSTER, "k", b"lost") for _ in range(3)][-1]
-        shutil.copytree(tmp_path / "meta", tmp_path / "damaged")
+        copy_open(tmp_path / "meta", tmp_path / "damaged")
     shutil.rmtree(tmp_path / "damaged" / "db")
     shutil.copytree(tmp_path / "older", tmp_path / "damaged" / "db")
     repair.repair(tmp_path / "damaged", 0)
@@ -169,7 +180,7 @@ def restarted(killed: Path, tmp_path: Path) -> Path:
         shutil.copytree(path, copy)
         engine = RocksDbEngine.open(copy)
         path = tmp_path / f"killed-{number}"
-        shutil.copytree(copy, path)
+        copy_open(copy, path)
         engine.close()
     return path
 
