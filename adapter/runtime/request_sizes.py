@@ -46,11 +46,14 @@ class Sizes(NamedTuple):
         most = self.of(path)
 
         def checked(data: bytes) -> Any:  # noqa: ANN401 - whatever the method takes
-            if len(data) > SMALL:
-                if len(data) > most:
-                    raise TooLargeError(f"the request has {len(data):,} bytes; {path} takes {most:,}")
-                _check_fields(data, _shape(path), self.large[path])
-            return parse(data)
+            try:
+                if len(data) > SMALL:
+                    _check_size(len(data), path, most)
+                    _check_fields(data, _shape(path), self.large[path])
+                return parse(data)
+            except Exception:
+                data = b""  # what is raised keeps this frame and its variables until a collection: megabytes for each request
+                raise
 
         return checked
 
@@ -130,12 +133,19 @@ def _shape_of(message: Descriptor) -> Shape | None:
     return inner if inner or lists else None
 
 
+def _check_size(size: int, path: str, most: int) -> None:
+    if size > most:
+        raise TooLargeError(f"the request has {size:,} bytes; {path} takes {most:,}")
+
+
 def _check_fields(data: bytes, shape: Shape, most: int) -> None:
     """Raise InvalidInputError for more than `most` fields. A message that is cut off or broken is the parser's to refuse."""
     try:
         left = _count(data, 0, len(data), shape, most)
     except IndexError:
         return
+    finally:
+        data = b""  # as in `Sizes.parse`
     if left < 0:
         raise InvalidInputError(f"the request has more than {most:,} fields and list entries; send several requests")
 

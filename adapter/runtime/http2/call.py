@@ -134,6 +134,10 @@ class Requests:
         self._ended = True
         self._changed.set()
 
+    def drop(self) -> None:
+        """Forget what has arrived: the call is over, and what still refers to this until a collection would keep megabytes."""
+        self._waiting.clear()
+
     def _take(self) -> Any:  # noqa: ANN401
         request = self._call.method.parse(self._waiting[0])
         self._call.consumed(self._waiting.popleft())
@@ -326,6 +330,8 @@ class Call:
 
     def _over(self) -> None:
         """Release the call. Breaks its reference cycles, which would not be collected (see `runtime.process`)."""
+        if self._requests:
+            self._requests.drop()
         self._stream.call = self._message = self._requests = self._offered = self._task = None
         if self._deadline:
             self._deadline.cancel()

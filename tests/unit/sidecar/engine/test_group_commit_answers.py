@@ -12,6 +12,7 @@ import pytest
 from adapter.errors import DiskFullError
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.runtime.http2.admission import PROVEN_MESSAGES
+from adapter.runtime.http2.call import Requests
 from adapter.runtime.http2.server import Http2Server
 from adapter.sidecar.api.commit_stream import MAX_PIPELINED
 from adapter.sidecar.api.offset_service import ENDED, OffsetService
@@ -240,6 +241,22 @@ async def test_with_always_a_call_is_answered_after_its_sync(tmp_path: Path) -> 
         assert (core.ledger.store.get(key("a")) or record(0)).offset == 6
         store.gate.set()
         await eventually(lambda: served.ended() == {"synced": OK, "stream": OK})
+
+
+async def test_a_stream_that_is_over_keeps_none_of_its_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What still refers to the call does so until a garbage collection, and each message may have 4 MiB."""
+    put, seen = Requests.put, list[Requests]()
+
+    def noted(requests: Requests, message: bytes) -> None:
+        seen.append(requests)
+        put(requests, message)
+
+    monkeypatch.setattr(Requests, "put", noted)
+    async with served_over(tmp_path) as served:
+        served.call("stream", b"\x0c", *stream_requests(2, 3), path=STREAM)
+        assert list(await served.answers()) == ["stream"]
+        assert len(seen) == 3
+        assert not any(requests._waiting for requests in seen)
 
 
 class Steps:
