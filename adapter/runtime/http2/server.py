@@ -56,7 +56,7 @@ class Http2Peer(asyncio.BufferedProtocol):
         self.name = kind
         self._server = server
         self._loop = asyncio.get_running_loop()
-        self.connection = Connection(self._loop.time(), server.sizes.of)
+        self.connection = Connection(self._loop.time(), server.sizes.of, server.sizes.most)
         self.can_write = asyncio.Event()
         self.can_write.set()
         self._transport: asyncio.Transport | None = None
@@ -154,6 +154,11 @@ class Http2Peer(asyncio.BufferedProtocol):
         """True once it has sent PROVEN_MESSAGES messages."""
         self._proven = self._proven or self.connection.messages >= PROVEN_MESSAGES
         return self._proven
+
+    @property
+    def lacks(self) -> int:
+        """Bytes that the frame lacks that is being received; 0 if that is not known."""
+        return self.connection.lacks
 
     def is_gone(self) -> bool:
         """True when the client cannot receive an answer any more."""
