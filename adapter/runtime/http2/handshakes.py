@@ -117,6 +117,8 @@ class Handshakes:
             await asyncio.get_running_loop().connect_accepted_socket(
                 self._make_peer, accepted, ssl=context, ssl_handshake_timeout=HANDSHAKE_S, ssl_shutdown_timeout=GOODBYE_S
             )
+        except ConnectionResetError:
+            return  # the client has gone, as those do that only look whether the port is open
         except OSError as error:  # also of ssl, and when the time is up
             self._tell(error)
 

@@ -4,6 +4,7 @@ On uvloop, as the processes; tests/integration/test_tls.py has it on asyncio's o
 """
 
 import asyncio
+import gc
 import socket
 import ssl
 import time
@@ -27,12 +28,13 @@ from adapter.runtime.certificates import ServerCertificate
 from adapter.runtime.config import ServerSection, ServerTls
 from adapter.runtime.http2 import handshakes
 from adapter.runtime.http2.handshakes import HANDSHAKES_MAX
-from adapter.runtime.http2.server import Http2Server
+from adapter.runtime.http2.server import Http2Peer, Http2Server
 from adapter.runtime.listener import GrpcServer, listening
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 from adapter.testing.waiting import eventually
 from tests import http2_attacks as attacks
 from tests.http2_attacks import Attacker, Calls
+from tests.http2_client import PREFACE
 from tests.integration.certificates import Authority, Certificate
 from tests.integration.helpers import PATIENCE_S, commits, rpc, wait_until
 from tests.integration.honest import Held
@@ -231,6 +233,34 @@ def test_a_descriptor_that_is_reserved_gets_no_handshake(server: Certificate, mo
 
     on_uvloop(main)
     assert refused == ["one"]
+
+
+def test_connections_leave_nothing_that_only_the_collector_would_free(server: Certificate, authority: Authority) -> None:
+    """It is postponed in a process: each way in which a connection ends has to free its buffers by itself."""
+
+    def come_and_go(port: int) -> None:
+        good, other = context(authority, "h2"), context(authority, "http/1.1")
+        stranger = ssl.create_default_context()
+        for made, said in ((good, PREFACE), (good, b"GET / HTTP/1.1\r\n"), (other, b""), (stranger, b""), (None, b"")):
+            with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as peer, suppress(ssl.SSLError, ConnectionError):
+                if made:
+                    with made.wrap_socket(peer, server_hostname="localhost") as secure:
+                        secure.sendall(said)
+                        secure.recv(1)
+
+    def held() -> list[object]:
+        return [each for each in gc.get_objects() if isinstance(each, Http2Peer | ssl.SSLObject)]
+
+    async def main() -> None:
+        async with serve(section(server)) as made:
+            gc.disable()
+            try:
+                await asyncio.to_thread(come_and_go, port_of(made))
+                await eventually(lambda: not held(), PATIENCE_S)
+            finally:
+                gc.enable()
+
+    on_uvloop(main)
 
 
 def test_certificates_are_asked_for_and_renewed(authority: Authority, tmp_path: Path) -> None:
