@@ -4,12 +4,13 @@ Each is made for a connection of its own. `Attacker` is the raw end of one.
 """
 
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 from hpack import Encoder
 from hyperframe.frame import Frame, GoAwayFrame, RstStreamFrame
@@ -70,7 +71,9 @@ class Ended(NamedTuple):
 
 
 class Attacker:
-    """A blocking connection whose bytes are the caller's."""
+    """A blocking connection whose bytes are the caller's. With a `context`, those over TCP have TLS."""
+
+    context: ClassVar[ssl.SSLContext | None] = None
 
     def __init__(self, address: str, *, greets: bool = True, buffer: int = 0) -> None:
         path = address.removeprefix("unix:")
@@ -80,6 +83,8 @@ class Attacker:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
         self.socket.connect(path if path != address else split_address(address))
         self.socket.settimeout(WAIT_S)
+        if self.context and path == address:
+            self.socket = self.context.wrap_socket(self.socket)
         if greets:
             self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0))
 
@@ -96,7 +101,7 @@ class Attacker:
         try:
             for some in data:
                 self.socket.sendall(some)
-        except (ConnectionResetError, BrokenPipeError):
+        except (ConnectionResetError, BrokenPipeError, ssl.SSLError):
             return False
         return True
 
@@ -114,7 +119,7 @@ class Attacker:
                 raise TimeoutError
             try:
                 data = self.socket.recv(262_144)
-            except ConnectionResetError:
+            except (ConnectionResetError, ssl.SSLEOFError):
                 data = b""
             if not data:
                 return found
@@ -321,6 +326,7 @@ def attack(address: str, flood: Callable[[int], Iterable[bytes]], count: int) ->
     """Send a flood over a connection of its own and read to its end: the server has to hang up."""
     with Attacker(address) as attacker:
         attacker.send(*flood(count))
-        with suppress(OSError):
-            attacker.socket.shutdown(socket.SHUT_WR)
+        if not attacker.context:  # TLS has no end of one direction alone
+            with suppress(OSError):
+                attacker.socket.shutdown(socket.SHUT_WR)
         return attacker.end()

@@ -49,7 +49,6 @@ LARGE = {  # the methods whose requests take lists, or a value, and how many fie
     f"{METADATA_SERVICE}/Put": 100,
 }
 SIZES = Sizes({f"/{method}": fields for method, fields in LARGE.items()}, MAX_REQUEST_BYTES)
-OPTIONS = (("grpc.max_receive_message_length", MAX_REQUEST_BYTES), ("grpc.max_send_message_length", MAX_REQUEST_BYTES))
 
 
 @dataclass
@@ -91,9 +90,8 @@ async def run(
             tasks.start_soon(until, stopped.set, name="signals")
             tasks.start_soon(reloading.run, name="reloading")
             with metrics_http.serving(config.metrics, metrics.registry, lambda: (state.ready, state.text)):
-                async with listening(
-                    config.server, services, add, options=OPTIONS, sizes=SIZES, certificate=certificate
-                ) as server:
+                listener = listening(config.server, services, add, grpc_server="builtin", sizes=SIZES, certificate=certificate)
+                async with listener as server:
                     tasks.start_soon(_begin, server, stores, tombstones, metrics, ready, state, name="begin")
                     await stopped.wait()
                     state.ready, state.text = False, "stopping"
@@ -168,6 +166,7 @@ async def _begin(
 ) -> None:
     """Report readiness once the stores are open; then remove old tombstones until cancelled."""
     await stores.open()
+    await server.accept_waiting()
     await server.set_serving(serving=True)
     state.ready, state.text = True, "serving"
     manager().ready()

@@ -3,12 +3,14 @@
 What is checked is exactly what is used: files are read once, and nothing depends on what stands in them a moment later.
 """
 
+import ipaddress
 import os
+import re
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import grpc
 
@@ -18,6 +20,17 @@ from adapter.runtime.reading import read_file
 if TYPE_CHECKING:  # pydantic takes time to import, and a command without TLS does not need it
     from adapter.runtime.config import ClientTls, ServerTls
     from adapter.runtime.live import Prepared
+
+
+# Of HTTP/2 over TLS 1.2 (RFC 9113, 9.2.2): those with forward secrecy and authenticated encryption. TLS 1.3 has no others.
+CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+
+# The short names of a subject's parts (RFC 4514, 3; OpenSSL), of those that `ssl` calls otherwise.
+_SHORT = {
+    "commonName": "CN", "countryName": "C", "domainComponent": "DC", "givenName": "GN", "localityName": "L",
+    "organizationName": "O", "organizationalUnitName": "OU", "stateOrProvinceName": "ST", "streetAddress": "street",
+    "surname": "SN", "userId": "UID",
+}  # fmt: skip
 
 
 class PemFiles(NamedTuple):
@@ -59,6 +72,7 @@ class ServerCertificate:
         """Raise ConfigError for files that cannot be used."""
         self._files = read_server_files(tls, self.name)
         self._configuration = self._handed_out = _configuration(self._files)
+        self.context = http2_context(self._files)  # for handshakes from now on
 
     def prepare(self, tls: "ServerTls") -> "Prepared":
         """Read the files again, for new connections. Raises ConfigError. Whether clients need a certificate stays as it is."""
@@ -68,8 +82,11 @@ class ServerCertificate:
         if files == self._files:
             return NOTHING_NEW
 
+        # A new one: a context that is in use cannot forget a CA, and would resume the sessions of its clients.
+        context = http2_context(files)
+
         def apply() -> None:
-            self._files = files
+            self._files, self.context = files, context
             self._configuration = _configuration(files)
 
         return Prepared(apply, [self.name])
@@ -100,6 +117,43 @@ def server_context(files: PemFiles) -> ssl.SSLContext:
         context.load_verify_locations(cadata=files.ca.decode("ascii"))
     load_chain(context, files)
     return context
+
+
+def http2_context(files: PemFiles) -> ssl.SSLContext:
+    """Return the context of a gRPC server. Each connection shows and checks certificates: there are no tickets to go on with."""
+    context = server_context(files)
+    context.set_ciphers(CIPHERS)
+    context.set_alpn_protocols(["h2"])
+    context.num_tickets = 0
+    context.options |= ssl.OP_NO_TICKET
+    return context
+
+
+def names_shown(connection: ssl.SSLObject) -> dict[str, list[bytes]]:
+    """The names in the certificate that a peer has shown and that was verified, as grpc.aio's `auth_context`."""
+    shown: Any = connection.getpeercert()
+    if not shown:
+        return {}
+    subject = ",".join("+".join(_part(*part) for part in parts) for parts in reversed(shown.get("subject", ())))
+    others = [_alternative(kind, name) for kind, name in shown.get("subjectAltName", ()) if kind in _ALTERNATIVES]
+    return {"x509_subject": [subject.encode()], "x509_subject_alternative_name": [name.encode() for name in others]}
+
+
+_ALTERNATIVES = frozenset({"DNS", "URI", "email", "IP Address"})
+
+
+def _alternative(kind: str, name: str) -> str:
+    return str(ipaddress.ip_address(name.strip())) if kind == "IP Address" else name
+
+
+def _part(name: str, value: str) -> str:
+    """A part of a subject, as RFC 4514 writes it."""
+    escaped = re.sub(r'([,+"\\<>;])', r"\\\1", value)
+    if escaped[:1] in {" ", "#"}:
+        escaped = f"\\{escaped}"
+    if len(value) > 1 and value[-1] == " ":
+        escaped = f"{escaped[:-1]}\\ "
+    return f"{_SHORT.get(name, name)}={escaped}"
 
 
 def load_chain(context: ssl.SSLContext, files: PemFiles) -> None:

@@ -32,7 +32,8 @@ from adapter.runtime.certificates import ServerCertificate
 from adapter.runtime.config import GrpcServerKind, ServerSection, gid_of
 from adapter.runtime.http2.call import Take
 from adapter.runtime.http2.connection import STREAMS_MAX
-from adapter.runtime.http2.server import BACKLOG, Http2Server
+from adapter.runtime.http2.handshakes import BACKLOG, TlsContext
+from adapter.runtime.http2.server import Http2Server
 from adapter.runtime.request_sizes import NO_LISTS, Sizes
 from adapter.runtime.statuses import Context
 
@@ -107,17 +108,17 @@ class GrpcServer:
         self._builtin = builtin
         self._health = health
         self._services = services
-        self._waiting: list[socket.socket] = []  # handed over, and not accepted on so far
+        self._waiting: list[tuple[socket.socket, TlsContext | None]] = []  # handed over, and not accepted on so far
         self.addresses: list[str] = []
 
-    def hold(self, listeners: Sequence[socket.socket]) -> None:
-        """Accept on these sockets once `accept_waiting` is called."""
-        self._waiting += listeners
+    def hold(self, handed: Inherited, tls: TlsContext | None) -> None:
+        """Accept on these sockets once `accept_waiting` is called, on TCP with TLS if there is a context for it."""
+        self._waiting += [(each, tls) for each in handed.tcp] + [(each, None) for each in handed.unix]
 
     async def accept_waiting(self) -> None:
         """Accept on the sockets that were handed over. Before, those who connect wait; call it when calls can be served."""
         while self._builtin and self._waiting:
-            await self._builtin.listen(self._waiting.pop(0))
+            await self._builtin.listen(*self._waiting.pop(0))
 
     async def set_serving(self, *, serving: bool, only: str | None = None) -> None:
         """Set the health of every service and part, and of the server as a whole; or of `only` one of them."""
@@ -146,7 +147,7 @@ class GrpcServer:
         self._health.end_watches()
         servers: list[Server] = [server for server in (self._grpcio, self._builtin) if server]
         await asyncio.gather(*(server.stop(grace_s) for server in servers))
-        for listener in self._waiting:
+        for listener, _ in self._waiting:
             listener.close()
 
 
@@ -166,20 +167,19 @@ async def listening(
 ) -> AsyncIterator[GrpcServer]:
     """Serve on the section's addresses, with health NOT_SERVING at first. Raises ListenError or ConfigError.
 
-    With `grpc_server` "builtin" the built-in server serves the Unix socket, and TCP unless TLS is configured: grpcio serves TLS
-    in any case. `parts` are further names with a health of their own, which are no gRPC services. `together` and `refused`
-    concern the built-in server alone. `together` names the methods whose requests are handled in groups, see `Take`. `refused` is
-    called for each connection that is closed because file descriptors are short;
-    grpcio's server closes such connections without a hook. `sizes` bounds the requests of each
-    method. `certificate` is the one of `section.tls`, where it may be exchanged while the server runs.
+    With `grpc_server` "builtin" the built-in server serves all addresses. `parts` are further names with a health of their own,
+    which are no gRPC services. `together` and `refused` concern the built-in server alone. `together` names the methods whose
+    requests are handled in groups, see `Take`. `refused` is called for each connection that is closed because file descriptors
+    are short; grpcio's server closes such connections without a hook. `sizes` bounds the requests of each method. `certificate`
+    is the one of `section.tls`, where it may be exchanged while the server runs.
     """
     unix_path = Path(section.unix_socket) if section.unix_socket else None
-    tcp_kind: GrpcServerKind = "grpcio" if section.tls else grpc_server
-    kinds = {tcp_kind, grpc_server} if unix_path else {tcp_kind}
+    if section.tls and not certificate:
+        certificate = ServerCertificate(section.tls)
     handed = inherited(section)
-    _check_kinds(handed, section, tcp_kind, grpc_server)
-    builtin = Http2Server(refused, sizes=sizes) if "builtin" in kinds else None
-    grpcio = _grpcio_server(section, options) if "grpcio" in kinds else None
+    _check_kind(handed, section, grpc_server)
+    builtin = Http2Server(refused, sizes=sizes) if grpc_server == "builtin" else None
+    grpcio = _grpcio_server(section, options) if grpc_server == "grpcio" else None
     servers: list[Server] = [server for server in (grpcio, builtin) if server]
     health = _Health()
     names = (*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, SERVICE_NAME)
@@ -192,22 +192,21 @@ async def listening(
     if builtin:
         builtin.take_together(together or {})
     made = GrpcServer(grpcio, builtin, health, (*services, *parts))
-    made.hold(handed.all)
+    made.hold(handed, _context_of(certificate))
     await made.set_serving(serving=False)
     own: _File | None = None
     try:
-        made.addresses.append(await _open_tcp(section, handed, grpcio if tcp_kind == "grpcio" else None, builtin, certificate))
+        made.addresses.append(await _open_tcp(section, handed, grpcio, builtin, certificate))
         if unix_path:
             if not handed.unix:
-                own = await _open_unix(unix_path, section, grpcio if grpc_server == "grpcio" else None, builtin)
+                own = await _open_unix(unix_path, section, grpcio, builtin)
             made.addresses.append(f"unix:{unix_path}")
         if grpcio:
             await grpcio.start()
-        served_by = [tcp_kind, grpc_server][: len(made.addresses)]
         log.info(
             "server.listening",
             addresses=made.addresses,
-            grpc_servers=served_by,
+            grpc_server=grpc_server,
             tls=section.tls is not None,
             handed_over=len(handed.all),
         )
@@ -234,7 +233,12 @@ async def _open_tcp(
         return _address_of(section, handed.tcp[0].getsockname()[1])
     if grpcio:
         return _bind_tcp(grpcio, section, certificate)
-    return await _serve_tcp(cast("Http2Server", builtin), section)
+    return await _serve_tcp(cast("Http2Server", builtin), section, _context_of(certificate))
+
+
+def _context_of(certificate: ServerCertificate | None) -> TlsContext | None:
+    """What tells the context for a new connection; None without TLS."""
+    return (lambda: certificate.context) if certificate else None
 
 
 _File = tuple[int, int, int]  # its device, its inode, which the next file may have as well, and when it was made (ns)
@@ -260,17 +264,15 @@ async def _open_unix(
     return _file_at(path)
 
 
-def _check_kinds(handed: Inherited, section: ServerSection, tcp_kind: GrpcServerKind, unix_kind: GrpcServerKind) -> None:
+def _check_kind(handed: Inherited, section: ServerSection, kind: GrpcServerKind) -> None:
     """Raise ListenError for a socket that grpcio would have to serve: it can only open addresses by itself."""
-    tcp = bool(handed.tcp) and tcp_kind == "grpcio"
-    if not tcp and not (handed.unix and unix_kind == "grpcio"):
+    if kind == "builtin" or not handed.all:
         return
     handed.close()
-    where = f"server.listen = {section.listen!r}" if tcp else f"server.unix_socket = {section.unix_socket!r}"
-    why = "TLS is served by grpcio" if tcp and section.tls and unix_kind == "builtin" else "this address is served by grpcio"
+    where = f"server.listen = {section.listen!r}" if handed.tcp else f"server.unix_socket = {section.unix_socket!r}"
     raise ListenError(
-        f"{where}: {why}, which cannot take over a socket that the service manager opened: remove its ListenStream= "
-        "from the socket unit, and the process opens the address itself"
+        f"{where}: this address is served by grpcio, which cannot take over a socket that the service manager opened: remove its "
+        "ListenStream= from the socket unit, and the process opens the address itself"
     )
 
 
@@ -286,7 +288,7 @@ def _connections_of_each(section: ServerSection) -> int:
     return max(descriptors.connections() // 2, 1)
 
 
-async def _serve_tcp(server: Http2Server, section: ServerSection) -> str:
+async def _serve_tcp(server: Http2Server, section: ServerSection, tls: TlsContext | None) -> str:
     """Listen on all addresses of the host name; return `listen` with the actual port."""
     host, port = split_address(section.listen)
     try:
@@ -294,16 +296,14 @@ async def _serve_tcp(server: Http2Server, section: ServerSection) -> str:
             both = family == socket.AF_INET6 and address == "::"
             listener = socket.create_server((address, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
             port = listener.getsockname()[1]
-            await server.listen(listener)
+            await server.listen(listener, tls)
     except OSError as error:
         raise _cannot_listen(section) from error
     return _address_of(section, port)
 
 
 def _bind_tcp(server: grpc.aio.Server, section: ServerSection, certificate: ServerCertificate | None) -> str:
-    """Listen; return `listen` with the actual port. Raises ConfigError or ListenError."""
-    if section.tls and not certificate:
-        certificate = ServerCertificate(section.tls)
+    """Listen; return `listen` with the actual port. Raises ListenError."""
     try:
         if certificate:
             port = server.add_secure_port(section.listen, certificate.credentials())

@@ -34,9 +34,10 @@ class Rpc(NamedTuple):
 
 
 @contextmanager
-def rpc(address: str) -> Iterator[Rpc]:
-    """Blocking stubs of the adapter at `address`."""
-    with grpc.insecure_channel(address) as channel:
+def rpc(address: str, ca: bytes | None = None) -> Iterator[Rpc]:
+    """Blocking stubs of the adapter at `address`; over TLS if there is a CA, in PEM."""
+    opened = grpc.secure_channel(address, grpc.ssl_channel_credentials(ca)) if ca else grpc.insecure_channel(address)
+    with opened as channel:
         yield Rpc(offsets_grpc.OffsetStoreStub(channel), offsets_grpc.OffsetAdminStub(channel), channel)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from typing import ClassVar
 
 import grpc
 
@@ -73,7 +74,9 @@ class Honest(threading.Thread):
 
 
 class HonestConsumer(Honest):
-    """Commits to an adapter."""
+    """Commits to an adapter; over TLS if there is a CA."""
+
+    ca: ClassVar[bytes | None] = None
 
     def __init__(self, process: ServiceProcess) -> None:
         super().__init__(process)
@@ -81,13 +84,13 @@ class HonestConsumer(Honest):
 
     @contextmanager
     def _sending(self) -> Iterator[Callable[[int], object]]:
-        with rpc(self._process.tcp_address) as stubs:
+        with rpc(self._process.tcp_address, self.ca) as stubs:
             yield lambda number: stubs.store.CommitOffsets(commits({"s": number}, self._group), timeout=PATIENCE_S)
 
     def stop(self) -> None:
         """What stands is the last of them."""
         super().stop()
-        with rpc(self._process.tcp_address) as stubs:
+        with rpc(self._process.tcp_address, self.ca) as stubs:
             wanted = offsets_pb.ReadOffsetsRequest(groups=[offsets_pb.GroupShards(group=self._group, shards=["s"])])
             (row,) = stubs.store.ReadOffsets(wanted, timeout=PATIENCE_S).offsets
         assert row.offset == self.acknowledged

@@ -11,9 +11,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from adapter.errors import ListenError
 from adapter.runtime import listener
 from adapter.runtime.activation import Inherited
-from adapter.runtime.config import GrpcServerKind, ServerSection, ServerTls
+from adapter.runtime.config import ServerSection, ServerTls
 from adapter.runtime.listener import listening
 from adapter.testing.waiting import PATIENCE_S
+from tests.integration.certificates import Authority
 
 
 @pytest.fixture
@@ -30,23 +31,17 @@ def handed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Inherite
         each.close()
 
 
-def section(tmp_path: Path, *, tls: bool = False) -> ServerSection:
-    """The settings that belong to the two sockets. The files of the certificate are never read here."""
-    files = ServerTls(cert=tmp_path / "cert", key=tmp_path / "key") if tls else None
-    return ServerSection(listen="127.0.0.1:0", unix_socket=str(tmp_path / "a.sock"), tls=files)
+def section(tmp_path: Path, *, tls: ServerTls | None = None) -> ServerSection:
+    """The settings that belong to the two sockets."""
+    return ServerSection(listen="127.0.0.1:0", unix_socket=str(tmp_path / "a.sock"), tls=tls)
 
 
-@pytest.mark.parametrize(
-    ("kind", "tls", "named"), [("builtin", True, "TLS is served by grpcio"), ("grpcio", False, "this address")]
-)
-async def test_a_tcp_socket_that_grpcio_would_have_to_serve_is_refused(
-    handed: Inherited, tmp_path: Path, kind: GrpcServerKind, *, tls: bool, named: str
-) -> None:
+async def test_a_tcp_socket_that_grpcio_would_have_to_serve_is_refused(handed: Inherited, tmp_path: Path) -> None:
     """It has no way to take one over; the error says what to remove."""
     with pytest.raises(
-        ListenError, match=rf"server.listen = '127.0.0.1:0': {named}.*remove its ListenStream= from the socket unit"
+        ListenError, match=r"server.listen = '127.0.0.1:0': this address.*remove its ListenStream= from the socket unit"
     ):
-        async with listening(section(tmp_path, tls=tls), [], lambda _: None, grpc_server=kind):
+        async with listening(section(tmp_path), [], lambda _: None, grpc_server="grpcio"):
             pass
     assert handed.tcp[0].fileno() == -1
 
@@ -59,15 +54,21 @@ async def test_a_unix_socket_that_grpcio_would_have_to_serve_is_refused(handed: 
             pass
 
 
-async def test_who_connects_early_is_answered_once_calls_are_taken(handed: Inherited, tmp_path: Path) -> None:
-    """On both sockets; the one that is a file stays when the server has stopped."""
-    request = health_pb2.HealthCheckRequest()
+@pytest.mark.parametrize("tls", [False, True])
+async def test_who_connects_early_is_answered_once_calls_are_taken(handed: Inherited, tmp_path: Path, *, tls: bool) -> None:
+    """On both sockets, with TLS on TCP if it is configured; the one that is a file stays when the server has stopped."""
     port = handed.tcp[0].getsockname()[1]
-    async with listening(section(tmp_path), [], lambda _: None, grpc_server="builtin") as server:
+    files = Authority(tmp_path).issue("server") if tls else None
+    settings = section(tmp_path, tls=ServerTls(cert=files.cert, key=files.key) if files else None)
+    async with listening(settings, [], lambda _: None, grpc_server="builtin") as server:
         assert server.addresses == [f"127.0.0.1:{port}", f"unix:{tmp_path}/a.sock"]
         for address in server.addresses:
-            async with grpc.aio.insecure_channel(address) as channel:
-                call = health_pb2_grpc.HealthStub(channel).Check(request, timeout=PATIENCE_S)
+            if tls and not address.startswith("unix:"):
+                opened = grpc.aio.secure_channel(address, grpc.ssl_channel_credentials((tmp_path / "ca.crt").read_bytes()))
+            else:
+                opened = grpc.aio.insecure_channel(address)
+            async with opened as channel:
+                call = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
                 await server.accept_waiting()
                 assert (await call).status == health_pb2.HealthCheckResponse.NOT_SERVING
     assert (tmp_path / "a.sock").is_socket()

@@ -1,4 +1,7 @@
-"""h2spec, the HTTP/2 conformance suite, against the built-in server: all cases pass, none is skipped. `make interop` runs it."""
+"""h2spec, the HTTP/2 conformance suite, against the server, in the plain and over TLS: all cases pass, none is skipped.
+
+`make interop` runs it.
+"""
 
 import os
 import subprocess
@@ -10,6 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
+from tests.integration.certificates import Authority
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "offset-adapter-interop"
 SECONDS_MAX = 150
@@ -25,12 +29,14 @@ class Case(NamedTuple):
     wrong: str | None
 
 
-@pytest.fixture(scope="module")
-def adapter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """An adapter with the built-in server."""
+@pytest.fixture(scope="module", params=["plain", "tls"])
+def adapter(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """An adapter, without TLS and with it."""
     directory = tmp_path_factory.mktemp("d")
     meta = meta_process(directory / "m")
-    adapter = adapter_process(directory / "a", meta.address, grpc_server="builtin")
+    server = Authority(directory).issue("server")
+    tls = f"[server.tls]\ncert = '{server.cert}'\nkey = '{server.key}'\n" if request.param == "tls" else ""
+    adapter = adapter_process(directory / "a", meta.address, extra=tls)
     with ended(meta, adapter):
         meta.start()
         adapter.start()
@@ -53,7 +59,8 @@ def test_every_case_of_h2spec_passes_and_none_is_skipped(section: str, adapter: 
     """Of RFC 7540 and 7541, as h2spec has them."""
     report = tmp_path / "report.xml"
     options = ["--strict", "--port", str(adapter.port), "--timeout", str(ANSWER_S), "--junit-report", str(report)]
-    command = [str(CACHE / "go/h2spec"), *options, section]
+    tls = ["--tls", "--insecure"] if "[server.tls]" in adapter.settings else []
+    command = [str(CACHE / "go/h2spec"), *options, *tls, section]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
     assert report.exists(), done.stdout + done.stderr
     cases = cases_of(report)

@@ -4,6 +4,7 @@ from tests.mutants.mutant import Mutant
 
 RUNS = "unit/sidecar/engine/test_fast_path_runs.py"
 TURN = "unit/sidecar/engine/test_group_commit.py"
+TLS = "integration/http2/test_handshakes.py"
 ANSWERS = "unit/sidecar/engine/test_group_commit_answers.py"
 
 HTTP2_MUTANTS = (
@@ -110,5 +111,61 @@ HTTP2_MUTANTS = (
         "        self.can_write.clear()\n",
         "a peer that sends commits and reads no answers fills the memory",
         ("model/test_slow_peers.py::test_a_peer_that_reads_nothing_is_read_no_more_and_holds_nobody_up",),
+    ),
+    Mutant(
+        "tls-without-http2-is-served",
+        "runtime/http2/server.py",
+        "if self._tls and self._tls.selected_alpn_protocol() != ALPN:",
+        "if False:",
+        "a client that never agreed on HTTP/2 is sent frames of it",
+        (f"{TLS}::test_a_client_that_does_not_agree_on_http2_is_hung_up_on",),
+    ),
+    Mutant(
+        "old-versions-of-tls-are-taken",
+        "runtime/certificates.py",
+        "    context.set_ciphers(CIPHERS)\n",
+        "    context.set_ciphers('ALL:@SECLEVEL=0')\n    context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED\n",
+        "a client that is forced down to TLS 1.1 is served",
+        (f"{TLS}::test_tls_1_1_is_refused",),
+    ),
+    Mutant(
+        "handshakes-without-a-bound",
+        "runtime/http2/handshakes.py",
+        "        if len(self._under_way) < HANDSHAKES_MAX:\n            return True\n",
+        "        return True\n",
+        "half-open handshakes take all connections and their memory",
+        (f"{TLS}::test_half_open_handshakes_keep_no_honest_client_out",),
+    ),
+    Mutant(
+        "half-open-handshakes-keep-their-place",
+        "runtime/http2/handshakes.py",
+        "        if now - began < HANDSHAKE_LEAST_S:\n",
+        "        if now - began < HANDSHAKE_S:\n",
+        "256 peers that say nothing keep everybody out for 10 s, again and again",
+        (f"{TLS}::test_half_open_handshakes_keep_no_honest_client_out",),
+    ),
+    Mutant(
+        "handshakes-that-are-made-are-closed",
+        "runtime/http2/handshakes.py",
+        "        if now - began < HANDSHAKE_LEAST_S:\n            return False\n",
+        "",
+        "after a restart clients that come together close each other's handshakes",
+        (f"{TLS}::test_honest_clients_that_come_together_are_all_served",),
+    ),
+    Mutant(
+        "renewed-files-of-before",
+        "runtime/certificates.py",
+        "            self._files, self.context = files, context\n",
+        "            self._files = files\n",
+        "a renewed certificate is never shown, and clients of a CA that is gone are let in",
+        (f"{TLS}::test_certificates_are_asked_for_and_renewed",),
+    ),
+    Mutant(
+        "tls-is-cut-at-a-stop",
+        "runtime/http2/server.py",
+        "            self._transport.close()  # sends close_notify",
+        "            self._transport.abort()  # sends close_notify",
+        "a client loses the answers that it had not read when the adapter stopped",
+        (f"{TLS}::test_a_drain_over_tls_answers_what_was_sent_and_ends_with_a_goodbye",),
     ),
 )

@@ -76,8 +76,8 @@ RESTART_MUTANTS = (
     Mutant(
         "waiting-clients-are-accepted-at-once",
         "runtime/listener.py",
-        "        self._waiting += listeners\n",
-        "        self._waiting += listeners\n        asyncio.get_running_loop().create_task(self.accept_waiting())\n",
+        " for each in handed.unix]\n",
+        " for each in handed.unix]\n        asyncio.get_running_loop().create_task(self.accept_waiting())\n",
         "who waited through a restart is refused, because the adapter still recovers",
         (BETWEEN, UNDER_LOAD),
     ),
@@ -116,8 +116,8 @@ RESTART_MUTANTS = (
     Mutant(
         "a-client-that-is-gone-ends-the-stop",
         "runtime/http2/server.py",
-        "                except OSError:  # the client has gone, and the event loop has not read that so far\n",
-        "                except BlockingIOError:\n",
+        "        except OSError:  # the client has gone, and the event loop has not read that so far\n",
+        "        except BlockingIOError:\n",
         "a client that leaves in the moment of a stop ends it: nothing is flushed, and the exit code is 1",
         ("integration/http2/test_leaving.py::test_a_client_that_is_gone_holds_up_no_stop",),
     ),

@@ -32,6 +32,10 @@ class UnprovenConnection(Protocol):
     def is_proven(self) -> bool:
         """True once it has sent PROVEN_MESSAGES messages."""
 
+    @property
+    def lacks(self) -> int:
+        """Bytes that the frame lacks that is being received; 0 if that is not known."""
+
     def handle(self, data: bytes) -> None:
         """Handle bytes that were received."""
 
@@ -90,7 +94,7 @@ class AdmissionQueue:
         if peer.is_gone():
             peer.hang_up(at_once=True)
             return
-        size = len(peer.unread) if peer.is_proven else SLICE
+        size = len(peer.unread) if peer.is_proven else max(SLICE, peer.lacks)  # a frame is handled as a whole in any case
         data = bytes(peer.unread[:size])
         del peer.unread[:size]
         self._bytes -= len(data)

@@ -32,10 +32,11 @@ class Connection:
 
     `Control` handles all other frames. `Sender` sends answers and removes streams, `Receiver` accounts for the receive windows,
     `FloodGuard` limits frames that carry no message. They share the table of open streams, the output and the events, and do not
-    refer to the connection: there are no reference cycles. `message_max` tells how many bytes a message to a path may have.
+    refer to the connection: there are no reference cycles. `message_max` tells how many bytes a message to a path may have,
+    `largest` how many one may have to any.
     """
 
-    def __init__(self, now: float, message_max: Callable[[str], int] = lambda _: MESSAGE_MAX) -> None:
+    def __init__(self, now: float, message_max: Callable[[str], int] = lambda _: MESSAGE_MAX, largest: int = MESSAGE_MAX) -> None:
         self._message_max = message_max
         self.streams: dict[int, Stream] = {}
         self.greeted = False  # True when the preface and SETTINGS have come
@@ -43,7 +44,7 @@ class Connection:
         self._out = [frames.settings(asked), frames.window_update(0, CREDIT - frames.WINDOW)]
         self._events: list[Event] = []
         self._guard = guard = FloodGuard(now)
-        self._receiver = receiver = Receiver(self.streams, self._out)
+        self._receiver = receiver = Receiver(self.streams, self._out, largest)
         self._sender = sender = Sender(self.streams, self._out, self._events, receiver.release, guard.answered)
         self._control = control = Control(self.streams, self._out, self._events, sender, guard)
         self._control_handlers = control.handlers()
@@ -75,6 +76,14 @@ class Connection:
     def messages(self) -> int:
         """How many messages have been received."""
         return self._guard.messages
+
+    @property
+    def lacks(self) -> int:
+        """Bytes that a frame lacks whose header has come; 0 if there is none."""
+        if not self.greeted or len(self._rest) < HEADER_BYTES:
+            return 0
+        high, low, *_ = HEADER.unpack_from(self._rest)
+        return int(HEADER_BYTES + (high << 8 | low) - len(self._rest))
 
     @property
     def held_back(self) -> int:
@@ -200,7 +209,7 @@ class Connection:
             end = begin + PREFIX.size + size
             if len(rest) < end:
                 break
-            self._on_message(stream, bytes(rest[begin + PREFIX.size : end]))
+            self._on_message(stream, bytes(memoryview(rest)[begin + PREFIX.size : end]))
             begin, end = end, end + PREFIX.size
         stream.missing = end - len(rest)
         del rest[:begin]

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 
 from adapter.runtime.http2.streams import Stream
 
-EXTRA_CREDIT_MAX = 32 * 2**20  # bytes beyond the windows that are granted at a time, to all streams of a connection together
+# Bytes beyond the windows that are granted at a time, to all streams of a connection together; more if a message may have more.
+EXTRA_CREDIT_MAX = 32 * 2**20
 
 
 class ReceiveCredit:
     """Grants extra credit in the order of the requests. Each method yields the streams that get some, with the bytes granted."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = EXTRA_CREDIT_MAX) -> None:
+        self._most = max(most, EXTRA_CREDIT_MAX)
         self.granted = 0  # bytes that streams have now
         self._waiting: dict[Stream, None] = {}
 
@@ -38,7 +40,7 @@ class ReceiveCredit:
             stream = next(iter(self._waiting))
             need = stream.missing - stream.room
             if need > 0:
-                if self.granted + need > EXTRA_CREDIT_MAX:
+                if self.granted + need > self._most:
                     return
                 self.granted += need
                 stream.extra_credit += need

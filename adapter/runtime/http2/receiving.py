@@ -17,11 +17,11 @@ HELD_MAX = 200_000  # messages of a connection that servicers have not taken
 class Receiver:
     """Accounts for what came in, and appends the WINDOW_UPDATE frames that allow more to `out`."""
 
-    def __init__(self, streams: dict[int, Stream], out: list[bytes]) -> None:
+    def __init__(self, streams: dict[int, Stream], out: list[bytes], largest: int) -> None:
         self.held = 0  # messages that servicers have not taken
         self._streams = streams
         self._out = out
-        self._credit = ReceiveCredit()
+        self._credit = ReceiveCredit(largest)
         self._unreported = 0  # bytes that arrived since the last WINDOW_UPDATE of the connection
 
     def data_arrived(self, size: int) -> None:

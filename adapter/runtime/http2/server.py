@@ -5,6 +5,7 @@ What was read in one iteration of the event loop is handled, then all its answer
 
 import asyncio
 import socket
+import ssl
 import struct
 import time
 from collections import deque
@@ -15,16 +16,17 @@ import grpc
 import structlog
 
 from adapter.runtime import descriptors
+from adapter.runtime.certificates import names_shown
 from adapter.runtime.http2.admission import PROVEN_MESSAGES, AdmissionQueue, is_closed
 from adapter.runtime.http2.call import Call, Method, Take
 from adapter.runtime.http2.connection import STREAMS_MAX, Connection
 from adapter.runtime.http2.frames import Code
+from adapter.runtime.http2.handshakes import BACKLOG, GOODBYE_S, Handshakes, TlsContext
 from adapter.runtime.http2.streams import CALL, ENDED, MESSAGE, RESET, Event, Stream
 from adapter.runtime.request_sizes import NO_LISTS, Sizes
 
 log = structlog.get_logger(__name__)
 
-BACKLOG = 1_024
 READ_MAX = 65_536  # bytes of a peer in one iteration of the event loop, about; the rest waits for the next one
 OUT_MAX = 2**20  # bytes that wait to be sent; beyond, nothing more is read from that peer
 HELD_BACK_MAX = 16 * 2**20  # bytes of answers that a peer's windows hold back; beyond, none of its calls is started
@@ -42,6 +44,8 @@ TELL_S = 10.0  # seconds between two log lines about refused connections
 
 STOPPED = "the server has stopped"
 
+ALPN = "h2"  # RFC 9113, 3.2: what a client that speaks HTTP/2 over TLS offers
+
 CREDENTIALS = struct.Struct("3i")  # of the process at the other end of a Unix socket: pid, uid, gid (unix(7), SO_PEERCRED)
 
 
@@ -52,13 +56,14 @@ class Http2Peer(asyncio.BufferedProtocol):
         self.name = kind
         self._server = server
         self._loop = asyncio.get_running_loop()
-        self.connection = Connection(self._loop.time(), server.sizes.of)
+        self.connection = Connection(self._loop.time(), server.sizes.of, server.sizes.most)
         self.can_write = asyncio.Event()
         self.can_write.set()
         self._transport: asyncio.Transport | None = None
         self._heard = self._loop.time()
         self._asked = 0.0  # when it got a PING; 0: not since it sent something
         self._socket: Any = None
+        self._tls: ssl.SSLObject | None = None
         self._proven = self._got_eof = False
         self.unread = bytearray()  # of an unproven connection, see `AdmissionQueue`
         self.handled = 0  # bytes that went through the queue
@@ -72,11 +77,16 @@ class Http2Peer(asyncio.BufferedProtocol):
         self._asked_to_leave = self._told_all = 0.0  # when; 0: not yet
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Accept the connection, unless its file descriptor is one of those that are reserved for the store."""
+        """Accept the connection, unless its file descriptor is reserved for the store, or its client has not agreed on HTTP/2."""
         self._transport = cast("asyncio.Transport", transport)
         self._socket = transport.get_extra_info("socket")
         if self._socket is not None and descriptors.is_reserved(self._socket.fileno()):
-            self._server.refuse(self._transport)
+            self._transport.abort()
+            self._server.refuse()
+            return
+        self._tls = transport.get_extra_info("ssl_object")
+        if self._tls and self._tls.selected_alpn_protocol() != ALPN:
+            self._transport.abort()
             return
         self._transport.set_write_buffer_limits(OUT_MAX)
         if self.name == "tcp":
@@ -120,8 +130,11 @@ class Http2Peer(asyncio.BufferedProtocol):
             self._stop_reading()  # else libuv goes on reading this connection before any other
 
     def eof_received(self) -> bool:
-        """End the connection, as soon as queued bytes are handled: the client will send no more."""
-        self._got_eof = bool(self.unread)
+        """End the connection, as soon as queued bytes are handled: the client will send no more.
+
+        With TLS at once: what is answered could not be sent.
+        """
+        self._got_eof = bool(self.unread) and not self._tls
         return self._got_eof
 
     def handle(self, data: bytes) -> None:
@@ -141,6 +154,11 @@ class Http2Peer(asyncio.BufferedProtocol):
         """True once it has sent PROVEN_MESSAGES messages."""
         self._proven = self._proven or self.connection.messages >= PROVEN_MESSAGES
         return self._proven
+
+    @property
+    def lacks(self) -> int:
+        """Bytes that the frame lacks that is being received; 0 if that is not known."""
+        return self.connection.lacks
 
     def is_gone(self) -> bool:
         """True when the client cannot receive an answer any more."""
@@ -200,6 +218,16 @@ class Http2Peer(asyncio.BufferedProtocol):
         _, uid, _ = CREDENTIALS.unpack(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
         return int(uid)
 
+    @property
+    def certificate(self) -> dict[str, list[bytes]]:
+        """The names in the certificate that the client has shown, as `grpc.aio` tells them; empty without one."""
+        return names_shown(self._tls) if self._tls else {}
+
+    @property
+    def is_secure(self) -> bool:
+        """True for a connection with TLS."""
+        return self._tls is not None
+
     def drain(self) -> None:
         """Ask the client for no new calls; those that it sent before it knew are still handled."""
         if not self._asked_to_leave:
@@ -224,13 +252,20 @@ class Http2Peer(asyncio.BufferedProtocol):
         if not self._told_all:
             self._flush()
             self._told_all = now
-            if self._transport and not self._transport.is_closing():
-                try:
-                    self._transport.write_eof()
-                except OSError:  # the client has gone, and the event loop has not read that so far
-                    self.hang_up(at_once=True)
+            self._end_output()
         elif now - self._told_all > LEFT_S:
-            self.hang_up()
+            self.hang_up(at_once=self.is_secure)
+
+    def _end_output(self) -> None:
+        if not self._transport or self._transport.is_closing():
+            return
+        if self.is_secure:
+            self._transport.close()  # sends close_notify, and reads until the client has answered it or GOODBYE_S have passed
+            return
+        try:
+            self._transport.write_eof()
+        except OSError:  # the client has gone, and the event loop has not read that so far
+            self.hang_up(at_once=True)
 
     @property
     def idle(self) -> bool:
@@ -326,7 +361,7 @@ class Http2Peer(asyncio.BufferedProtocol):
 
 
 class Http2Server:
-    """A gRPC server for plaintext TCP and Unix sockets. Servicers are added to it as to grpc.aio's server.
+    """A gRPC server for TCP, with TLS or without, and Unix sockets. Servicers are added to it as to grpc.aio's server.
 
     `refused` is called for each connection that is closed because file descriptors are short; `clock`, in seconds, ends the share
     that unproven connections have of each iteration of the event loop; `sizes` bounds the requests.
@@ -347,13 +382,13 @@ class Http2Server:
         self.peers: set[Http2Peer] = set()
         self._starting: deque[Http2Peer] = deque()
         self._listening: list[asyncio.AbstractServer] = []
+        self._handshakes = Handshakes(lambda: Http2Peer(self, "tcp"), self.refuse)
         self._watching: asyncio.TimerHandle | None = None
         self._watched = 0.0
         self.leaving = False  # True once clients are asked to leave
 
-    def refuse(self, transport: asyncio.Transport) -> None:
-        """Close a connection at once: its file descriptor is one of those that are reserved for the store."""
-        transport.abort()
+    def refuse(self) -> None:
+        """Note that a connection was closed at once: its file descriptor is one of those that are reserved for the store."""
         self._refused()
         now = asyncio.get_running_loop().time()
         if now - self._last_warning > TELL_S:
@@ -375,16 +410,19 @@ class Http2Server:
         for path, take in takes.items():
             self.methods[path] = self.methods[path].taken_together(take)
 
-    async def listen(self, listener: socket.socket) -> None:
-        """Serve on a bound socket."""
+    async def listen(self, listener: socket.socket, tls: TlsContext | None = None) -> None:
+        """Serve on a bound socket, with TLS if there is a context for it."""
         loop = asyncio.get_running_loop()
+        if not self._watching:
+            self._watch()
+        if tls:
+            self._handshakes.listen(listener, tls)
+            return
         if listener.family == socket.AF_UNIX:
             server = await loop.create_unix_server(lambda: Http2Peer(self, "unix:"), sock=listener, backlog=BACKLOG)
         else:
             server = await loop.create_server(lambda: Http2Peer(self, "tcp"), sock=listener, backlog=BACKLOG)
         self._listening.append(server)
-        if not self._watching:
-            self._watch()
 
     def start_calls_of(self, peer: Http2Peer) -> None:
         """Start the calls of a peer: one in each iteration of the event loop, peer by peer, so that commits are not delayed."""
@@ -409,6 +447,7 @@ class Http2Server:
         for server in self._listening:
             server.close()
         self._listening.clear()
+        self._handshakes.close()
         if self._watching:
             self._watching.cancel()
         for peer in self.peers:
@@ -417,19 +456,33 @@ class Http2Server:
     async def drained(self, grace_s: float) -> bool:
         """Wait until all clients have left, for at most `grace_s` seconds; False if there are some left."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + grace_s
+        until, connected = loop.time() + grace_s, loop.time() + ASKED_S
         await asyncio.sleep(0)  # connections that were accepted a moment ago begin in this iteration of the event loop
-        while self.peers and loop.time() < until:
+        while (self.peers or self._handshakes) and loop.time() < until:
             for peer in list(self.peers):
                 peer.see_off(loop.time())
+            if self._handshakes and loop.time() > connected:
+                await self._handshakes.end()
             await asyncio.sleep(LEAVING_LOOK_S)
-        return not self.peers
+        return not self.peers and not self._handshakes
 
     async def stop(self, grace_s: float | None) -> None:
         """Accept no more connections and calls; give open calls `grace_s` seconds, then end them with UNAVAILABLE."""
         self.drain()
         await self.drained(grace_s or 0)
+        await self._handshakes.end()
         await asyncio.gather(*(peer.end() for peer in list(self.peers)))
+        await self._said_goodbye()
+
+    async def _said_goodbye(self) -> None:
+        """Wait until connections with TLS have ended: what they are told last is sent before."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + GOODBYE_S
+        while secure := [peer for peer in self.peers if peer.is_secure]:
+            if loop.time() > until:
+                for peer in secure:
+                    peer.hang_up(at_once=True)
+            await asyncio.sleep(LEAVING_LOOK_S)
 
     def _watch(self) -> None:
         loop = asyncio.get_running_loop()

@@ -64,10 +64,8 @@ async def test_an_unknown_grpc_server_is_refused_by_its_name(directory: Path) ->
 @pytest.mark.parametrize(
     "setting", [{}, {"grpc_server": "builtin"}, {"grpc_server": "grpcio"}], ids=["default", "builtin", "grpcio"]
 )
-async def test_tls_is_served_by_grpcio_and_plaintext_by_the_server_that_is_configured(
-    directory: Path, setting: dict[str, str], tls: bool
-) -> None:
-    """The built-in server is the default. It has no TLS: grpcio serves TCP with TLS, also where "builtin" is written out."""
+async def test_the_server_that_is_configured_serves_all_addresses(directory: Path, setting: dict[str, str], tls: bool) -> None:
+    """The built-in server is the default, with TLS and without."""
     authority = Authority(directory)
     cert, private = authority.issue("server")
     section = {**setting, **({"tls": {"cert": str(cert), "key": str(private)}} if tls else {})}
@@ -77,7 +75,7 @@ async def test_tls_is_served_by_grpcio_and_plaintext_by_the_server_that_is_confi
         context.set_alpn_protocols(["h2"])
     async with running_sidecar(adapter_config(directory, server=section), FakeMeta()) as sidecar:
         tcp, unix = sidecar.addresses
-        assert [await is_builtin(tcp, context), await is_builtin(unix)] == [builtin and not tls, builtin]
+        assert [await is_builtin(tcp, context), await is_builtin(unix)] == [builtin, builtin]
         credentials = grpc.ssl_channel_credentials(authority.cert.read_bytes())
         secure = grpc.aio.secure_channel(tcp, credentials) if tls else grpc.aio.insecure_channel(tcp)
         async with secure, grpc.aio.insecure_channel(unix) as local:

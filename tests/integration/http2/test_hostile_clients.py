@@ -6,9 +6,11 @@
 
 import os
 import random
+import ssl
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import grpc
 import pytest
@@ -20,8 +22,9 @@ from tests import http2_attacks as attacks
 from tests.durability.load import random_instants
 from tests.http2_attacks import END_STREAM, FLOODS, HEADERS, Attacker, Calls, attack, frame
 from tests.http2_client import PREFACE, message
+from tests.integration.certificates import Authority
 from tests.integration.helpers import PATIENCE_S, commits, rpc
-from tests.integration.honest import MIB, cpu_s, undisturbed
+from tests.integration.honest import MIB, HonestConsumer, cpu_s, undisturbed
 from tests.integration.http2.random_peer import drawn
 
 TIMES = int(os.environ.get("HOSTILE") or 1)
@@ -37,14 +40,30 @@ ONE = commits({"s": 1}, "hostile").SerializeToString()
 LARGE = offsets_pb.ReadOffsetsRequest(groups=[offsets_pb.GroupShards(group="large")]).SerializeToString()
 
 
-@pytest.fixture(scope="module")
-def adapter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """An adapter with the built-in server, which outlives all attacks of this module."""
+@contextmanager
+def secure(directory: Path) -> Iterator[str]:
+    """Peers over TCP use TLS meanwhile; gives the adapter's settings for it."""
+    authority = Authority(directory)
+    server = authority.issue("server")
+    context = ssl.create_default_context(cafile=authority.cert)
+    context.check_hostname = False
+    context.set_alpn_protocols(["h2"])
+    Attacker.context, HonestConsumer.ca = context, authority.cert.read_bytes()
+    try:
+        yield f"[server.tls]\ncert = '{server.cert}'\nkey = '{server.key}'\n"
+    finally:
+        Attacker.context = HonestConsumer.ca = None
+
+
+@pytest.fixture(scope="module", params=["plain", "tls"])
+def adapter(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """An adapter which outlives all attacks of this module; those over TCP come in the plain, and over TLS."""
     directory = tmp_path_factory.mktemp("d")
     meta = meta_process(directory)
-    with ended(meta):
+    with ended(meta), ExitStack() as secured:
         meta.start()
-        service = adapter_process(directory, meta.address, extra="[stop]\ngrace_ms = 1000\n", grpc_server="builtin")
+        tls = secured.enter_context(secure(directory)) if request.param == "tls" else ""
+        service = adapter_process(directory, meta.address, extra=f"[stop]\ngrace_ms = 1000\n{tls}", grpc_server="builtin")
         with ended(service):
             service.start()
             with rpc(service.address) as stubs:
@@ -246,7 +265,7 @@ def test_a_storm_of_resets_by_new_connections_holds_up_no_new_client(adapter: Se
             peer.send(storm)
             if not stays:
                 peer.vanish()
-        with rpc(adapter.tcp_address) as stubs:
+        with rpc(adapter.tcp_address, HonestConsumer.ca) as stubs:
             stubs.store.CommitOffsets(commits({"new": 1}), timeout=PATIENCE_S)
         assert cpu_s(adapter) - before < 0.005 * 200 * TIMES
 
@@ -268,7 +287,7 @@ def test_peers_that_ignore_the_stop_do_not_hold_it_up(adapter: ServiceProcess) -
         peer = Attacker(adapter.tcp_address, buffer=4_096)
         peer.send(allows, calls.open(attacks.STREAM), *(calls.whole(attacks.READ, LARGE) for _ in range(30)))
         peers.append(peer)
-    with rpc(adapter.tcp_address) as stubs:
+    with rpc(adapter.tcp_address, HonestConsumer.ca) as stubs:
         stubs.store.CommitOffsets(commits({"last": 1}), timeout=PATIENCE_S)
         assert adapter.stop() == 0
         with pytest.raises(grpc.RpcError):

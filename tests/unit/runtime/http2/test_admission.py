@@ -11,6 +11,7 @@ class Connection:
     def __init__(self, name: str, handled: list[str]) -> None:
         self.name = name
         self.unread = bytearray()
+        self.lacks = 0
         self.handled = 0
         self.is_proven = False
         self._handled = handled
