@@ -92,7 +92,7 @@ EPOCHLESS_MUTANTS = (
         "    if topic or partition:\n        return encode_record(OffsetRecord(*fields), seq)\n",
         "",
         "labels that stand are in memory alone, and gone after a restart",
-        ("unit/sidecar/engine/test_fast_path_runs.py::test_a_record_is_what_a_commit_makes_of_it",),
+        ("unit/sidecar/ledger/test_plain_runs.py::test_a_record_is_what_a_commit_makes_of_it",),
     ),
     Mutant(
         "full-disk-forgets-nothing",

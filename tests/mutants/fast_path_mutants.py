@@ -9,7 +9,7 @@ FAST_PATH_MUTANTS = (
         "            if not decision.forward_is_clean:\n",
         "            if decision.forward_is_clean:\n",
         "most commits are never sent to the Meta Service, but by a recovery",
-        ("unit/sidecar/engine/test_columns.py::test_a_column_does_what_an_entry_does",),
+        ("unit/sidecar/ledger/test_columns.py::test_a_column_does_what_an_entry_does",),
     ),
     Mutant(
         "forward-in-any-epoch",
@@ -18,8 +18,8 @@ FAST_PATH_MUTANTS = (
         "",
         "a commit in flight undoes a reset, on the path of most commits",
         (
-            "unit/sidecar/engine/test_columns.py::test_a_column_does_what_an_entry_does",
-            "unit/sidecar/engine/test_fast_path.py::test_the_fast_path_does_what_an_entry_does",
+            "unit/sidecar/ledger/test_columns.py::test_a_column_does_what_an_entry_does",
+            "unit/sidecar/ledger/test_plain_commits.py::test_the_fast_path_does_what_an_entry_does",
         ),
     ),
     Mutant(
@@ -28,7 +28,7 @@ FAST_PATH_MUTANTS = (
         "            elif loaded and knows <= FIRST_EPOCH:\n",
         "            elif knows <= FIRST_EPOCH:\n",
         "the first commit of a key that stands in a higher epoch elsewhere is acknowledged and lost",
-        ("unit/sidecar/engine/test_columns.py::test_a_column_does_what_an_entry_does",),
+        ("unit/sidecar/ledger/test_columns.py::test_a_column_does_what_an_entry_does",),
     ),
     Mutant(
         "forward-is-not-counted",
@@ -36,7 +36,7 @@ FAST_PATH_MUTANTS = (
         "        self._keys += new\n",
         "",
         "a store that lost nothing raises the alarm at its next open",
-        ("unit/sidecar/engine/test_columns.py::test_several_groups_go_forward_in_one_batch",),
+        ("unit/sidecar/ledger/test_columns.py::test_several_groups_go_forward_in_one_batch",),
     ),
     Mutant(
         "in-memory-before-the-write",
@@ -46,7 +46,7 @@ FAST_PATH_MUTANTS = (
         "what a full disk refused is read and shown, and supersedes what is committed next, without a write",
         (
             "unit/sidecar/ledger/test_store.py::test_a_refused_write_leaves_nothing_in_memory",
-            "unit/sidecar/engine/test_fast_path_runs.py::test_a_group_commit_that_cannot_be_written_leaves_all_as_it_was",
+            "unit/sidecar/ledger/test_plain_runs.py::test_a_group_commit_that_cannot_be_written_leaves_all_as_it_was",
             "model/test_observers.py::test_observers_see_commits_and_nothing_that_a_full_disk_refused",
         ),
     ),
@@ -72,7 +72,7 @@ FAST_PATH_MUTANTS = (
         "                self.dirty.add_one(name, shard, after, now)\n",
         "                pass\n",
         "most commits are never sent to the Meta Service, but by a recovery",
-        ("unit/sidecar/engine/test_fast_path.py::test_the_fast_path_does_what_an_entry_does",),
+        ("unit/sidecar/ledger/test_plain_commits.py::test_the_fast_path_does_what_an_entry_does",),
     ),
     Mutant(
         "fast-path-missing-offset-is-0",
@@ -80,7 +80,7 @@ FAST_PATH_MUTANTS = (
         " if offset and fields[2] else None",
         " if fields[2] else None",
         "a commit that names no offset is acknowledged",
-        ("unit/sidecar/engine/test_fast_path.py::test_whatever_is_more_or_less_is_left_by_the_fast_path",),
+        ("unit/sidecar/ledger/test_plain_commits.py::test_whatever_is_more_or_less_is_left_by_the_fast_path",),
     ),
     Mutant(
         "fast-path-without-a-sync",
@@ -88,7 +88,7 @@ FAST_PATH_MUTANTS = (
         "        return policies.all_write_back and not self._ledger.syncs_each\n",
         "        return policies.all_write_back\n",
         "with always, a power cut loses acknowledged commits",
-        ("unit/sidecar/engine/test_fast_path.py::test_with_always_every_commit_is_left_by_the_fast_path",),
+        ("unit/sidecar/ledger/test_plain_commits.py::test_with_always_every_commit_is_left_by_the_fast_path",),
     ),
     Mutant(
         "fast-path-slips-past-the-fence",
@@ -96,6 +96,6 @@ FAST_PATH_MUTANTS = (
         ' or group.HasField("generation"):\n',
         ":\n",
         "a zombie member commits over the new one",
-        ("unit/sidecar/engine/test_fast_path.py::test_whatever_is_more_or_less_is_left_by_the_fast_path",),
+        ("unit/sidecar/ledger/test_plain_commits.py::test_whatever_is_more_or_less_is_left_by_the_fast_path",),
     ),
 )

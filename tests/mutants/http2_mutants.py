@@ -2,7 +2,7 @@
 
 from tests.mutants.mutant import Mutant
 
-RUNS = "unit/sidecar/engine/test_fast_path_runs.py"
+RUNS = "unit/sidecar/ledger/test_plain_runs.py"
 TURN = "unit/sidecar/engine/test_group_commit.py"
 TLS = "integration/http2/test_handshakes.py"
 ANSWERS = "unit/sidecar/engine/test_group_commit_answers.py"

@@ -95,7 +95,7 @@ MUTANTS = (
         "    if standing.epoch == 0 and after.epoch > 0:\n",
         "    if standing.epoch < 0:\n",
         "the Meta Service undoes an acknowledged rewind",
-        ("unit/sidecar/engine/test_committer.py::test_a_refused_change_leaves_the_others_of_its_batch_alone",),
+        ("unit/sidecar/ledger/test_ledger.py::test_a_refused_change_leaves_the_others_of_its_batch_alone",),
     ),
     Mutant(
         "absent-is-in-the-first-epoch",
@@ -103,7 +103,7 @@ MUTANTS = (
         "        return FIRST_EPOCH if self.knows_absent(key) else 0\n",
         "        return FIRST_EPOCH\n",
         "the first commit of a key that stands in a higher epoch elsewhere is acknowledged and lost",
-        ("unit/sidecar/engine/test_committer.py::test_a_load_that_cannot_be_written_does_not_count",),
+        ("unit/sidecar/ledger/test_ledger.py::test_a_load_that_cannot_be_written_does_not_count",),
     ),
     Mutant(
         "loaded-before-the-write",
@@ -111,7 +111,7 @@ MUTANTS = (
         "        standing = decision.decide(operation)\n",
         "        standing = decision.decide(operation)\n        self._mark(decision)\n",
         "after a write that failed a group counts as known, and its keys begin in the first epoch",
-        ("unit/sidecar/engine/test_committer.py::test_a_load_that_cannot_be_written_does_not_count",),
+        ("unit/sidecar/ledger/test_ledger.py::test_a_load_that_cannot_be_written_does_not_count",),
     ),
     Mutant(
         "loaded-kept-after-a-forget",
@@ -119,7 +119,7 @@ MUTANTS = (
         "            self.states.note_removal(decision.removed)\n",
         "            self.states.removals += 1\n",
         "a key that was handed over and comes back begins in the first epoch: acknowledged and lost",
-        ("unit/sidecar/engine/test_committer.py::test_a_commit_behind_a_forget_of_its_batch_does_not_begin_in_the_first_epoch",),
+        ("unit/sidecar/ledger/test_ledger.py::test_a_commit_behind_a_forget_of_its_batch_does_not_begin_in_the_first_epoch",),
     ),
     Mutant(
         "load-from-before-a-forget",
@@ -127,7 +127,7 @@ MUTANTS = (
         "        if self._states.removed_since(",
         "        if not self._states.removed_since(",
         "a load that was under way during a hand-over brings back what it has forgotten",
-        ("unit/sidecar/engine/test_committer.py::test_a_load_that_was_fetched_before_a_forget_is_refused",),
+        ("unit/sidecar/ledger/test_ledger.py::test_a_load_that_was_fetched_before_a_forget_is_refused",),
     ),
     Mutant(
         "forget-of-dirty-keys",
@@ -135,7 +135,7 @@ MUTANTS = (
         "        if busy and not operation.gone:\n",
         "        if busy and operation.gone:\n",
         "a hand-over forgets a commit that the Meta Service has not got",
-        ("unit/sidecar/engine/test_committer.py::test_forget_of_a_dirty_key_removes_nothing",),
+        ("unit/sidecar/ledger/test_ledger.py::test_forget_of_a_dirty_key_removes_nothing",),
     ),
     Mutant(
         "adopted-value-stays-dirty",
@@ -143,7 +143,7 @@ MUTANTS = (
         "                self._stage(key, after, clean=after == remote)\n",
         "                self._stage(key, after, clean=False)\n",
         "each adopted value is sent back: the Meta Service is called for nothing, and groups never count as quiet",
-        ("unit/sidecar/engine/test_committer.py::test_of_local_and_remote_the_larger_stands_and_a_larger_local_one_is_dirty",),
+        ("unit/sidecar/ledger/test_ledger.py::test_of_local_and_remote_the_larger_stands_and_a_larger_local_one_is_dirty",),
     ),
     Mutant(
         "placed-value-counts-as-clean",
@@ -151,7 +151,7 @@ MUTANTS = (
         "                self._stage(key, after, clean=after == remote)\n",
         "                self._stage(key, after, clean=True)\n",
         "a local value that took its epoch from the Meta Service is never sent there",
-        ("unit/sidecar/engine/test_committer.py::test_of_local_and_remote_the_larger_stands_and_a_larger_local_one_is_dirty",),
+        ("unit/sidecar/ledger/test_ledger.py::test_of_local_and_remote_the_larger_stands_and_a_larger_local_one_is_dirty",),
     ),
     Mutant(
         "removed-behind-the-load-is-absent",
@@ -193,7 +193,7 @@ MUTANTS = (
         "                elif one[0] is not None and key not in self._dirty and key not in self.staged:\n",
         "                elif one[0] is not None and key in self._dirty and key not in self.staged:\n",
         "the recovery sees what the Meta Service has lost and does not push it",
-        ("unit/sidecar/engine/test_committer.py::test_of_local_and_remote_the_larger_stands_and_a_larger_local_one_is_dirty",),
+        ("unit/sidecar/ledger/test_ledger.py::test_of_local_and_remote_the_larger_stands_and_a_larger_local_one_is_dirty",),
     ),
     Mutant(
         "acknowledged-before-the-write",
@@ -202,7 +202,7 @@ MUTANTS = (
         '            __import__("asyncio").get_running_loop().call_later(\n                0.001, lambda: '
         "self._mark_written(decision, self.store.write(decision.staged, decision.members, decision.forward))\n            )\n",
         "a commit is answered, then written: a kill in between loses it",
-        ("unit/sidecar/engine/test_committer.py::test_changes_are_applied_in_the_order_in_which_they_came",),
+        ("unit/sidecar/ledger/test_ledger.py::test_changes_are_applied_in_the_order_in_which_they_came",),
     ),
     Mutant(
         "always-does-not-sync",
@@ -210,7 +210,7 @@ MUTANTS = (
         "        if self.store.must_sync:\n",
         "        if self.store.failure:\n",
         "a power cut loses acknowledged commits",
-        ("unit/sidecar/engine/test_committer.py::test_always_answers_after_the_sync",),
+        ("unit/sidecar/ledger/test_ledger.py::test_always_answers_after_the_sync",),
     ),
     Mutant(
         "fence-only-with-offsets",
@@ -306,7 +306,7 @@ MUTANTS = (
         "                if plain and now[shard][1] == seq:\n",
         "                if plain:\n",
         "the answer to a flush takes a commit back that came meanwhile",
-        ("unit/sidecar/engine/test_first_epochs.py::test_what_was_committed_meanwhile_is_not_replaced_by_what_was_sent",),
+        ("unit/sidecar/ledger/test_first_epochs.py::test_what_was_committed_meanwhile_is_not_replaced_by_what_was_sent",),
     ),
     Mutant(
         "begun-without-labels",
@@ -314,7 +314,7 @@ MUTANTS = (
         "                plain = live and not (epoch or metadata or topic or partition)\n",
         "                plain = live and not epoch\n",
         "metadata that was committed during an outage is gone here, and there at the next commit",
-        ("unit/sidecar/engine/test_first_epochs.py::test_first_epochs_do_what_a_reconcile_of_each_does",),
+        ("unit/sidecar/ledger/test_first_epochs.py::test_first_epochs_do_what_a_reconcile_of_each_does",),
     ),
     Mutant(
         "answer-about-something-else-believed",

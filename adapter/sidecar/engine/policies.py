@@ -159,7 +159,7 @@ class Policies:
 
 
 class Router:
-    """Commits each group by its policy: write_back by the committer, or write_through.
+    """Commits each group by its policy: write_back by the ledger, or write_through.
 
     `policies` are those in force, for commits that begin now.
     """

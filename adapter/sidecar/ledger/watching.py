@@ -1,6 +1,6 @@
 """Watchers: callers that are told of changes which did not come as ordinary commits, such as resets and adopted values.
 
-`Committer` notes the keys of such changes behind each write. A watcher keeps keys, not values: several changes of a key are one,
+The ledger notes the keys of such changes behind each write. A watcher keeps keys, not values: several changes of a key are one,
 and what it sends is what stands when it is sent. A watcher that falls behind forgets all and lists the offsets again (`resync`).
 Never slows a commit that only moves an offset forward: those are not noted.
 """

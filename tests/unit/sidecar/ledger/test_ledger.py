@@ -1,4 +1,4 @@
-"""The committer: order, group commit, all or nothing, and which keys are dirty afterwards."""
+"""The ledger: the order of changes, all or nothing, and which keys are dirty afterwards."""
 
 import asyncio
 from pathlib import Path
