@@ -1,4 +1,4 @@
-"""Commits of callers that record their traces, over gRPC, are linked to the flush that carries them. With both servers."""
+"""Commits of callers that record their traces, over gRPC, are linked to the flush that carries them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

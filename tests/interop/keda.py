@@ -1,4 +1,4 @@
-"""KEDA's own external scalers against an adapter, on both gRPC servers, and against a Meta Service. `make interop` builds them.
+"""KEDA's own external scalers against an adapter and a Meta Service. `make interop` builds them.
 
 What KEDA's operator does with the numbers is not run here: docs/keda.md says it, by KEDA's source.
 """

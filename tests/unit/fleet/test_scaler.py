@@ -1,4 +1,4 @@
-"""The external scaler's five calls over a real socket, on both gRPC servers, by a source that the test sets."""
+"""The external scaler's five calls over a real socket, by a source that the test sets."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
