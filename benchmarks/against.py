@@ -24,7 +24,7 @@ from adapter.client import OffsetClient
 from adapter.rpc import offsets_pb
 
 ROOT = Path(__file__).parents[1]
-COMMITS = {"builtin": 300_000, "grpcio": 40_000}
+COMMITS = 300_000
 KEYS = 20_000  # of the recovery
 READY_S = 60.0
 
@@ -36,11 +36,8 @@ class Tree:
         self.root = root
         settings = (root / "config/adapter.toml").read_text()
         self.store = "store" if "[store]" in settings else "cache"
-        self.servers = (
-            {"builtin": "grpc_server = 'builtin'", "grpcio": "grpc_server = 'grpcio'"}
-            if "grpc_server" in settings
-            else {"builtin": "front = 'lean'", "grpcio": "front = 'grpcio'"}
-        )
+        # Two servers could be chosen once: "front", in the oldest, or "grpc_server", whose default was the built-in one.
+        self.server = "front = 'lean'\n" if "\nfront = " in settings else ""
 
     @contextmanager
     def process(self, command: str, settings: str, directory: Path) -> Iterator[psutil.Process]:
@@ -61,10 +58,10 @@ class Tree:
             process.kill()
             process.wait()
 
-    def adapter(self, server: str, port: int, meta_port: int, directory: Path) -> str:
+    def adapter(self, port: int, meta_port: int, directory: Path) -> str:
         """Settings of an adapter."""
         return (
-            f"[server]\nlisten = '127.0.0.1:{port}'\nunix_socket = '{directory}/a.sock'\n{self.servers[server]}\n"
+            f"[server]\nlisten = '127.0.0.1:{port}'\nunix_socket = '{directory}/a.sock'\n{self.server}"
             "[metrics]\nlisten = ''\n"
             f"[{self.store}]\npath = '{directory / 'adapter'}'\n[meta]\nendpoints = ['127.0.0.1:{meta_port}']\n"
         )
@@ -96,23 +93,23 @@ async def ready(directory: Path) -> offsets_pb.StatusReply:
         await asyncio.sleep(0.02)
 
 
-async def measure(tree: Tree, server: str, first: int) -> dict[str, float]:
+async def measure(tree: Tree, first: int) -> dict[str, float]:
     """One round of one tree: rising lone commits at 64 in flight, then a restart with many keys."""
     port, meta_port = 19_520, 19_530
     with tempfile.TemporaryDirectory() as name, tree.process("meta", tree.meta(meta_port, Path(name)), Path(name)):
         directory = Path(name)
-        settings = tree.adapter(server, port, meta_port, directory)
+        settings = tree.adapter(port, meta_port, directory)
         found: dict[str, float] = {}
         with tree.process("serve", settings, directory) as adapter:
             await ready(directory)
-            lone = {"address": f"127.0.0.1:{port}", "commits": COMMITS[server], "connections": 1, "in_flight": 64, "first": first}
+            lone = {"address": f"127.0.0.1:{port}", "commits": COMMITS, "connections": 1, "in_flight": 64, "first": first}
             before = cpu_s(adapter)
             sender = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "benchmarks.http2_load", json.dumps(lone), cwd=ROOT, stdout=asyncio.subprocess.PIPE
             )
             output, _ = await sender.communicate()
             found["commits/s"] = json.loads(output)["per_s"]
-            found["us of CPU a commit"] = (cpu_s(adapter) - before) / COMMITS[server] * 1e6
+            found["us of CPU a commit"] = (cpu_s(adapter) - before) / COMMITS * 1e6
             async with OffsetClient.connect(f"unix:{directory / 'a.sock'}", 60.0) as client:
                 for at in range(0, KEYS, 500):
                     await client.commit(f"group-{at}", {f"shard-{number}": 1 for number in range(500)})
@@ -127,15 +124,14 @@ async def measure(tree: Tree, server: str, first: int) -> dict[str, float]:
 async def main(other: Path, rounds: int) -> None:
     """Measure and print."""
     ours, theirs = Tree(ROOT), Tree(other)
-    for server in ("builtin", "grpcio"):
-        found: dict[Tree, list[dict[str, float]]] = {ours: [], theirs: []}
-        for number in range(rounds):
-            for tree in (ours, theirs) if number % 2 else (theirs, ours):
-                found[tree].append(await measure(tree, server, 1))
-                print(server, tree.root, {key: round(value, 3) for key, value in found[tree][-1].items()}, flush=True)
-        for key in found[ours][0]:
-            one, two = (statistics.median(row[key] for row in found[tree]) for tree in (ours, theirs))
-            print(f"{server:8} {key:32} {one:12,.2f} {two:12,.2f}  ratio {one / two:.3f}")
+    found: dict[Tree, list[dict[str, float]]] = {ours: [], theirs: []}
+    for number in range(rounds):
+        for tree in (ours, theirs) if number % 2 else (theirs, ours):
+            found[tree].append(await measure(tree, 1))
+            print(tree.root, {key: round(value, 3) for key, value in found[tree][-1].items()}, flush=True)
+    for key in found[ours][0]:
+        one, two = (statistics.median(row[key] for row in found[tree]) for tree in (ours, theirs))
+        print(f"{key:32} {one:12,.2f} {two:12,.2f}  ratio {one / two:.3f}")
 
 
 if __name__ == "__main__":

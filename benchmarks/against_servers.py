@@ -45,7 +45,7 @@ def certificate(directory: Path) -> str:
 
 def commits(tree: Tree, directory: Path, count: int) -> Found:
     """Commits a second over TLS, and the adapter's CPU for one."""
-    settings = tree.adapter("builtin", PORT, META_PORT, directory) + certificate(directory)
+    settings = tree.adapter(PORT, META_PORT, directory) + certificate(directory)
     request = offsets_pb.CommitOffsetsRequest(
         groups=[offsets_pb.GroupCommits(group="g", shards=[offsets_pb.ShardCommit(shard="queue-0", offset=1)])]
     )

@@ -1,4 +1,4 @@
-"""The built-in server beside grpcio's server, small grpcio servers that also write, and Redis: all in turns, in one run."""
+"""The built-in server beside small grpcio servers that also write, and Redis: all in turns, in one run."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from adapter.testing.sidecars import GRPC_SERVERS
 from benchmarks import h2load, http2_profile, http2_redis, noop
 from benchmarks.fast_path import Target, Turn, adapter_target, called_once, in_turns, noop_target
 from benchmarks.fast_path_batches import Batching, Form
@@ -24,7 +23,7 @@ from benchmarks.report import Bar, Cell, Result, Table
 from benchmarks.scale import Scale
 
 TITLE = "the built-in server beside grpcio servers that write, and Redis"
-BUILTIN, GRPCIO = "adapter, builtin", "adapter, grpcio"
+ADAPTER = "adapter"
 RATE_LIMIT = 4.0
 LONE_LIMIT = 0.8
 NO_WORSE = 1.0
@@ -37,19 +36,12 @@ BATCH_KEYS = 1_024
 COLUMNS = ("server", "commits/s", "p50 ms", "p99 ms", "CPU s per million", "rate to the best", "p50 to the best")
 H2LOAD_COLUMNS = ("h2load: commits/s", "p50 ms", "CPU s per million", "rate to the best")
 PYTHON_COLUMNS = ("server", "commits/s", "p50 ms", "p99 ms", "server CPU s per million", "sender CPU s per million")
-BATCH_COLUMNS = (
-    "sent as",
-    "built-in: offsets/s",
-    "grpcio: offsets/s",
-    "ratio",
-    "built-in: CPU us/offset",
-    "grpcio: CPU us/offset",
-)
+BATCH_COLUMNS = ("sent as", "offsets/s", "CPU us/offset")
 
 NOTES = (
     (
-        "`that writes` are grpcio's server and two small grpcio servers that read the request and put one key into a store with "
-        "the adapter's options, and do nothing else; the best of them is the best. The no-op servers are there for orientation."
+        "`that writes` are two small grpcio servers that read the request and put one key into a store with the adapter's "
+        "options, and do nothing else; the best of them is the best. The no-op servers are there for orientation."
     ),
     (
         "The commits are those of 64 keys in turn whose offsets rise: each is a write. h2load sends the same bytes each time, "
@@ -65,16 +57,16 @@ Found = Mapping[Target, Turn]
 
 @dataclass(frozen=True)
 class Servers:
-    """What runs during the whole benchmark. Of `tcp` and `unix` the adapters are first."""
+    """What runs during the whole benchmark. Of `tcp` and `unix` the adapter is the first."""
 
-    stacks: Mapping[str, Stack]
+    stack: Stack
     tcp: Sequence[Target]
     unix: Sequence[Target]  # those that write, over their Unix sockets
 
     @property
-    def adapters(self) -> Sequence[Target]:
-        """Both adapters."""
-        return self.tcp[:2]
+    def adapter(self) -> Target:
+        """The adapter, over TCP."""
+        return self.tcp[0]
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
@@ -84,9 +76,9 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
     with ExitStack() as running:
         servers = _started(directory, running, short=scale.short)
         spent_us = await _lone(result, scale, servers, Loads(scale, directory, rising), progress)
-        await _from_python(result, scale, servers.adapters[: 1 if scale.short else 2], progress)
+        await _from_python(result, scale, servers.adapter, progress)
         batching = await _together(result, scale, directory, servers, progress)
-        await http2_redis.measure(result, scale, directory, servers.adapters[0], batching, rising, progress)
+        await http2_redis.measure(result, scale, directory, servers.adapter, batching, rising, progress)
     (directory / "profile").mkdir()
     result.tables.append(await http2_profile.table(directory / "profile", spent_us, 50 if scale.short else 500))
     result.notes += NOTES
@@ -94,19 +86,14 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
 
 
 def _started(directory: Path, running: ExitStack, *, short: bool) -> Servers:
-    stacks = {
-        f"adapter, {kind}": running.enter_context(running_stack(directory / kind, grpc_server=kind)) for kind in GRPC_SERVERS
-    }
-    adapters = [adapter_target(stack, name) for name, stack in stacks.items()]
+    stack = running.enter_context(running_stack(directory / ADAPTER))
+    adapter = adapter_target(stack, ADAPTER)
     writers = [running.enter_context(noop.writing(kind, directory / kind)) for kind in (KINDS[:1] if short else KINDS)]
     nothing = [running.enter_context(noop.running(kind)) for kind in (() if short else KINDS)]
     write = [Target(f"{one.name}, writes", one.address, one.cpu_s) for one in writers]
-    unix = [
-        Target(name, stack.adapter.address, adapter.cpu_s, stack)
-        for adapter, (name, stack) in zip(adapters, stacks.items(), strict=True)
-    ]
+    unix = [Target(ADAPTER, stack.adapter.address, adapter.cpu_s, stack)]
     unix += [Target(f"{one.name}, writes", one.unix, one.cpu_s) for one in writers]
-    return Servers(stacks, [*adapters, *write, *map(noop_target, nothing)], unix)
+    return Servers(stack, [adapter, *write, *map(noop_target, nothing)], unix)
 
 
 async def _lone(result: Result, scale: Scale, servers: Servers, loads: "Loads", progress: Progress) -> float:
@@ -119,7 +106,7 @@ async def _lone(result: Result, scale: Scale, servers: Servers, loads: "Loads", 
         repeated = await loads.repeated_in_turns(servers.tcp, shape, f"http2: h2load, {shape.text}", progress)
         _show(result, f"Lone commits, TCP, {shape.text}", found, repeated)
         _judge(result, shape, found, repeated)
-        spent_us = spent_us or _builtin(found).cpu_us
+        spent_us = spent_us or _adapter(found).cpu_us
     for shape in (ONE,) if scale.short else (ONE, LONE, MANY):
         found = await loads.rising_in_turns(servers.unix, shape, f"http2: Unix socket, {shape.text}", progress)
         _show(result, f"Lone commits, a Unix socket, {shape.text}", found, {})
@@ -155,16 +142,16 @@ class Loads:
 
     def _calls(self, target: Target, shape: h2load.Shape) -> int:
         calls = self._scale.floor_lone_calls if shape is LONE else self._scale.floor_calls
-        return calls if self._scale.short or target.name != BUILTIN else calls * QUICKER
+        return calls if self._scale.short or target.name != ADAPTER else calls * QUICKER
 
 
-def _builtin(found: Found) -> Turn:
-    return next(turn for target, turn in found.items() if target.name == BUILTIN)
+def _adapter(found: Found) -> Turn:
+    return next(turn for target, turn in found.items() if target.name == ADAPTER)
 
 
 def _writing(found: Found) -> list[Turn]:
     """The grpcio servers that write."""
-    return [turn for target, turn in found.items() if target.name != BUILTIN and not target.name.startswith("no-op")]
+    return [turn for target, turn in found.items() if target.name != ADAPTER and not target.name.startswith("no-op")]
 
 
 def _best(found: Found) -> float:
@@ -185,24 +172,24 @@ def _show(result: Result, title: str, found: Found, repeated: Found) -> None:
 
 def _judge(result: Result, shape: h2load.Shape, found: Found, repeated: Found) -> None:
     if shape is LONE:
-        ratio = _builtin(found).p50_ms / min(turn.p50_ms for turn in _writing(found))
+        ratio = _adapter(found).p50_ms / min(turn.p50_ms for turn in _writing(found))
         result.bars.append(Bar(f"p50 of a lone commit to the best grpcio server that writes, {shape.text}", ratio, LONE_LIMIT))
         return
     what = f"to the best grpcio server that writes, {shape.text}"
     limit = RATE_LIMIT if shape is ONE else NO_WORSE
-    result.bars.append(Bar(f"lone commits {what}", _builtin(found).per_s / _best(found), limit, least=True))
+    result.bars.append(Bar(f"lone commits {what}", _adapter(found).per_s / _best(found), limit, least=True))
     if shape is ONE and repeated:
-        result.bars.append(Bar(f"lone commits by h2load {what}", _builtin(repeated).per_s / _best(repeated), limit, least=True))
-    result.rates[f"built-in server, {shape.text}"] = _builtin(found).per_s
+        result.bars.append(Bar(f"lone commits by h2load {what}", _adapter(repeated).per_s / _best(repeated), limit, least=True))
+    result.rates[f"built-in server, {shape.text}"] = _adapter(found).per_s
 
 
-async def _from_python(result: Result, scale: Scale, adapters: Sequence[Target], progress: Progress) -> None:
+async def _from_python(result: Result, scale: Scale, adapter: Target, progress: Progress) -> None:
     """64 tasks of one process with grpcio's stub."""
 
     async def offered(target: Target, number: int) -> Sent:
         return await under(Load(target.address, f"python-{number}", scale.fast_s, warm_up_s=scale.warm_up_s), target)
 
-    found = await in_turns(progress, "http2: Python", scale.fast_rounds, adapters, offered)
+    found = await in_turns(progress, "http2: Python", scale.fast_rounds, [adapter], offered)
     rows: list[list[Cell]] = [
         [target.name, turn.per_s, turn.p50_ms, turn.p99_ms, turn.server_cpu_us, turn.sender_cpu_us]
         for target, turn in found.items()
@@ -211,26 +198,23 @@ async def _from_python(result: Result, scale: Scale, adapters: Sequence[Target],
 
 
 async def _together(result: Result, scale: Scale, directory: Path, servers: Servers, progress: Progress) -> Batching:
-    """One StreamCommits call with an offset a message, and batches of 1,024: built-in over grpcio. Returns the faster form."""
+    """One StreamCommits call with an offset a message, and batches of 1,024. Returns the sender of batches."""
     rows: list[list[Cell]] = []
     if h2load.installed():
-        found = await in_turns(progress, "http2: stream", scale.fast_rounds, servers.adapters, _Streaming(scale, directory).turn)
-        builtin, grpcio = found.values()
-        _compare(result, rows, "a stream, one offset a message", builtin, grpcio)
-    sent = {}
-    for name, stack in servers.stacks.items():
-        (directory / f"batches-{name}").mkdir()
-        sent[name] = Batching(stack, directory / f"batches-{name}", BATCH_KEYS, scale.fast_s / 2)
-        await sent[name].warm_up()
-    for form in http2_redis.batch_forms(short=scale.short):
+        found = await in_turns(progress, "http2: stream", scale.fast_rounds, [servers.adapter], _Streaming(scale, directory).turn)
+        one = found[servers.adapter]
+        rows.append(["a stream, one offset a message", one.per_s, one.cpu_us])
+    (directory / "batches").mkdir()
+    batching = Batching(servers.stack, directory / "batches", BATCH_KEYS, scale.fast_s / 2)
+    await batching.warm_up()
 
-        async def turn(name: str, _: int, form: Form = form) -> Batched:
-            return await sent[name].turn(form, BATCH_KEYS)
+    async def turn(form: Form, _: int) -> Batched:
+        return await batching.turn(form, BATCH_KEYS)
 
-        turns = await in_turns(progress, f"http2: {form}", scale.fast_rounds, list(sent), turn)
-        _compare(result, rows, f"{form}, {BATCH_KEYS:,} offsets each", turns[BUILTIN], turns[GRPCIO])
+    turns = await in_turns(progress, "http2: batches", scale.fast_rounds, http2_redis.batch_forms(short=scale.short), turn)
+    rows += [[f"{form}, {BATCH_KEYS:,} offsets each", found.per_s, found.cpu_us] for form, found in turns.items()]
     result.tables.append(Table("StreamCommits and batches, TCP", BATCH_COLUMNS, rows))
-    return sent[BUILTIN]
+    return batching
 
 
 class _Streaming:
@@ -247,9 +231,3 @@ class _Streaming:
         self._first += self._messages
         self._body.write_bytes(stream_body(batches))
         return await called(target, noop.STREAM, self._body, 1, LONE, self._messages)
-
-
-def _compare(result: Result, rows: list[list[Cell]], what: str, builtin: Turn | Batched, grpcio: Turn | Batched) -> None:
-    ratio = builtin.per_s / grpcio.per_s
-    rows.append([what, builtin.per_s, grpcio.per_s, ratio, builtin.cpu_us, grpcio.cpu_us])
-    result.bars.append(Bar(f"offsets/s of the built-in server to grpcio, {what}", ratio, NO_WORSE, least=True))

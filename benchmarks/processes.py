@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from adapter.client.client import OffsetClient
 from adapter.rpc import offsets_pb
-from adapter.runtime.config import GrpcServerKind
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, free_port, meta_process
 from benchmarks import machine
 from benchmarks.load import Load
@@ -113,16 +112,11 @@ class Stack:
 
 
 @contextlib.contextmanager
-def running_stack(
-    directory: Path, *, wal_sync: str = "interval", top: str = "", extra: str = "", grpc_server: GrpcServerKind | None = None
-) -> Iterator[Stack]:
-    """Start both; they are killed at the end. `top`, `extra`: settings before and after the others.
-
-    `grpc_server` empty: the default.
-    """
+def running_stack(directory: Path, *, wal_sync: str = "interval", top: str = "", extra: str = "") -> Iterator[Stack]:
+    """Start both; they are killed at the end. `top`, `extra`: settings before and after the others."""
     meta = meta_process(directory)
     port = with_metrics(meta)
-    adapter = adapter_process(directory, meta.address, wal_sync=wal_sync, top=top, extra=extra, grpc_server=grpc_server)
+    adapter = adapter_process(directory, meta.address, wal_sync=wal_sync, top=top, extra=extra)
     with ended(adapter, meta):
         meta.start()
         adapter.start()

@@ -136,7 +136,7 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
 
 async def _measured(way: str, directory: Path, restarts: int, done: Callable[[], None]) -> Broker:
     meta = meta_process(directory)
-    adapter = adapter_process(directory, meta.tcp_address, grpc_server="builtin")
+    adapter = adapter_process(directory, meta.tcp_address)
     with ended(meta), service_manager(adapter) as manager:
         await asyncio.to_thread(meta.start)
         if way == HELD:

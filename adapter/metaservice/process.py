@@ -90,7 +90,7 @@ async def run(
             tasks.start_soon(until, stopped.set, name="signals")
             tasks.start_soon(reloading.run, name="reloading")
             with metrics_http.serving(config.metrics, metrics.registry, lambda: (state.ready, state.text)):
-                listener = listening(config.server, services, add, grpc_server="builtin", sizes=SIZES, certificate=certificate)
+                listener = listening(config.server, services, add, sizes=SIZES, certificate=certificate)
                 async with listener as server:
                     tasks.start_soon(_begin, server, stores, tombstones, metrics, ready, state, name="begin")
                     await stopped.wait()

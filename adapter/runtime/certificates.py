@@ -7,10 +7,10 @@ import ipaddress
 import os
 import re
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 
@@ -71,7 +71,6 @@ class ServerCertificate:
     def __init__(self, tls: "ServerTls") -> None:
         """Raise ConfigError for files that cannot be used."""
         self._files = read_server_files(tls, self.name)
-        self._configuration = self._handed_out = _configuration(self._files)
         self.context = http2_context(self._files)  # for handshakes from now on
 
     def prepare(self, tls: "ServerTls") -> "Prepared":
@@ -87,25 +86,8 @@ class ServerCertificate:
 
         def apply() -> None:
             self._files, self.context = files, context
-            self._configuration = _configuration(files)
 
         return Prepared(apply, [self.name])
-
-    def credentials(self) -> grpc.ServerCredentials:
-        """Credentials for a port; each handshake asks whether there are new files."""
-        return grpc.dynamic_ssl_server_credentials(
-            self._configuration,
-            cast("Callable[[], grpc.ServerCertificateConfiguration]", self._newest),  # None is allowed as well
-            require_client_authentication=self._files.ca is not None,
-        )
-
-    def _newest(self) -> grpc.ServerCertificateConfiguration | None:
-        """The configuration for handshakes from now on; None if it is the one of before. Called in gRPC's threads."""
-        newest = self._configuration
-        if newest is self._handed_out:
-            return None
-        self._handed_out = newest
-        return newest
 
 
 def server_context(files: PemFiles) -> ssl.SSLContext:
@@ -160,10 +142,6 @@ def load_chain(context: ssl.SSLContext, files: PemFiles) -> None:
     """Give a context the certificate and key for new connections; it may be in use."""
     with _as_file(files.cert or b"") as cert, _as_file(files.key or b"") as key:
         context.load_cert_chain(cert, key, password=_no_password)
-
-
-def _configuration(files: PemFiles) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration([(files.key or b"", files.cert or b"")], files.ca)
 
 
 def _read(paths: PemFilePaths, name: str, protocol: int) -> PemFiles:

@@ -22,8 +22,6 @@ from adapter.runtime.reading import read_file
 
 OWNER_MODE = stat.S_IRUSR | stat.S_IWUSR  # what a server's owner needs to use its own socket
 
-GrpcServerKind = Literal["builtin", "grpcio"]
-
 
 def _path(value: Path) -> Path:
     if "\0" in str(value):

@@ -8,10 +8,14 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, cast
 
 from adapter.errors import OverloadedError
 from adapter.runtime.slices import others
+
+if TYPE_CHECKING:  # this is imported also where nothing is served
+    from adapter.runtime.http2.call import Call
+    from adapter.runtime.statuses import Context
 
 SLICE_ROWS = 250  # rows of the store that are read or answered between two yields: about a millisecond
 MAX_ROWS = 50_000  # of an answer
@@ -19,18 +23,6 @@ MAX_BYTES = 4 * 2**20 - 65_536  # of an answer: the default limit of gRPC client
 MAX_NAMED = 50_000  # groups and shards in a request
 MAX_CHANGES = 20_000  # shards of a reset, delete, clone or import
 RETRY_AFTER_S = 0.5  # a large call takes some tenths of a second
-
-
-@runtime_checkable
-class HasPeer(Protocol):
-    """A call of the built-in server, which knows how much its client has not read. Calls of grpcio do not."""
-
-    @property
-    def is_read(self) -> bool:
-        """False while too many answers wait for the client to read them."""
-
-    async def until_read(self) -> None:
-        """Wait until `is_read`."""
 
 
 class LargeCalls:
@@ -46,12 +38,12 @@ class LargeCalls:
         self._waiting = 0
 
     @asynccontextmanager
-    async def one(self, units: int = 1, *, patient: bool = False, context: object = None) -> AsyncIterator[None]:
+    async def one(self, units: int = 1, *, patient: bool = False, context: "Context | None" = None) -> AsyncIterator[None]:
         """Wait for a place among the running calls, and hold it inside. With a call's `context` also wait until its client reads.
 
         Raises OverloadedError when too much waits already, unless `patient`; nothing of the call was done then.
         """
-        call = context if isinstance(context, HasPeer) else None
+        call = cast("Call | None", context)  # a call of our server knows what its client has not read
         if self._waiting >= self._max_waiting and not patient:
             raise OverloadedError(
                 f"too many {self._what} wait already; nothing was done: come back in {RETRY_AFTER_S} s",

@@ -1,4 +1,4 @@
-"""The gRPC server of a process: addresses, TLS, health per service, reflection, and which server serves which address.
+"""The gRPC server of a process: its addresses, TLS, health per service, reflection.
 
 An address is opened here, or its socket was handed over by a service manager (`activation`). Who connects to one that was handed
 over waits until `GrpcServer.accept_waiting`, and after `GrpcServer.drain` for the next process: a restart refuses nobody.
@@ -9,7 +9,7 @@ import os
 import socket
 import stat
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -25,13 +25,11 @@ from grpc_reflection.v1alpha.reflection import SERVICE_NAME
 from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServicer_to_server
 
 from adapter.errors import ListenError
-from adapter.runtime import descriptors
 from adapter.runtime.activation import Inherited, inherited
 from adapter.runtime.addresses import split_address
 from adapter.runtime.certificates import ServerCertificate
-from adapter.runtime.config import GrpcServerKind, ServerSection, gid_of
+from adapter.runtime.config import ServerSection, gid_of
 from adapter.runtime.http2.call import Take
-from adapter.runtime.http2.connection import STREAMS_MAX
 from adapter.runtime.http2.handshakes import BACKLOG, TlsContext
 from adapter.runtime.http2.server import Http2Server
 from adapter.runtime.request_sizes import NO_LISTS, Sizes
@@ -42,34 +40,9 @@ log = structlog.get_logger(__name__)
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
-Server = grpc.aio.Server | Http2Server
-
 TELL_S = 0.1  # seconds in which those who watch the health are told that it ends
 SERVICE_NAME_MAX = 255
 UNIX_PATH_MAX = 107  # bytes; sun_path on Linux
-
-OPTIONS = (
-    # With it two processes could listen on one port, and each would get half of the calls.
-    ("grpc.so_reuseport", 0),
-    # Notice a client that has vanished without closing its connection, as the built-in server does: its calls would stay for
-    # hours, and with them watchers and snapshots, of which there may be only some. (`keepalive_timeout_ms` alone ends no
-    # connection in grpcio 1.85.)
-    ("grpc.keepalive_time_ms", 60_000),
-    ("grpc.http2.ping_timeout_ms", 20_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    # 0: no limit. Clients send pings to measure a connection while they receive. On a busy machine some of these arrive after the
-    # last byte was sent; three of them would end the connection with "Too many pings".
-    ("grpc.http2.max_ping_strikes", 0),
-    # Of a connection. A client waits with further calls. Without it one connection could have any number, each of some 25 KB.
-    ("grpc.max_concurrent_streams", STREAMS_MAX),
-    # The receive window of a stream. gRPC's own estimate let it grow to hundreds of MiB on a busy machine, for requests that wait
-    # for the Meta Service.
-    ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", 2**20),
-)
-
-
-CONNECTIONS_MAX = "grpc.max_allowed_incoming_connections"  # a connection beyond it is closed at once
 
 
 class _Health(HealthServicer):  # type: ignore[misc]  # the package has no types
@@ -99,13 +72,10 @@ class _Health(HealthServicer):  # type: ignore[misc]  # the package has no types
 
 
 class GrpcServer:
-    """The servers of a process, with the health of its services."""
+    """The built-in server of a process, with the health of its services."""
 
-    def __init__(
-        self, grpcio: grpc.aio.Server | None, builtin: Http2Server | None, health: _Health, services: Sequence[str]
-    ) -> None:
-        self._grpcio = grpcio
-        self._builtin = builtin
+    def __init__(self, server: Http2Server, health: _Health, services: Sequence[str]) -> None:
+        self._server = server
         self._health = health
         self._services = services
         self._waiting: list[tuple[socket.socket, TlsContext | None]] = []  # handed over, and not accepted on so far
@@ -117,8 +87,8 @@ class GrpcServer:
 
     async def accept_waiting(self) -> None:
         """Accept on the sockets that were handed over. Before, those who connect wait; call it when calls can be served."""
-        while self._builtin and self._waiting:
-            await self._builtin.listen(*self._waiting.pop(0))
+        while self._waiting:
+            await self._server.listen(*self._waiting.pop(0))
 
     async def set_serving(self, *, serving: bool, only: str | None = None) -> None:
         """Set the health of every service and part, and of the server as a whole; or of `only` one of them."""
@@ -126,27 +96,22 @@ class GrpcServer:
             await self._health.set(service, SERVING if serving else NOT_SERVING)
 
     def drain(self) -> None:
-        """Ask the clients of the built-in server to leave, and accept no more; what they send before they know is served."""
-        if self._builtin:
-            self._builtin.drain()
+        """Ask the clients to leave, and accept no more; what they send before they know is served."""
+        self._server.drain()
 
-    async def drained(self, grace_s: float) -> bool:
-        """Wait until those clients have left, for at most `grace_s` seconds; False if calls may still come.
+    async def drained(self, grace_s: float) -> None:
+        """Wait until the clients have left, for at most `grace_s` seconds.
 
-        Watch calls of the health service end when they have been told. grpcio's server has no such step.
+        Watch calls of the health service end when they have been told.
         """
-        if not self._builtin:
-            return False
         telling = asyncio.get_running_loop().call_later(TELL_S, self._health.end_watches)
-        all_left = await self._builtin.drained(grace_s)
+        await self._server.drained(grace_s)
         telling.cancel()
-        return all_left and not self._grpcio
 
-    async def stop(self, grace_s: float | None) -> None:
+    async def stop(self, grace_s: float) -> None:
         """Refuse new calls at once; give those in flight `grace_s` seconds. Watch calls of the health service end at once."""
         self._health.end_watches()
-        servers: list[Server] = [server for server in (self._grpcio, self._builtin) if server]
-        await asyncio.gather(*(server.stop(grace_s) for server in servers))
+        await self._server.stop(grace_s)
         for listener, _ in self._waiting:
             listener.close()
 
@@ -157,83 +122,52 @@ async def listening(
     services: Sequence[str],
     add: Callable[[grpc.aio.Server], None],
     *,
-    grpc_server: GrpcServerKind = "grpcio",
     together: Mapping[str, Take] | None = None,
     parts: Sequence[str] = (),
-    options: Sequence[tuple[str, int]] = (),
     refused: Callable[[], None] = lambda: None,
     sizes: Sizes = NO_LISTS,
     certificate: ServerCertificate | None = None,
 ) -> AsyncIterator[GrpcServer]:
     """Serve on the section's addresses, with health NOT_SERVING at first. Raises ListenError or ConfigError.
 
-    With `grpc_server` "builtin" the built-in server serves all addresses. `parts` are further names with a health of their own,
-    which are no gRPC services. `together` and `refused` concern the built-in server alone. `together` names the methods whose
-    requests are handled in groups, see `Take`. `refused` is called for each connection that is closed because file descriptors
-    are short; grpcio's server closes such connections without a hook. `sizes` bounds the requests of each method. `certificate`
-    is the one of `section.tls`, where it may be exchanged while the server runs.
+    `parts` are further names with a health of their own, which are no gRPC services. `together` names the methods whose requests
+    are handled in groups, see `Take`. `refused` is called for each connection that is closed because file descriptors are short.
+    `sizes` bounds the requests of each method. `certificate` is the one of `section.tls`, where it may be exchanged while the
+    server runs.
     """
     unix_path = Path(section.unix_socket) if section.unix_socket else None
     if section.tls and not certificate:
         certificate = ServerCertificate(section.tls)
+    tls = _context_of(certificate)
     handed = inherited(section)
-    _check_kind(handed, section, grpc_server)
-    builtin = Http2Server(refused, sizes=sizes) if grpc_server == "builtin" else None
-    grpcio = _grpcio_server(section, options) if grpc_server == "grpcio" else None
-    servers: list[Server] = [server for server in (grpcio, builtin) if server]
+    server = Http2Server(refused, sizes=sizes)
     health = _Health()
     names = (*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, SERVICE_NAME)
-    for server in servers:
-        # The built-in server has the methods that generated code calls.
-        target = cast("grpc.aio.Server", server) if isinstance(server, Http2Server) else sizes.checking(server)
-        add_HealthServicer_to_server(health, target)
-        add_ServerReflectionServicer_to_server(ReflectionServicer(names), target)
-        add(target)
-    if builtin:
-        builtin.take_together(together or {})
-    made = GrpcServer(grpcio, builtin, health, (*services, *parts))
-    made.hold(handed, _context_of(certificate))
+    target = cast("grpc.aio.Server", server)  # it has the methods that generated code calls
+    add_HealthServicer_to_server(health, target)
+    add_ServerReflectionServicer_to_server(ReflectionServicer(names), target)
+    add(target)
+    server.take_together(together or {})
+    made = GrpcServer(server, health, (*services, *parts))
+    made.hold(handed, tls)
     await made.set_serving(serving=False)
     own: _File | None = None
     try:
-        made.addresses.append(await _open_tcp(section, handed, grpcio, builtin, certificate))
+        port = handed.tcp[0].getsockname()[1] if handed.tcp else await _serve_tcp(server, section, tls)
+        made.addresses.append(f"{section.listen.rpartition(':')[0]}:{port}")
         if unix_path:
             if not handed.unix:
-                own = await _open_unix(unix_path, section, grpcio, builtin)
+                own = await _serve_unix(server, unix_path, section)
             made.addresses.append(f"unix:{unix_path}")
-        if grpcio:
-            await grpcio.start()
-        log.info(
-            "server.listening",
-            addresses=made.addresses,
-            grpc_server=grpc_server,
-            tls=section.tls is not None,
-            handed_over=len(handed.all),
-        )
+        log.info("server.listening", addresses=made.addresses, tls=section.tls is not None, handed_over=len(handed.all))
         yield made
     finally:
-        # Shielded: a cancelled task has to stop the servers, too. Else handlers would use a store that is being closed, and gRPC
-        # would write the next call into the memory of an event loop that has ended.
+        # Shielded: a cancelled task has to stop the server, too. Else handlers would use a store that is being closed.
         with anyio.CancelScope(shield=True):
-            await made.stop(None)
+            await made.stop(0)
         # The next process may have made its own socket there by now.
         if unix_path and own and own == _file_at(unix_path):
             unix_path.unlink(missing_ok=True)
-
-
-async def _open_tcp(
-    section: ServerSection,
-    handed: Inherited,
-    grpcio: grpc.aio.Server | None,
-    builtin: Http2Server | None,
-    certificate: ServerCertificate | None,
-) -> str:
-    """Open `listen` with the one of the two servers that is given; return it with the actual port."""
-    if handed.tcp:
-        return _address_of(section, handed.tcp[0].getsockname()[1])
-    if grpcio:
-        return _bind_tcp(grpcio, section, certificate)
-    return await _serve_tcp(cast("Http2Server", builtin), section, _context_of(certificate))
 
 
 def _context_of(certificate: ServerCertificate | None) -> TlsContext | None:
@@ -252,44 +186,8 @@ def _file_at(path: Path) -> _File | None:
     return found.st_dev, found.st_ino, found.st_ctime_ns
 
 
-async def _open_unix(
-    path: Path, section: ServerSection, grpcio: grpc.aio.Server | None, builtin: Http2Server | None
-) -> _File | None:
-    """Open the Unix socket with the one of the two servers that is given; returns which file it is."""
-    with _made_unix(path, section):
-        if grpcio:
-            grpcio.add_insecure_port(f"unix:{path}")
-        else:
-            await _serve_unix(cast("Http2Server", builtin), path)
-    return _file_at(path)
-
-
-def _check_kind(handed: Inherited, section: ServerSection, kind: GrpcServerKind) -> None:
-    """Raise ListenError for a socket that grpcio would have to serve: it can only open addresses by itself."""
-    if kind == "builtin" or not handed.all:
-        return
-    handed.close()
-    where = f"server.listen = {section.listen!r}" if handed.tcp else f"server.unix_socket = {section.unix_socket!r}"
-    raise ListenError(
-        f"{where}: this address is served by grpcio, which cannot take over a socket that the service manager opened: remove its "
-        "ListenStream= from the socket unit, and the process opens the address itself"
-    )
-
-
-def _grpcio_server(section: ServerSection, options: Sequence[tuple[str, int]]) -> grpc.aio.Server:
-    return grpc.aio.server(options=[*OPTIONS, *options, (CONNECTIONS_MAX, _connections_of_each(section))])
-
-
-def _connections_of_each(section: ServerSection) -> int:
-    """Return how many connections each address of grpcio's server may have: it counts them for each address."""
-    with suppress(OSError):
-        found = socket.getaddrinfo(split_address(section.listen)[0], None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        return max(descriptors.connections() // (len(found) + bool(section.unix_socket)), 1)
-    return max(descriptors.connections() // 2, 1)
-
-
-async def _serve_tcp(server: Http2Server, section: ServerSection, tls: TlsContext | None) -> str:
-    """Listen on all addresses of the host name; return `listen` with the actual port."""
+async def _serve_tcp(server: Http2Server, section: ServerSection, tls: TlsContext | None) -> int:
+    """Listen on all addresses of the host name; return their port. Raises ListenError."""
     host, port = split_address(section.listen)
     try:
         for family, _, _, _, (address, *_) in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE):
@@ -298,29 +196,23 @@ async def _serve_tcp(server: Http2Server, section: ServerSection, tls: TlsContex
             port = listener.getsockname()[1]
             await server.listen(listener, tls)
     except OSError as error:
-        raise _cannot_listen(section) from error
-    return _address_of(section, port)
+        raise ListenError(
+            f"server.listen = {section.listen!r}: cannot be listened on: choose another port or stop what uses it"
+        ) from error
+    return port
 
 
-def _bind_tcp(server: grpc.aio.Server, section: ServerSection, certificate: ServerCertificate | None) -> str:
-    """Listen; return `listen` with the actual port. Raises ListenError."""
-    try:
-        if certificate:
-            port = server.add_secure_port(section.listen, certificate.credentials())
-        else:
-            port = server.add_insecure_port(section.listen)
-    except RuntimeError as error:
-        raise _cannot_listen(section) from error
-    return _address_of(section, port)
-
-
-def _address_of(section: ServerSection, port: int) -> str:
-    """`listen` with the actual port."""
-    return f"{section.listen.rpartition(':')[0]}:{port}"
-
-
-def _cannot_listen(section: ServerSection) -> ListenError:
-    return ListenError(f"server.listen = {section.listen!r}: cannot be listened on: choose another port or stop what uses it")
+async def _serve_unix(server: Http2Server, path: Path, section: ServerSection) -> _File | None:
+    """Listen on a Unix socket; return which file it is. Raises ListenError."""
+    with _made_unix(path, section):
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            listener.bind(str(path))
+        except OSError:
+            listener.close()
+            raise
+        await server.listen(listener)
+    return _file_at(path)
 
 
 @contextmanager
@@ -350,7 +242,7 @@ def _made_unix(path: Path, section: ServerSection) -> Iterator[None]:
     mask = os.umask(0o077)
     try:
         yield
-    except (RuntimeError, OSError) as error:
+    except OSError as error:
         raise ListenError(f"{where}: cannot be listened on: its directory must be writable") from error
     finally:
         os.umask(mask)
@@ -381,16 +273,6 @@ def _warn_of_closed_directory(path: Path) -> None:
             unix_socket=str(path),
             help=f"the directory {path.absolute().parent} is closed to those for whom the socket is open: chgrp and chmod g+x it",
         )
-
-
-async def _serve_unix(server: Http2Server, path: Path) -> None:
-    listener = socket.socket(socket.AF_UNIX)
-    try:
-        listener.bind(str(path))
-    except OSError:
-        listener.close()
-        raise
-    await server.listen(listener)
 
 
 def _remove_stale(path: Path) -> bool:

@@ -5,25 +5,20 @@ half a second. So a request takes 64 KiB unless its method takes lists (`Sizes.l
 counted first. Which lists and texts are allowed in what is small enough is the servicers' to say.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple
 
-import grpc
-import grpc.aio
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import Descriptor
 
-from adapter.errors import AdapterError, InvalidInputError, TooLargeError
-from adapter.runtime.statuses import Context, status_of
+from adapter.errors import InvalidInputError, TooLargeError
 
 SMALL = 65_536  # bytes of a request whose method takes no lists: far more than its names, tokens and triggers may take
 NAMES = 160_000  # fields of a request that names things: 50,000 groups (`large_calls.MAX_NAMED`), each with namespace and name
 
 Parse = Callable[[bytes], Any]
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # only its type stubs are generic
 Shape = Mapping[int, Any]  # the tag of a field that is a message with lists in it -> the shape of that message
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types (protobuf.dev/programming-guides/encoding)
@@ -57,64 +52,8 @@ class Sizes(NamedTuple):
 
         return checked
 
-    def checking(self, server: grpc.aio.Server) -> grpc.aio.Server:
-        """A server of grpcio to add servicers to: it refuses requests as `parse` does, with a status."""
-        return _Checking(server, self)  # type: ignore[return-value]  # it has the methods that generated code calls
-
 
 NO_LISTS = Sizes()
-
-
-class _Checking:
-    """Adds methods to a server of grpcio, see `Sizes.checking`."""
-
-    def __init__(self, server: grpc.aio.Server, sizes: Sizes) -> None:
-        self._server = server
-        self._sizes = sizes
-
-    def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """Do nothing: generated code calls `add_registered_method_handlers` with the same methods next."""
-
-    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Handler]) -> None:
-        """Add the methods of a service; generated code calls this."""
-        checked = {name: self._checked(f"/{service}/{name}", handler) for name, handler in handlers.items()}
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, checked),))
-
-    def _checked(self, path: str, handler: Handler) -> Handler:
-        parse = self._sizes.parse(path, handler.request_deserializer or bytes)
-        if handler.request_streaming:
-            return _replaced(handler, request_deserializer=parse)
-
-        def parsed(data: bytes) -> Any:  # noqa: ANN401 - whatever the method takes
-            try:
-                return parse(data)
-            except AdapterError as error:  # grpcio would log it, and answer UNKNOWN
-                return error
-
-        kind = "unary_stream" if handler.response_streaming else "unary_unary"
-        behavior = _refusing(getattr(handler, kind))
-        return _replaced(handler, request_deserializer=parsed, **{kind: behavior})
-
-
-def _replaced(handler: Handler, **fields: object) -> Handler:
-    return cast("Handler", cast("Any", handler)._replace(**fields))  # it is a named tuple
-
-
-def _refusing(behavior: Callable[[Any, Context], Any]) -> Callable[[Any, Context], Any]:
-    """The same method; it gets the error instead of a request that was refused. grpcio looks which kind of function it is."""
-
-    async def answer(request: Any, context: Context) -> Any:  # noqa: ANN401
-        if isinstance(request, AdapterError):
-            await context.abort(status_of(request), str(request))
-        return await behavior(request, context)
-
-    async def stream(request: Any, context: Context) -> Any:  # noqa: ANN401
-        if isinstance(request, AdapterError):
-            await context.abort(status_of(request), str(request))
-        async for reply in behavior(request, context):
-            yield reply
-
-    return stream if inspect.isasyncgenfunction(behavior) else answer
 
 
 @cache

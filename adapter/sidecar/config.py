@@ -16,7 +16,6 @@ from adapter.runtime.addresses import ADAPTER_LISTEN, ADAPTER_SOCKET
 from adapter.runtime.config import (
     Address,
     FilePath,
-    GrpcServerKind,
     LogSection,
     MetricsSection,
     OptionalAddress,
@@ -33,11 +32,10 @@ WalSync = Literal["always", "interval", "never"]
 
 
 class AdapterServerSection(ServerSection):
-    """The adapter's gRPC addresses, and what serves them."""
+    """The adapter's gRPC addresses."""
 
     listen: Address = ADAPTER_LISTEN
     unix_socket: str = ADAPTER_SOCKET
-    grpc_server: GrpcServerKind = "builtin"
 
 
 class AdapterMetricsSection(MetricsSection):

@@ -71,7 +71,6 @@ log = structlog.get_logger(__name__)
 
 SERVICES = ("offsets.v1.OffsetStore", "offsets.v1.OffsetAdmin", "offsets.v1.OffsetLag")
 COMMITS = "commits"  # in the health service: SERVING as soon as commits are taken, which is before the recovery
-LINGER_S = 0.1  # between the refusal of new calls and the end of the server
 MAX_REQUEST_BYTES = 4 * 2**20
 _OFFSETS = 25_000  # fields of a request that commits: 5,000 offsets, in 2,500 groups that have up to seven fields each
 LARGE = {  # the methods whose requests take lists
@@ -345,11 +344,8 @@ class Sidecar:
             self._lag.watches.end()
         if self._scaler:
             self._scaler.end_streams()
-        all_left = await server.drained(until - anyio.current_time())
+        await server.drained(until - anyio.current_time())
         self.state.enter(State.STOPPING)
-        if not all_left:
-            # Who commits in this moment gets UNAVAILABLE from us, and not CANCELLED from a server that is going away.
-            await anyio.sleep(LINGER_S)
         await server.stop(max(until - anyio.current_time(), 0))
 
     async def _drain(self, core: Core) -> int:
@@ -431,20 +427,16 @@ class Sidecar:
             self._metrics.registry.register(CountersCollector("offset_adapter", self._bridge.counts.counters))
         if self._telemetry:
             self._metrics.registry.register(CountersCollector("offset_adapter", self._telemetry.counters))
-        options = [("grpc.max_receive_message_length", MAX_REQUEST_BYTES)]
         self._metrics.registry.register(GaugesCollector("offset_adapter", descriptors.gauges))
         self._metrics.registry.register(GaugesCollector("offset_adapter", DiskSpace(self._config.store.path).gauges))
         with metrics_http.serving(self._config.metrics, self._metrics.registry, self.state.ready):
-            section = self._config.server
             together = {"/offsets.v1.OffsetStore/CommitOffsets": self.offsets.take}
             listener = listening(
-                section,
+                self._config.server,
                 (*SERVICES, SCALER) if self._scaler else SERVICES,
                 add,
-                grpc_server=section.grpc_server,
                 together=together,
                 parts=(COMMITS,),
-                options=options,
                 refused=self._metrics.refused_connections.inc,
                 sizes=SIZES,
                 certificate=self._certificate,

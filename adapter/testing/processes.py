@@ -16,8 +16,6 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from adapter.runtime.config import GrpcServerKind
-from adapter.testing.sidecars import server_setting
 from adapter.testing.waiting import PATIENCE_S
 
 PROGRAM = (sys.executable, "-m", "adapter")
@@ -245,16 +243,13 @@ def adapter_process(
     top: str = "",
     extra: str = "",
     store: Path | None = None,
-    grpc_server: GrpcServerKind | None = None,
 ) -> ServiceProcess:
     """An adapter with a store in `directory`. `top` goes before all sections, `extra` after them."""
     port, socket_path = free_port(), directory / "a.sock"
-    server = "".join(f"{name} = '{value}'" for name, value in server_setting(grpc_server).items())
     settings = f"""{top}
 [server]
 listen = '127.0.0.1:{port}'
 unix_socket = '{socket_path}'
-{server}
 [metrics]
 listen = ''
 [store]

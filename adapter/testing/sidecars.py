@@ -5,32 +5,21 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from adapter.client.broker_log import BrokerLog, NoBrokerLog
 from adapter.meta.client import MetaClient
-from adapter.runtime.config import GrpcServerKind, parse
+from adapter.runtime.config import parse
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.process import Sidecar
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import PATIENCE_S
 
-GRPC_SERVERS: tuple[GrpcServerKind, ...] = get_args(GrpcServerKind)
-
-# What serves adapters that are configured without `grpc_server`; None: the settings' default. The fixture `grpc_server` sets it.
-default_grpc_server: GrpcServerKind | None = None
-
-
-def server_setting(grpc_server: GrpcServerKind | None = None) -> dict[str, str]:
-    """The setting of [server] that chooses the gRPC server; empty for the default."""
-    chosen = grpc_server or default_grpc_server
-    return {"grpc_server": chosen} if chosen else {}
-
 
 def adapter_config(directory: Path, **sections: Any) -> AdapterConfig:  # noqa: ANN401 - TOML values
     """The configuration for a test: all files and the socket in `directory`, a free port, no metrics by default."""
     values: dict[str, Any] = {"metrics": {"listen": ""}, **sections}
-    server = {"listen": "127.0.0.1:0", "unix_socket": str(directory / "a.sock"), **server_setting()}
+    server = {"listen": "127.0.0.1:0", "unix_socket": str(directory / "a.sock")}
     values["server"] = {**server, **sections.get("server", {})}
     values["store"] = {"path": str(directory / "adapter"), **sections.get("store", {})}
     return parse(values, AdapterConfig, source="test")

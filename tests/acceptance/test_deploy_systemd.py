@@ -108,7 +108,7 @@ async def test_systemds_own_code_hands_its_sockets_over(tmp_path: Path) -> None:
     if not (program := shutil.which("systemd-socket-activate")):
         pytest.skip("systemd-socket-activate is not installed: the adapter was not started by it")
     meta = meta_process(tmp_path)
-    adapter = adapter_process(tmp_path, meta.address, grpc_server="builtin")
+    adapter = adapter_process(tmp_path, meta.address)
     # It has no option for SocketMode=.
     adapter.settings = adapter.settings.replace("[server]\n", "[server]\nunix_socket_mode = '0644'\n")
     sockets = [f"--listen={adapter.tcp_address}", f"--listen={adapter.socket}"]

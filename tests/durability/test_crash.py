@@ -25,8 +25,6 @@ from tests.durability.load import (
 )
 from tests.durability.proxy import Proxy
 
-pytestmark = pytest.mark.usefixtures("grpc_server")
-
 # With each gRPC server:
 KILLS = 10  # of each wal_sync
 PAIR_KILLS = 2

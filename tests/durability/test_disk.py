@@ -18,8 +18,6 @@ from tests.durability.callers import WAIT_S, Answer, Callers, check_local, check
 from tests.durability.load import status_when
 from tests.durability.machine import ALONE, NOWHERE, Strace, mounted
 
-pytestmark = pytest.mark.usefixtures("grpc_server")
-
 RESUMED_S = 5.0  # the bar: no pause between two attempts to open the store is longer
 PAUSE = re.compile(r"\bpause_s=([0-9.]+)")
 ALARM = "store.acknowledged_writes_lost"

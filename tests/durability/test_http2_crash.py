@@ -72,7 +72,7 @@ async def test_what_many_callers_at_once_were_told_is_there_after_every_kill(tmp
     """Everything acknowledged, by whatever connection or stream, and nothing went back; a stop brings it to the Meta Service."""
     rng, history = random_instants(), History()
     meta = meta_process(tmp_path)
-    adapter = adapter_process(tmp_path, meta.address, grpc_server="builtin")
+    adapter = adapter_process(tmp_path, meta.address)
     with ended(meta, adapter):
         for process in (meta, adapter):
             await anyio.to_thread.run_sync(process.start)

@@ -17,8 +17,6 @@ from tests.durability.callers import WAIT_S, Answer, Callers, check_local, contr
 from tests.durability.load import status_when
 from tests.durability.machine import ALONE, NOWHERE, loop_options, mounted
 
-pytestmark = pytest.mark.usefixtures("grpc_server")
-
 CUTS = int(os.environ.get("POWER_CUTS") or 1)  # of one run of an adapter, each at a later instant
 COMMITS = 500  # before and after the instant from which on some may be lost
 ALARM = "store.acknowledged_writes_lost"

@@ -74,7 +74,7 @@ async def restarted(manager: ServiceManager, loads: Sequence[NeverRefused], time
 
 def handed_over(tmp_path: Path, meta: ServiceProcess) -> ServiceProcess:
     """An adapter whose service manager will open both of its addresses."""
-    return adapter_process(tmp_path, meta.address, grpc_server="builtin")
+    return adapter_process(tmp_path, meta.address)
 
 
 async def test_restarts_under_load_refuse_no_commit_and_lose_none(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from typing import NamedTuple, get_args
 from xml.etree import ElementTree as ET
 
 from adapter.sidecar.config import WalSync
-from adapter.testing.sidecars import GRPC_SERVERS
 from tests.durability.etcd_cluster import etcd
 from tests.evidence.code import digest
 from tests.linearizability.verdicts import go
@@ -124,14 +123,12 @@ def _walks(seed: int) -> Command:
 
 
 def _soak(seed: int) -> Command:
-    rng = random.Random(seed)
-    kinds = ("--grpc-server", rng.choice(GRPC_SERVERS), "--wal-sync", rng.choice(WAL_SYNCS))
-    return Command(("tests.soak", "--cycles", str(SOAK_CYCLES), "--seed", str(seed), *kinds), (seed, seed))
+    wal_sync = random.Random(seed).choice(WAL_SYNCS)
+    return Command(("tests.soak", "--cycles", str(SOAK_CYCLES), "--seed", str(seed), "--wal-sync", wal_sync), (seed, seed))
 
 
 def _power_cuts(seed: int) -> Command:
-    server = random.Random(seed).choice(GRPC_SERVERS)
-    return _pytest(seed, *(f"{DURABILITY}/test_power_cut.py::{test}[{server}]" for test in POWER_CUTS), POWER_CUTS=str(CUTS))
+    return _pytest(seed, *(f"{DURABILITY}/test_power_cut.py::{test}" for test in POWER_CUTS), POWER_CUTS=str(CUTS))
 
 
 def _leader_kills(seed: int) -> Command:

@@ -58,7 +58,7 @@ from tests.embedded_engine import opened
 from tests.fuzz.rpc_seeds import CONTENT, META, METADATA, OFFSET_ADMIN, OFFSET_LAG, OFFSET_STORE, SCALER
 from tests.fuzz.running import NOW_MS, directory
 from tests.model.disk import Platter, SimDisk
-from tests.unit.calls import UNIX, FakeContext
+from tests.unit.calls import UNIX, FakeContext, arrived
 
 ANSWER_S = 20.0  # for what takes milliseconds
 HOUR_S = 3_600.0
@@ -84,7 +84,7 @@ async def call(servicer: object, method: MethodDescriptor, request: Message) -> 
     found: list[Any] = context.written
     with patch.object(offset_service, "wall_ms", lambda: NOW_MS):
         async with asyncio.timeout(ANSWER_S):
-            answer = getattr(servicer, method.name)(_one(request) if method.client_streaming else request, context)
+            answer = getattr(servicer, method.name)(arrived(request) if method.client_streaming else request, context)
             if not inspect.isasyncgen(answer):
                 reply = await answer
                 return found if reply is None else [reply]
@@ -232,10 +232,6 @@ class _Context(FakeContext):
 
     async def write(self, reply: Message) -> None:
         self.written.append(reply)
-
-
-async def _one(request: Message) -> AsyncIterator[Message]:
-    yield request
 
 
 async def _fill(servicers: Mapping[str, object]) -> None:

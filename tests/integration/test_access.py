@@ -25,8 +25,6 @@ from adapter.testing.sidecars import adapter_config, running_sidecar
 from tests.integration.certificates import Authority, Certificate
 from tests.integration.helpers import PATIENCE_S, commits, rpc, serving
 
-pytestmark = pytest.mark.usefixtures("grpc_server")
-
 SERVICE = offsets_pb.DESCRIPTOR.services_by_name["OffsetAdmin"]
 METHODS = [method.name for method in SERVICE.methods]
 TOKEN = "correct-horse-battery-staple"  # noqa: S105 - an example

@@ -12,7 +12,6 @@ from google.protobuf.message import Message
 from adapter.model.records import U64_MAX
 from adapter.rpc import offsets_pb
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
-from adapter.testing.sidecars import GRPC_SERVERS
 from tests.integration.helpers import PATIENCE_S, Rpc, commits, each, rpc
 
 BAD = grpc.StatusCode.INVALID_ARGUMENT
@@ -122,12 +121,12 @@ ROWS = [
 ]
 
 
-@pytest.fixture(scope="module", params=GRPC_SERVERS)
-def adapter(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """One pair of processes that has to survive everything here; then one with the other gRPC server."""
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """One pair of processes that has to survive everything here."""
     directory = tmp_path_factory.mktemp("bad")
     meta = meta_process(directory)
-    service = adapter_process(directory, meta.address, grpc_server=request.param)
+    service = adapter_process(directory, meta.address)
     with ended(service, meta):
         meta.start()
         service.start()

@@ -11,7 +11,6 @@ from adapter.model.codec import encode_key, encode_record
 from adapter.model.records import EPOCH_LIMIT, EPOCH_MAX, U64_MAX, next_era, taken_up
 from adapter.rpc import meta_grpc, meta_pb, offsets_pb
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
-from adapter.testing.sidecars import GRPC_SERVERS
 from tests.integration.helpers import PATIENCE_S, Rpc, commits, key, meta_rpc, record, rpc, stored_in
 
 BAD, UNAVAILABLE = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAVAILABLE
@@ -19,14 +18,12 @@ INVALID, APPLIED = meta_pb.SaveOffsetResult.INVALID, meta_pb.SaveOffsetResult.AP
 LONG, TOO_LONG = "x" * 256, "is 256 bytes long; at most 255 are allowed"
 
 
-@pytest.fixture(scope="module", params=GRPC_SERVERS)
-def services(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[ServiceProcess, ServiceProcess]]:
-    """An adapter and its Meta Service, which have to survive everything here; then with the other gRPC server."""
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServiceProcess, ServiceProcess]]:
+    """An adapter and its Meta Service, which have to survive everything here."""
     directory = tmp_path_factory.mktemp("bade")
     meta = meta_process(directory)
-    adapter = adapter_process(directory, meta.address, grpc_server=request.param)
+    adapter = adapter_process(directory, meta.address)
     with ended(adapter, meta):
         meta.start()
         adapter.start()

@@ -19,8 +19,6 @@ from adapter.testing.processes import adapter_process, ended, meta_process
 from adapter.testing.waiting import eventually, positions
 from tests.integration.helpers import PATIENCE_S, serving
 
-pytestmark = pytest.mark.usefixtures("grpc_server")
-
 COMMITTERS = 200
 GROUPS = 5
 SHARDS = 4  # of each committer; one more is shared by all of a group

@@ -21,8 +21,6 @@ from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import PATIENCE_S
 from tests.integration.helpers import key, record, serving
 
-pytestmark = pytest.mark.usefixtures("grpc_server")
-
 SHARD = offsets_pb.ShardCommit
 
 

@@ -12,8 +12,6 @@ from adapter.model.records import CommitMode
 from adapter.rpc import offsets_pb
 from tests.integration.helpers import serving
 
-pytestmark = pytest.mark.usefixtures("grpc_server")
-
 Request = offsets_pb.ListChangesRequest
 
 

@@ -11,8 +11,6 @@ from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config, running_sidecar
 from adapter.testing.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.usefixtures("grpc_server")
-
 NEVER_MS = 3_600_000
 TRIES = 3
 

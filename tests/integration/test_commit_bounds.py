@@ -16,8 +16,6 @@ from adapter.sidecar.process import Sidecar
 from adapter.testing.fake_meta import FakeMeta
 from tests.integration.helpers import PATIENCE_S, serving
 
-pytestmark = pytest.mark.usefixtures("grpc_server")
-
 # What a shard tells, and what is said of it.
 BAD = {
     "low_over_high": ({"low_watermark": 6, "high_watermark": 5}, ".low_watermark: 6 is over high_watermark, 5"),

@@ -26,8 +26,6 @@ from tests.integration.helpers import (
     wait_until,
 )
 
-pytestmark = pytest.mark.usefixtures("grpc_server")
-
 TIMEOUT_S = 1.5
 SETTINGS = f"[recovery]\ntimeout_ms = {int(TIMEOUT_S * 1000)}\n[flush]\nbackoff_max_ms = 200\n[stop]\ndrain_timeout_ms = 60000"
 STATE = offsets_pb.StatusReply

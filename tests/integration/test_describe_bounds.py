@@ -16,8 +16,6 @@ from adapter.testing.processes import ServiceProcess, adapter_process, ended, fr
 from tests.integration.brokers import ScriptedBroker, adapter_at, broker_without_methods, hanging_broker, memory_log
 from tests.integration.helpers import PATIENCE_S, key, record
 
-pytestmark = pytest.mark.usefixtures("grpc_server")
-
 Row = offsets_pb.DescribeGroupReply.Shard
 ABSENT = (None, None, None)
 

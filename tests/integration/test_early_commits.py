@@ -31,8 +31,6 @@ from adapter.testing.waiting import eventually
 from tests.integration.helpers import PATIENCE_S, commits, key, record, serving
 from tests.unit.helpers import crash
 
-pytestmark = pytest.mark.usefixtures("grpc_server")
-
 STATE = offsets_pb.StatusReply
 TAKEN = {"CommitOffsets", "StreamCommits", "Status", "Reload"}  # the last two answer nothing about offsets
 

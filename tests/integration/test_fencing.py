@@ -14,8 +14,6 @@ from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.processes import ServiceProcess, adapter_process, ended
 from tests.integration.helpers import PATIENCE_S, PATIENT_META, Rpc, commits, each, key, rpc, serving, stored_in
 
-pytestmark = pytest.mark.usefixtures("grpc_server")
-
 FENCED = grpc.StatusCode.FAILED_PRECONDITION
 ZOMBIE = "default/g: ILLEGAL_GENERATION: generation 4 of member 'zombie' has ended; 5 is the present one: rejoin the group"
 

@@ -1,4 +1,4 @@
-"""Commits of callers that record their traces, over gRPC, are linked to the flush that carries them. With both servers."""
+"""Commits of callers that record their traces, over gRPC, are linked to the flush that carries them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,8 +18,6 @@ from adapter.testing.waiting import eventually
 from tests.http2_attacks import COMMIT, DATA, END_STREAM, RST_STREAM, Attacker, Calls, frame
 from tests.http2_client import message
 from tests.integration.helpers import PATIENCE_S, commits, serving
-
-pytestmark = pytest.mark.usefixtures("grpc_server")
 
 BY_HAND = {"interval_ms": 60_000}  # a test flushes when it wants to
 
@@ -77,7 +75,6 @@ async def send(stub: Any, offset: int, metadata: Any = None, shard: str = "s") -
 
 
 @pytest.mark.usefixtures("recorder")
-@pytest.mark.parametrize("grpc_server", ["builtin"], indirect=True)
 async def test_a_sampled_commit_that_its_client_gives_up_at_once_is_no_error(directory: Path) -> None:
     """Its call has ended when the write is made."""
     calls = Calls()

@@ -1,4 +1,4 @@
-"""Sockets that a service manager handed over: by which server they are served, and by which they cannot be."""
+"""Sockets that a service manager handed over."""
 
 import socket
 from collections.abc import Iterator
@@ -8,7 +8,6 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from adapter.errors import ListenError
 from adapter.runtime import listener
 from adapter.runtime.activation import Inherited
 from adapter.runtime.config import ServerSection, ServerTls
@@ -36,31 +35,13 @@ def section(tmp_path: Path, *, tls: ServerTls | None = None) -> ServerSection:
     return ServerSection(listen="127.0.0.1:0", unix_socket=str(tmp_path / "a.sock"), tls=tls)
 
 
-async def test_a_tcp_socket_that_grpcio_would_have_to_serve_is_refused(handed: Inherited, tmp_path: Path) -> None:
-    """It has no way to take one over; the error says what to remove."""
-    with pytest.raises(
-        ListenError, match=r"server.listen = '127.0.0.1:0': this address.*remove its ListenStream= from the socket unit"
-    ):
-        async with listening(section(tmp_path), [], lambda _: None, grpc_server="grpcio"):
-            pass
-    assert handed.tcp[0].fileno() == -1
-
-
-async def test_a_unix_socket_that_grpcio_would_have_to_serve_is_refused(handed: Inherited, tmp_path: Path) -> None:
-    """As well."""
-    handed.tcp.pop().close()
-    with pytest.raises(ListenError, match=r"server.unix_socket = .*: this address is served by grpcio"):
-        async with listening(section(tmp_path), [], lambda _: None, grpc_server="grpcio"):
-            pass
-
-
 @pytest.mark.parametrize("tls", [False, True])
 async def test_who_connects_early_is_answered_once_calls_are_taken(handed: Inherited, tmp_path: Path, *, tls: bool) -> None:
     """On both sockets, with TLS on TCP if it is configured; the one that is a file stays when the server has stopped."""
     port = handed.tcp[0].getsockname()[1]
     files = Authority(tmp_path).issue("server") if tls else None
     settings = section(tmp_path, tls=ServerTls(cert=files.cert, key=files.key) if files else None)
-    async with listening(settings, [], lambda _: None, grpc_server="builtin") as server:
+    async with listening(settings, [], lambda _: None) as server:
         assert server.addresses == [f"127.0.0.1:{port}", f"unix:{tmp_path}/a.sock"]
         for address in server.addresses:
             if tls and not address.startswith("unix:"):

@@ -17,8 +17,6 @@ from adapter.testing.sidecars import adapter_config, running_sidecar
 from adapter.testing.waiting import eventually
 from tests.integration.helpers import PATIENCE_S, key, serving
 
-pytestmark = pytest.mark.usefixtures("grpc_server")
-
 
 async def _health(sidecar: Sidecar, service: str) -> int:
     async with grpc.aio.insecure_channel(sidecar.addresses[0]) as channel:

@@ -11,8 +11,6 @@ from adapter.model.records import CommitMode, ReadMode
 from adapter.rpc import offsets_pb
 from tests.integration.helpers import PATIENCE_S, serving
 
-pytestmark = pytest.mark.usefixtures("grpc_server")
-
 ERA = 1 << 32
 QUEUE = MessageQueue("t", 0, "b")
 SHARD = "b/t/0"

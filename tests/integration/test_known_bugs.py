@@ -20,8 +20,6 @@ from adapter.rpc import offsets_pb
 from adapter.testing.fake_meta import FakeMeta
 from tests.integration.helpers import PATIENCE_S, key, record, serving
 
-pytestmark = pytest.mark.usefixtures("grpc_server")
-
 ON_DEMAND: dict[str, Any] = {"flush": {"interval_ms": 60_000}}  # nothing is flushed unless asked for
 DOWN = MetaUnavailableError("down by the test")
 OVERWRITE = CommitMode.OVERWRITE

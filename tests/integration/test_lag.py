@@ -25,8 +25,6 @@ from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, executed
 from tests.integration.helpers import PATIENCE_S, rpc, serving, wait_until
 
-pytestmark = pytest.mark.usefixtures("grpc_server")
-
 LAG = {"interval_ms": 100, "bounds_interval_ms": 100, "point_distance_ms": 1, "head_distance_ms": 1}
 Lag = lag_pb.GetGroupLagReply
 
@@ -401,9 +399,7 @@ async def test_without_lag_every_call_names_the_setting(directory: Path) -> None
 
 def test_lag_is_there_after_a_kill_and_refused_while_the_adapter_recovers(directory: Path, meta: ServiceProcess) -> None:
     """Real processes. Without the Meta Service the recovery lasts, and nothing is answered that it may contradict (9)."""
-    adapter = adapter_process(
-        directory, meta.address, extra="[recovery]\ntimeout_ms = 3600000\n[lag]\ninterval_ms = 100", grpc_server="builtin"
-    )
+    adapter = adapter_process(directory, meta.address, extra="[recovery]\ntimeout_ms = 3600000\n[lag]\ninterval_ms = 100")
     with ended(adapter):
         adapter.start()
         with rpc(adapter.address) as stubs:

@@ -90,7 +90,6 @@ def test_the_metrics_of_the_meta_service_are_those_of_the_reference(directory: P
     assert _differences(documented, served) == (set(), set())
 
 
-@pytest.mark.usefixtures("grpc_server")
 async def test_metrics_count_what_happened(directory: Path) -> None:
     """Commits, results, sizes, failures, dirty keys."""
     port = free_port()
@@ -172,7 +171,6 @@ async def test_the_socket_of_the_next_process_is_left_alone(directory: Path) -> 
     assert path.is_socket()
 
 
-@pytest.mark.usefixtures("grpc_server")
 async def test_the_unix_socket_serves_and_is_open_to_its_user_only(directory: Path) -> None:
     """Mode 0600 from the moment it exists; it is removed at the end."""
     path = directory / "x.sock"
@@ -186,7 +184,6 @@ async def test_the_unix_socket_serves_and_is_open_to_its_user_only(directory: Pa
     assert meta.records[key()].offset == 1
 
 
-@pytest.mark.usefixtures("grpc_server")
 def test_the_socket_of_a_killed_process_is_replaced(directory: Path, meta: ServiceProcess) -> None:
     """It would refuse every connection for ever."""
     adapter = adapter_process(directory, meta.address)
@@ -202,7 +199,6 @@ def test_the_socket_of_a_killed_process_is_replaced(directory: Path, meta: Servi
         assert adapter.stop() == 0
 
 
-@pytest.mark.usefixtures("grpc_server")
 async def test_the_socket_of_a_live_process_is_left_alone(directory: Path) -> None:
     """The second one does not start, and says why; the first goes on."""
     path = directory / "x.sock"
@@ -240,7 +236,6 @@ async def test_a_socket_that_cannot_be_connected_to_is_left_alone(directory: Pat
         assert path.is_socket()
 
 
-@pytest.mark.usefixtures("grpc_server")
 async def test_a_file_in_the_place_of_the_socket_is_left_alone(directory: Path) -> None:
     """It is somebody's data."""
     path = directory / "x.sock"
@@ -252,7 +247,6 @@ async def test_a_file_in_the_place_of_the_socket_is_left_alone(directory: Path) 
     assert path.read_text() == "data"
 
 
-@pytest.mark.usefixtures("grpc_server")
 async def test_a_socket_that_nobody_listens_on_is_replaced(directory: Path) -> None:
     """Bound once, and never listened on."""
     path = directory / "x.sock"

@@ -25,8 +25,6 @@ from adapter.model.records import CommitMode
 from adapter.testing.fake_meta import FakeMeta
 from tests.integration.helpers import serving
 
-pytestmark = pytest.mark.usefixtures("grpc_server")
-
 QUEUE = MessageQueue("FooBar", 1, "broker-a")
 OTHER = MessageQueue("FooBar", 2, "broker-a")
 READS = {

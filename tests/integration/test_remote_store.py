@@ -16,8 +16,6 @@ from adapter.testing.sidecars import adapter_config, running_sidecar
 from adapter.testing.waiting import PATIENCE_S
 from tests.integration.helpers import key, serving
 
-pytestmark = pytest.mark.usefixtures("grpc_server")
-
 A, B = (MessageQueue("orders", number, "broker-a") for number in range(2))
 MEMORY, STORE = ReadOffsetType.READ_FROM_MEMORY, ReadOffsetType.READ_FROM_STORE
 NEVER = {"interval_ms": 60_000}  # nothing is flushed unless asked for

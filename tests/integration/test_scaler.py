@@ -16,13 +16,11 @@ from adapter.client.client import OffsetClient
 from adapter.fleet.scaling import LAG_METRIC
 from adapter.model.bounds import ShardKey
 from adapter.rpc import offsets_pb, scaler_grpc, scaler_pb
-from adapter.runtime.config import GrpcServerKind
 from adapter.testing.broker_log import MemoryLog
 from adapter.testing.broker_log import serving as serving_log
 from adapter.testing.lag_adapters import FakeLagAdapter, shard_lag
 from adapter.testing.lag_adapters import serving as serving_fake
 from adapter.testing.processes import meta_process
-from adapter.testing.sidecars import GRPC_SERVERS
 from tests.integration.helpers import PATIENCE_S, serving
 
 FAST = {"interval_ms": 100, "bounds_interval_ms": 100}
@@ -84,15 +82,14 @@ async def broker(log: MemoryLog) -> AsyncIterator[GrpcBrokerLog]:
         yield client
 
 
-@pytest.mark.parametrize("grpc_server", GRPC_SERVERS)
-async def test_an_adapter_answers_by_its_own_lag(tmp_path: Path, grpc_server: GrpcServerKind) -> None:
+async def test_an_adapter_answers_by_its_own_lag(tmp_path: Path) -> None:
     """From a group that was never seen, over one that lags, to one that has caught up."""
     log = MemoryLog()
     for shard in ("a", "b"):
         log.append(ShardKey("default", shard), *[int(time.time() * 1000)] * 100)
     async with (
         broker(log) as broker_log,
-        serving(tmp_path, broker_log=broker_log, lag=FAST, server={"grpc_server": grpc_server}) as (sidecar, client),
+        serving(tmp_path, broker_log=broker_log, lag=FAST) as (sidecar, client),
         scaler_at(sidecar.addresses[0]) as scaler,
     ):
         never = await scaler.until(lambda found: "nobody has committed" in str(found), scaled())

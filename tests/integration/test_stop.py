@@ -21,8 +21,6 @@ from adapter.testing.processes import ServiceProcess, adapter_process, ended
 from adapter.testing.waiting import eventually
 from tests.integration.helpers import PATIENCE_S, PATIENT_META, commits, each, key, rpc, serving, status_of, stored_in, wait_until
 
-pytestmark = pytest.mark.usefixtures("grpc_server")
-
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 LONG_GRACE = "[stop]\ngrace_ms = 120000\ndrain_timeout_ms = 120000"  # beyond what a test waits: nothing may use it up
 

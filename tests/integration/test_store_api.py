@@ -16,8 +16,6 @@ from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually, positions
 from tests.integration.helpers import PATIENCE_S, key, record, serving
 
-pytestmark = pytest.mark.usefixtures("grpc_server")
-
 SLOW_FLUSH = {"interval_ms": 60_000}  # nothing is flushed unless asked for
 STATE = offsets_pb.StatusReply
 

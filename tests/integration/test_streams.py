@@ -17,8 +17,6 @@ from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually
 from tests.integration.helpers import PATIENCE_S, commits, each, key, record, serving
 
-pytestmark = pytest.mark.usefixtures("grpc_server")
-
 PIPELINED = 2_000
 
 

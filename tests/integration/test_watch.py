@@ -20,8 +20,6 @@ from adapter.sidecar.ledger import watching
 from adapter.testing.fake_meta import FakeMeta
 from tests.integration.helpers import PATIENCE_S, commits, each, key, record, serving
 
-pytestmark = pytest.mark.usefixtures("grpc_server")
-
 SLOW_FLUSH = {"interval_ms": 60_000}  # nothing is flushed unless asked for
 ERA = 1 << 32
 OVERWRITE = CommitMode.OVERWRITE

@@ -16,7 +16,6 @@ import pytest
 
 from adapter.rpc import offsets_pb
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
-from adapter.testing.sidecars import GRPC_SERVERS
 from benchmarks.worst_load import ADAPTER, BIG, META_SERVICE, STORE, Worst, attack, shard_of
 from benchmarks.worst_requests import fill
 from tests.integration.helpers import PATIENCE_S, rpc, stored_in, wait_until
@@ -58,8 +57,6 @@ REFUSED = {
 }
 # These the machine of a test would take some seconds for.
 LONG = {"stream of rewinds", "commit, rewinds with metadata", "commit, 2,500 generations", "import 5,000", "reset 20,000 shards"}
-PARSED = {"commit, columns of 4 MiB", "read, a group 1,000 times", "persist, a group 50,000 times", "health, a name of 4 MiB"}
-PARSED |= {name for name in REFUSED if "empty groups" in name or name.startswith("scaler")}
 
 
 class Pair(NamedTuple):
@@ -67,32 +64,30 @@ class Pair(NamedTuple):
 
     adapter: ServiceProcess
     meta: ServiceProcess
-    grpc_server: str
 
 
-@pytest.fixture(scope="module", params=GRPC_SERVERS)
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """An adapter by each gRPC server, and its Meta Service, over the same many offsets."""
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """An adapter and its Meta Service, over the same many offsets."""
     directory = tmp_path_factory.mktemp("d")
     asyncio.run(fill(directory, KEYS))
     meta = meta_process(directory)
-    adapter = adapter_process(directory, meta.address, grpc_server=request.param)
+    adapter = adapter_process(directory, meta.address)
     with ended(adapter, meta):
         meta.start()
         adapter.start()
-        yield Pair(adapter, meta, request.param)
+        yield Pair(adapter, meta)
 
 
 def test_no_request_holds_up_others(pair: Pair) -> None:
-    """Each method's, one after the other; each is answered or refused, as it should be. Both servers have the same servicers."""
+    """Each method's, one after the other; each is answered or refused, as it should be."""
     answers: dict[str, Counter[str]] = {}
     with undisturbed(pair.adapter, grows=GROWS) as honest:
         for name, worst in ADAPTER.items():
-            if name not in LONG and (pair.grpc_server != "builtin" or name in PARSED):
+            if name not in LONG:
                 answers[name] = attack(pair.adapter.address, worst, AT_ONCE, PATIENCE_S)
         honest.goes_on()
-    refused = REFUSED if pair.grpc_server == "builtin" else {**REFUSED, "reflection, a name of 4 MiB": "UNKNOWN"}
-    assert answers == {name: Counter({refused.get(name, "OK"): AT_ONCE}) for name in answers}
+    assert answers == {name: Counter({REFUSED.get(name, "OK"): AT_ONCE}) for name in answers}
     assert honest.worst_cpu_s < HELD_CPU_S
 
 
@@ -124,7 +119,6 @@ def test_an_adapter_obeys_sigterm_while_such_requests_run(directory: Path, meta:
                 call.cancel()
 
 
-@pytest.mark.usefixtures("grpc_server")
 def test_a_stopped_meta_service_does_not_fill_the_memory_by_streams(directory: Path, meta: ServiceProcess) -> None:
     """Streams that send as fast as they can are not read further; what is acknowledged is there when it goes on."""
     adapter = adapter_process(directory, meta.address, top='mode = "write_through"', extra="timeout_ms = 60000")
@@ -178,9 +172,6 @@ class Sender(Iterator[bytes]):
 
 def test_no_request_holds_up_the_meta_service(pair: Pair) -> None:
     """Saves of an honest client go on."""
-    _, meta, grpc_server = pair
-    if grpc_server == "builtin":
-        return  # the Meta Service is always served by grpcio
     names = (
         "save, 500,000",
         "save, 2,000,000 empty groups",
@@ -190,9 +181,9 @@ def test_no_request_holds_up_the_meta_service(pair: Pair) -> None:
         "expire a group",
         "delete 500,000 names",
     )
-    honest = HonestAdapter(meta)
+    honest = HonestAdapter(pair.meta)
     honest.start()
-    answers = {name: attack(meta.address, META_SERVICE[name], AT_ONCE, PATIENCE_S) for name in names}
+    answers = {name: attack(pair.meta.address, META_SERVICE[name], AT_ONCE, PATIENCE_S) for name in names}
     honest.goes_on()
     honest.stop()
     refused = dict.fromkeys(("save, 500,000", "save, 2,000,000 empty groups", "delete 500,000 names"), "INVALID_ARGUMENT")

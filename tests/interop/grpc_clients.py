@@ -1,4 +1,4 @@
-"""Clients of other gRPC implementations against both gRPC servers, scenario by scenario. `make interop` builds and runs them.
+"""Clients of other gRPC implementations against the adapter, scenario by scenario. `make interop` builds and runs them.
 
 What a client does and prints is in clients.md; what it has to have seen is here. A relay counts the connections of a run.
 """
@@ -43,14 +43,12 @@ PROGRAMS: dict[str, list[str]] = {
     "rust": [str(CACHE / "rust/client")],
 }
 ENVIRONMENT = {"NODE_PATH": str(CACHE / "node/node_modules"), "LC_ALL": "C.UTF-8", "NO_PROXY": "*", "no_proxy": "*"}
-GRPC_SERVERS = ("builtin", "grpcio")
 RESTARTING = ("python", "go", "java")  # clients that have the scenario `restarts`
 RESTARTS = 50
 
 Report = dict[str, Any]
 
 each_client = pytest.mark.parametrize("client", PROGRAMS)
-each_server = pytest.mark.parametrize("grpc_server", GRPC_SERVERS)
 
 
 class Relay:
@@ -121,7 +119,6 @@ class Pair:
     """A client against an adapter; each run has a group of its own."""
 
     client: str
-    grpc_server: str
     adapter: ServiceProcess
     group: str
 
@@ -158,36 +155,24 @@ def meta(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
 
 
 @pytest.fixture(scope="module")
-def new_adapter(meta: ServiceProcess, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ServiceProcess]:
-    """Makes an adapter with a gRPC server of the given kind, not yet started."""
-
-    def make(kind: str) -> ServiceProcess:
-        service = adapter_process(tmp_path_factory.mktemp("a"), meta.tcp_address)
-        service.settings = service.settings.replace("[server]\n", f"[server]\ngrpc_server = '{kind}'\n")
-        return service
-
-    return make
+def new_adapter(meta: ServiceProcess, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], ServiceProcess]:
+    """Makes an adapter, not yet started."""
+    return lambda: adapter_process(tmp_path_factory.mktemp("a"), meta.tcp_address)
 
 
 @pytest.fixture(scope="module")
-def adapter_of(new_adapter: Callable[[str], ServiceProcess]) -> Iterator[Callable[[str], ServiceProcess]]:
-    """One adapter per gRPC server, started when it is first asked for."""
-    made = {kind: new_adapter(kind) for kind in GRPC_SERVERS}
-
-    def get(kind: str) -> ServiceProcess:
-        if made[kind].process is None:
-            made[kind].start()
-        return made[kind]
-
-    with ended(*made.values()):
-        yield get
+def adapter(new_adapter: Callable[[], ServiceProcess]) -> Iterator[ServiceProcess]:
+    """One adapter for all clients."""
+    service = new_adapter()
+    with ended(service):
+        service.start()
+        yield service
 
 
-@pytest.fixture(params=[(client, kind) for client in PROGRAMS for kind in GRPC_SERVERS], ids="-".join)
-def pair(request: pytest.FixtureRequest, adapter_of: Callable[[str], ServiceProcess]) -> Pair:
-    """Each client with each gRPC server."""
-    client, kind = request.param
-    return Pair(client, kind, adapter_of(kind), new_group())
+@pytest.fixture(params=PROGRAMS)
+def pair(request: pytest.FixtureRequest, adapter: ServiceProcess) -> Pair:
+    """Each client."""
+    return Pair(request.param, adapter, new_group())
 
 
 async def test_small_commits_are_answered_one_by_one(pair: Pair) -> None:
@@ -227,7 +212,7 @@ async def test_large_replies_share_a_connection(pair: Pair) -> None:
 async def test_the_text_of_a_refusal_may_have_any_letters(pair: Pair) -> None:
     """Percent-encoded on the way."""
     group = f"{pair.group}-Grüße%20世界"
-    printed = await Pair(pair.client, pair.grpc_server, pair.adapter, group).run("invalid")
+    printed = await Pair(pair.client, pair.adapter, group).run("invalid")
     text = f"groups[0].shards[1].shard: default/{group}/s-0 is in the request twice"
     assert printed == {"code": INVALID, "message": text, "after": OK}
 
@@ -271,24 +256,22 @@ async def test_a_refused_commit_does_not_end_its_stream(pair: Pair) -> None:
 
 
 async def test_many_calls_share_a_connection(pair: Pair) -> None:
-    """10,000 of them, 64 at a time; fewer of the slower server."""
-    count = 10_000 if pair.grpc_server == "builtin" else 1_000
+    """10,000 of them, 64 at a time."""
+    count = 10_000
     assert await pair.run("many", count, 64) == {"codes": {"0": count}, "rows": count, "sum": count * (count + 1) // 2}
 
 
 @each_client
-async def test_a_client_with_more_calls_than_a_connection_takes_waits(
-    client: str, adapter_of: Callable[[str], ServiceProcess]
-) -> None:
-    """1,500 at a time; grpcio's server ends some of so many as CANCELLED."""
-    pair = Pair(client, "builtin", adapter_of("builtin"), new_group())
+async def test_a_client_with_more_calls_than_a_connection_takes_waits(client: str, adapter: ServiceProcess) -> None:
+    """1,500 at a time."""
+    pair = Pair(client, adapter, new_group())
     assert await pair.run("many", 3_000, 1_500) == {"codes": {"0": 3_000}, "rows": 3_000, "sum": 4_501_500}
 
 
-async def test_a_compressed_commit_is_unimplemented_with_the_builtin_server(pair: Pair) -> None:
-    """Grpcio decompresses it."""
+async def test_a_compressed_commit_is_unimplemented(pair: Pair) -> None:
+    """The status says what is taken."""
     printed = await pair.run("compressed")
-    assert (printed["code"], printed["after"]) == (UNIMPLEMENTED if pair.grpc_server == "builtin" else OK, OK)
+    assert (printed["code"], printed["after"]) == (UNIMPLEMENTED, OK)
 
 
 async def test_too_much_metadata_ends_a_call_and_not_its_connection(pair: Pair) -> None:
@@ -302,25 +285,22 @@ async def test_the_health_can_be_watched(pair: Pair) -> None:
     assert await pair.run("server_stream") == {"status": 1, "code": CANCELLED, "after": OK}
 
 
-async def test_pings_keep_a_silent_connection(adapter_of: Callable[[str], ServiceProcess]) -> None:
+async def test_pings_keep_a_silent_connection(adapter: ServiceProcess) -> None:
     """All clients at the same time: each pings, and is still connected after the silence."""
 
-    async def one(client: str, kind: str) -> tuple[str, str, Report, int, bool]:
-        async with relayed(adapter_of(kind).port) as (relay, address):
+    async def one(client: str) -> tuple[str, Report, int, bool]:
+        async with relayed(adapter.port) as (relay, address):
             printed = await report(await start(client, "keepalive", address, new_group(), str(SILENCE_S)))
-        return client, kind, printed, relay.connections, relay.silence_s < SILENCE_S - 1
+        return client, printed, relay.connections, relay.silence_s < SILENCE_S - 1
 
-    seen = await asyncio.gather(*(one(client, kind) for client in PROGRAMS for kind in GRPC_SERVERS))
-    assert seen == [(client, kind, {"codes": {"0": 2}}, 1, True) for client in PROGRAMS for kind in GRPC_SERVERS]
+    seen = await asyncio.gather(*map(one, PROGRAMS))
+    assert seen == [(client, {"codes": {"0": 2}}, 1, True) for client in PROGRAMS]
 
 
 @each_client
-@each_server
-async def test_a_drain_loses_nothing_and_says_unavailable(
-    client: str, grpc_server: str, new_adapter: Callable[[str], ServiceProcess]
-) -> None:
+async def test_a_drain_loses_nothing_and_says_unavailable(client: str, new_adapter: Callable[[], ServiceProcess]) -> None:
     """Two orderly ends under load: clients see UNAVAILABLE, come again, and find all that was acknowledged."""
-    adapter, group = new_adapter(grpc_server), new_group()
+    adapter, group = new_adapter(), new_group()
     with ended(adapter):
         adapter.start()
         process = await start(client, "drain", adapter.tcp_address, group)
@@ -333,19 +313,19 @@ async def test_a_drain_loses_nothing_and_says_unavailable(
         found = await stored(adapter, group)
     # A commit that was not acknowledged may have been made all the same.
     assert {shard: offset for shard, offset in printed["acknowledged"].items() if not offset <= found[shard] <= offset + 1} == {}
-    allowed = {OK, UNAVAILABLE} | ({CANCELLED} if grpc_server == "grpcio" else set())
-    assert {OK, UNAVAILABLE} <= {int(code) for code in printed["codes"]} <= allowed
-    assert {UNAVAILABLE} <= {int(code) for code in printed["stream_codes"]} <= allowed | {WROTE_TOO_LATE.get(client, OK)}
+    assert {int(code) for code in printed["codes"]} == {OK, UNAVAILABLE}
+    streamed = {int(code) for code in printed["stream_codes"]}
+    assert {UNAVAILABLE} <= streamed <= {OK, UNAVAILABLE, WROTE_TOO_LATE.get(client, OK)}
 
 
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("client", RESTARTING)
 @pytest.mark.parametrize("place", ["tcp", "unix"])
 async def test_fifty_restarts_behind_a_service_manager_refuse_no_commit(
-    client: str, place: str, new_adapter: Callable[[str], ServiceProcess]
+    client: str, place: str, new_adapter: Callable[[], ServiceProcess]
 ) -> None:
     """It holds the socket: who connects meanwhile waits. No unary call fails, streams end and go on, and nothing is lost."""
-    adapter, group = new_adapter("builtin"), new_group()
+    adapter, group = new_adapter(), new_group()
     with service_manager(adapter) as manager:
         manager.hold_tcp()
         manager.hold_unix()

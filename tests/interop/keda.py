@@ -1,4 +1,4 @@
-"""KEDA's own external scalers against an adapter, on both gRPC servers, and against a Meta Service. `make interop` builds them.
+"""KEDA's own external scalers against an adapter and a Meta Service. `make interop` builds them.
 
 What KEDA's operator does with the numbers is not run here: docs/keda.md says it, by KEDA's source.
 """
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import pytest
 
 from adapter.client.client import OffsetClient
 from adapter.fleet.scaling import LAG_METRIC, SECONDS_METRIC
@@ -83,8 +82,7 @@ async def until_pushed(lines: AsyncIterator[Line], *, active: bool) -> None:
                 return
 
 
-@pytest.mark.parametrize("grpc_server", ["builtin", "grpcio"])
-async def test_keda_scales_by_the_lag_of_an_adapter(tmp_path: Path, grpc_server: Any) -> None:
+async def test_keda_scales_by_the_lag_of_an_adapter(tmp_path: Path) -> None:
     """From unknown, which is an error for the metric and active for the push, over a lag, to none."""
     log, shard = MemoryLog(), ShardKey("default", "a")
     log.append(shard, *[int(time.time() * 1000)] * 100)
@@ -92,7 +90,7 @@ async def test_keda_scales_by_the_lag_of_an_adapter(tmp_path: Path, grpc_server:
         broker = await stack.enter_async_context(serving_log(log))
         meta = meta_process(tmp_path)
         extra = f"[broker_log]\naddress = '{broker}'\n{LIVE}"
-        adapter = adapter_process(tmp_path, meta.tcp_address, grpc_server=grpc_server, extra=extra)
+        adapter = adapter_process(tmp_path, meta.tcp_address, extra=extra)
         for process in (meta, adapter):
             stack.callback(process.kill)
             await anyio.to_thread.run_sync(process.start)

@@ -19,7 +19,6 @@ import anyio
 import click
 
 from adapter.sidecar.config import WalSync
-from adapter.testing.sidecars import GRPC_SERVERS
 from tests.linearizability.broken import Operations, arbitrary, broken, is_plain, of_key
 from tests.linearizability.recorded import line, operations, recording
 from tests.linearizability.verdicts import PorcupineError, build, ours, porcupine
@@ -80,9 +79,9 @@ def _told(name: str, history: Operations, keys: Sequence[object], *, differ: boo
 
 def _soak(cycles: int, rng: random.Random, path: Path) -> None:
     """Raises ClickException for what is no matter of histories."""
-    grpc_server, wal_sync = rng.choice(GRPC_SERVERS), rng.choice(get_args(WalSync))
+    wal_sync = rng.choice(get_args(WalSync))
     with tempfile.TemporaryDirectory(prefix="soak-") as directory, recording(path) as events:
-        report = anyio.run(soak, cycles, rng.getrandbits(32), Path(directory), lambda *_: None, grpc_server, wal_sync, events)
+        report = anyio.run(soak, cycles, rng.getrandbits(32), Path(directory), lambda *_: None, wal_sync, events)
     if report.failure:
         raise click.ClickException(f"the soak failed: {report.failure}")
 

@@ -97,10 +97,10 @@ class _Server(GrpcServer):
         self._process.grpc_server = None
         self._grpc_server.drain()
 
-    async def drained(self, grace_s: float) -> bool:
-        return await self._grpc_server.drained(grace_s) and not self._calls
+    async def drained(self, grace_s: float) -> None:
+        await self._grpc_server.drained(grace_s)
 
-    async def stop(self, grace_s: float | None) -> None:
+    async def stop(self, grace_s: float) -> None:
         self._process.grpc_server = None
         stopping = asyncio.create_task(self._grpc_server.stop(grace_s))
         if self._calls:

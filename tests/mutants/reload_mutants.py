@@ -102,10 +102,10 @@ RELOAD_MUTANTS = (
     Mutant(
         "a-handshake-keeps-the-old-certificate",
         "runtime/certificates.py",
-        "            self._configuration = _configuration(files)\n\n        return Prepared",
-        "            pass\n\n        return Prepared",
+        "            self._files, self.context = files, context\n",
+        "            self._files = files\n",
         "new connections see a certificate that has expired",
-        (_CERTIFICATES + "test_a_handshake_gets_new_files_once_and_only_whole",),
+        (_CERTIFICATES + "test_handshakes_get_new_files_only_whole",),
     ),
     Mutant(
         "a-key-of-another-certificate",

@@ -15,10 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from adapter.runtime.config import GrpcServerKind
 from adapter.sidecar.config import WalSync
 from adapter.testing.history import History
-from adapter.testing.sidecars import GRPC_SERVERS
 from tests.linearizability.recorded import recording
 from tests.soak.run import Report, soak
 
@@ -70,14 +68,12 @@ def tell(report: Report, directory: Path, console: Console) -> None:
 @click.command(help=__doc__)
 @click.option("--cycles", default=200, show_default=True, type=click.IntRange(min=1), help="Crash cycles.")
 @click.option("--seed", type=int, help="Repeat the faults and instants of another run; without it they are random.")
-@click.option("--grpc-server", type=click.Choice(GRPC_SERVERS), help="Of both adapters; without it one has each.")
 @click.option("--wal-sync", type=click.Choice(get_args(WalSync)), help="Of both adapters; without it interval and always.")
 @click.option("--history", type=click.Path(path_type=Path), help="A file for the history, for python -m tests.linearizability.")
 @click.option("--counts", type=click.Path(path_type=Path), help="A file for what was done, as JSON.")
 def main(
     cycles: int,
     seed: int | None,
-    grpc_server: GrpcServerKind | None,
     wal_sync: WalSync | None,
     history: Path | None,
     counts: Path | None,
@@ -97,7 +93,7 @@ def main(
         try:
             chosen = random.getrandbits(32) if seed is None else seed
             with recording(history) if history else nullcontext(History()) as events:
-                report = anyio.run(soak, cycles, chosen, directory, told, grpc_server, wal_sync, events)
+                report = anyio.run(soak, cycles, chosen, directory, told, wal_sync, events)
         except KeyboardInterrupt:
             shutil.rmtree(directory)
             raise

@@ -17,7 +17,6 @@ from adapter.meta.client import GrpcMetaClient
 from adapter.meta.config import MetaSection
 from adapter.model.records import ReadMode
 from adapter.rpc import offsets_pb
-from adapter.runtime.config import GrpcServerKind
 from adapter.sidecar.config import WalSync
 from adapter.testing.history import META, History
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
@@ -32,13 +31,12 @@ class Setup(NamedTuple):
     """How an adapter runs. Its name is also that of its place in the history."""
 
     name: str
-    grpc_server: GrpcServerKind
     wal_sync: WalSync
     writes_through: bool
 
 
-# The built-in server where most commits go its short way: nothing is written through there, or synced one by one.
-SETUPS = (Setup("a", "builtin", "interval", writes_through=False), Setup("b", "grpcio", "always", writes_through=True))
+# Of the first most commits take the fast path: nothing is written through there, or synced one by one.
+SETUPS = (Setup("a", "interval", writes_through=False), Setup("b", "always", writes_through=True))
 POLICY = f"[[policy]]\ngroups = '{THROUGH}-*'\nmode = 'write_through'\n"
 # Short, so that a fault meets many attempts, and a start without the Meta Service is soon degraded.
 SETTINGS = """timeout_ms = 1000
@@ -98,16 +96,12 @@ class Cluster:
         directory: Path,
         history: History,
         rng: random.Random,
-        grpc_server: GrpcServerKind | None = None,
         wal_sync: WalSync | None = None,
     ) -> AsyncIterator["Cluster"]:
-        """All processes up, under load; killed at the end. `grpc_server` and `wal_sync`: of both adapters."""
+        """All processes up, under load; killed at the end. `wal_sync`: of both adapters."""
         meta = replace(meta_process(directory / "meta-service"), launched_by=forking.start)
         async with AsyncExitStack() as stack:
-            setups = [
-                setup._replace(grpc_server=grpc_server or setup.grpc_server, wal_sync=wal_sync or setup.wal_sync)
-                for setup in SETUPS
-            ]
+            setups = [setup._replace(wal_sync=wal_sync or setup.wal_sync) for setup in SETUPS]
             nodes = [await _node(stack, directory, setup, meta, history) for setup in setups]
             stack.enter_context(ended(meta, *(node.process for node in nodes)))
             remote = await stack.enter_async_context(
@@ -228,9 +222,7 @@ async def _node(stack: AsyncExitStack, directory: Path, setup: Setup, meta: Serv
     name = setup.name
     proxy = await stack.enter_async_context(Proxy(meta.address).listening())
     top = POLICY if setup.writes_through else ""
-    process = adapter_process(
-        directory / name, proxy.address, wal_sync=setup.wal_sync, top=top, extra=SETTINGS, grpc_server=setup.grpc_server
-    )
+    process = adapter_process(directory / name, proxy.address, wal_sync=setup.wal_sync, top=top, extra=SETTINGS)
     process = replace(process, launched_by=forking.start)
     channel = await stack.enter_async_context(grpc.aio.insecure_channel(process.address, CHANNEL_OPTIONS))
     client = OffsetClient(channel, CALL_S, resend=False)

@@ -11,7 +11,6 @@ from pathlib import Path
 import anyio
 import grpc.aio
 
-from adapter.runtime.config import GrpcServerKind
 from adapter.sidecar.config import WalSync
 from adapter.testing.history import History, Violation
 from tests.soak.cluster import Cluster
@@ -46,19 +45,18 @@ async def soak(
     seed: int,
     directory: Path,
     told: Callable[[Report, str], None],
-    grpc_server: GrpcServerKind | None = None,
     wal_sync: WalSync | None = None,
     history: History | None = None,
 ) -> Report:
     """Run so many crash cycles; `told` hears of each step. The seed decides the faults and their instants.
 
-    `grpc_server`: of both adapters; None: one has the built-in server and the other one grpcio. `wal_sync`: of both; None: one
-    has interval and the other one always. `history`: an empty one, which gets all that is sent, answered and read.
+    `wal_sync`: of both adapters; None: one has interval and the other one always. `history`: an empty one, which gets all that
+    is sent, answered and read.
     """
     report, history, started = Report(seed), history or History(), time.monotonic()
     try:
         rng = random.Random(f"{seed} administrator")
-        async with Cluster.running(directory, history, rng, grpc_server, wal_sync) as cluster:
+        async with Cluster.running(directory, history, rng, wal_sync) as cluster:
             await _run(cluster, cycles, report, told)
             report.changes = cluster.admin.done
     except Exception as error:  # noqa: BLE001 - whatever it is, the report has to be written

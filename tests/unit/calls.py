@@ -1,11 +1,14 @@
 """Contexts for calling OffsetAdmin without gRPC: the caller's address and credentials."""
 
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import cast
 
 import grpc
+from google.protobuf.message import Message
 
 from adapter.client.client import USER_KEY
+from adapter.runtime.http2.call import Call, Requests
 from adapter.runtime.statuses import Context
 
 TOKEN = "0123456789abcdef"  # noqa: S105 - an example
@@ -17,7 +20,10 @@ class AbortedError(Exception):
 
 
 class FakeContext:
-    """The part of a gRPC context that the methods use."""
+    """The part of a call of our server that the methods use."""
+
+    uid: int | None = None
+    is_read = True  # the client has read all answers
 
     def __init__(self, peer: str, metadata: Mapping[str, str], certificate: Mapping[str, list[bytes]]) -> None:
         self._peer = peer
@@ -36,25 +42,30 @@ class FakeContext:
         """What TLS says of the caller."""
         return self._certificate
 
+    def peer_uid(self) -> int | None:
+        """The user of the caller's process, as the kernel tells it."""
+        return self.uid
+
     async def abort(self, code: grpc.StatusCode, details: str, trailing: Sequence[tuple[str, str]] = ()) -> None:
         """End the call; the trailing metadata is ignored."""
         del trailing
         raise AbortedError(code, details)
 
 
-class FakeCall(FakeContext):
-    """A call of the built-in server, which knows the user of a caller on the Unix socket."""
-
-    uid: int | None = None
-
-    def peer_uid(self) -> int | None:
-        """As the kernel tells it."""
-        return self.uid
+def arrived(*requests: Message, ended: bool = True) -> Requests:
+    """The requests of a stream, all of which have arrived, and its end; unless `ended`, more are to be put."""
+    method = SimpleNamespace(parse=type(requests[0]).FromString)
+    found = Requests(cast("Call", SimpleNamespace(method=method, consumed=lambda _: None)))
+    for request in requests:
+        found.put(request.SerializeToString())
+    if ended:
+        found.end()
+    return found
 
 
 def call_of_user(uid: int | None, *, authorization: str = "") -> Context:
     """A call on the Unix socket by a process of this user."""
-    call = FakeCall(UNIX, {"authorization": authorization} if authorization else {}, {})
+    call = FakeContext(UNIX, {"authorization": authorization} if authorization else {}, {})
     call.uid = uid
     return cast("Context", call)
 

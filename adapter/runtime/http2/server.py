@@ -466,10 +466,10 @@ class Http2Server:
             await asyncio.sleep(LEAVING_LOOK_S)
         return not self.peers and not self._handshakes
 
-    async def stop(self, grace_s: float | None) -> None:
+    async def stop(self, grace_s: float) -> None:
         """Accept no more connections and calls; give open calls `grace_s` seconds, then end them with UNAVAILABLE."""
         self.drain()
-        await self.drained(grace_s or 0)
+        await self.drained(grace_s)
         await self._handshakes.end()
         await asyncio.gather(*(peer.end() for peer in list(self.peers)))
         await self._said_goodbye()

@@ -1,10 +1,10 @@
 """Which callers may use OffsetAdmin, and the audit log of their calls.
 
-The Unix socket is open to its owner, and to root. Where its mode lets others open it, the kernel tells the built-in server who
-calls: others count as callers over TCP, and so does everybody on grpcio's server, which cannot tell. TCP is open to callers with
-the token; without a token file, to callers with a certificate (mTLS); else all are refused. Every call, also a refused one, is an
-event `admin.call` that no log level hides; of those that only tell the state (READS), which a console asks each second, only one
-that is refused or fails. Of very many refused ones the number is logged (`refusals`). A token is never logged.
+The Unix socket is open to its owner, and to root. Where its mode lets others open it, the kernel tells who calls: others count as
+callers over TCP. TCP is open to callers with the token; without a token file, to callers with a certificate (mTLS); else all are
+refused. Every call, also a refused one, is an event `admin.call` that no log level hides; of those that only tell the state
+(READS), which a console asks each second, only one that is refused or fails. Of very many refused ones the number is logged
+(`refusals`). A token is never logged.
 """
 
 import hmac
@@ -15,7 +15,7 @@ import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import wraps
-from typing import Any, Protocol, TypeVar, cast, overload, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, overload
 
 import structlog
 from google.protobuf.message import Message
@@ -24,6 +24,7 @@ from adapter.client.client import USER_KEY
 from adapter.errors import AccessDeniedError, AdapterError, UnauthenticatedError
 from adapter.rpc import offsets_pb
 from adapter.runtime import logs
+from adapter.runtime.http2 import call as http2
 from adapter.runtime.live import NOTHING_NEW, Prepared
 from adapter.runtime.logs import TEXT_MAX, harmless
 from adapter.runtime.secret_files import read_token
@@ -45,14 +46,6 @@ ITEMS_MAX = 5  # of a list in a request
 ROWS_MAX = 100  # per line: collectors cut long ones
 
 _TO_THE_SOCKET = "or call it on the adapter's Unix socket, as the user that runs the adapter (--address unix:PATH)"
-
-
-@runtime_checkable
-class TellsUser(Protocol):
-    """A call of the built-in server, which knows the user of a caller on the Unix socket. Calls of grpcio do not."""
-
-    def peer_uid(self) -> int | None:
-        """The user id of the caller's process; None over TCP."""
 
 
 class Access:
@@ -91,7 +84,7 @@ class Access:
         if context.peer().startswith("unix:"):
             if self._private:
                 return self._owner
-            uid = context.peer_uid() if isinstance(context, TellsUser) else None
+            uid = cast("http2.Call", context).peer_uid()
             if uid is not None and uid in {0, os.geteuid()}:
                 return f"unix:{_user_of(uid)}"
             if not self._token:

@@ -5,11 +5,12 @@ What is committed is answered, also when the reading of requests is ended at tha
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import NamedTuple, TypeGuard
 
 from adapter.errors import AdapterError, NotReadyError
 from adapter.rpc import offsets_pb
+from adapter.runtime.http2.call import Requests
 from adapter.runtime.statuses import status_of
 from adapter.sidecar.api.commits import Committing, PreparedCommit, ReplyRows
 from adapter.sidecar.engine.policies import Policies
@@ -43,22 +44,18 @@ class CommitStream:
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
 
-    async def read(self, requests: AsyncIterator[Request]) -> None:
+    async def read(self, requests: Requests) -> None:
         """Commit the requests, as many concurrently as there is room for. A reply that is not sent yet keeps its room."""
-        # The HTTP/2 server's iterator also gives all that have arrived; grpcio's gives them one by one.
-        arrived: Callable[[int], list[Request]] | None = getattr(requests, "arrived", None)
         async for request in requests:
-            run = [request, *arrived(MAX_PIPELINED - self._unanswered - 1)] if arrived else [request]
-            left = False  # whether the fast path has left the first of the run
+            run: list[Request] = [request, *requests.arrived(MAX_PIPELINED - self._unanswered - 1)]
             while run:
                 await self._wait_for_turn(run[0])
-                if arrived and not left:
-                    room = 1 if self._unfinished else MAX_PIPELINED - self._unanswered
-                    answered, left = await self._offer(run[:room])
-                    del run[:answered]
-                else:
-                    await self._commit(run.pop(0), offered=left)
-                    left = False
+                room = 1 if self._unfinished else MAX_PIPELINED - self._unanswered
+                answered, left = await self._offer(run[:room])
+                del run[:answered]
+                if left:
+                    await self._wait_for_turn(run[0])
+                    await self._commit(run.pop(0))
 
     async def replies(self, reader: asyncio.Task[None]) -> AsyncIterator[Reply]:
         """Yield the replies in order, until the reader has ended and all are sent."""
@@ -125,10 +122,10 @@ class CommitStream:
         self._commits.offer([request.commit for request in run], done)
         return await offered
 
-    async def _commit(self, request: Request, *, offered: bool) -> None:
-        """Commit a request, or start to: if it has to wait, a task continues while the next request is read."""
+    async def _commit(self, request: Request) -> None:
+        """Commit what the fast path left, or start to: if it has to wait, a task continues while the next request is read."""
         try:
-            begun = await self._commits.begin(request.commit, offered=offered, patient=True)
+            begun = await self._commits.begin(request.commit, offered=True, patient=True)
         except AdapterError as error:
             self._add(_refusal(request.id, error))
             return

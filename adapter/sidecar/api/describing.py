@@ -14,6 +14,7 @@ from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
 from adapter.rpc import offsets_pb
 from adapter.runtime.large_calls import SLICE_ROWS
 from adapter.runtime.slices import others
+from adapter.runtime.statuses import Context
 from adapter.sidecar.api.replies import describe_row
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import LOAD_GROUPS, Wanted
@@ -47,7 +48,7 @@ class _Group:
 class Describing:
     """Describes groups of a namespace for one call. `mode_of` gives the commit policy of a group."""
 
-    def __init__(self, core: Core, mode_of: Callable[..., str], context: object) -> None:
+    def __init__(self, core: Core, mode_of: Callable[..., str], context: Context | None) -> None:
         self._core = core
         self._mode_of = mode_of
         self._context = context

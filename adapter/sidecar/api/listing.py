@@ -8,6 +8,7 @@ from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
 from adapter.rpc import offsets_pb
 from adapter.runtime.large_calls import MAX_BYTES, SLICE_ROWS
 from adapter.runtime.slices import others
+from adapter.runtime.statuses import Context
 from adapter.sidecar.api.replies import shard_offset
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.ledger.watching import Watcher
@@ -20,7 +21,9 @@ def stored_row(core: Core, key: OffsetKey, record: OffsetRecord) -> offsets_pb.S
     return shard_offset(key, record, dirty=key in core.ledger.dirty, held=core.ledger.holds.stops(record))
 
 
-async def list_page(core: Core, request: offsets_pb.ListOffsetsRequest, context: object = None) -> offsets_pb.ListOffsetsReply:
+async def list_page(
+    core: Core, request: offsets_pb.ListOffsetsRequest, context: Context | None = None
+) -> offsets_pb.ListOffsetsReply:
     """A page of the local offsets, in slices. Raises InvalidInputError, OverloadedError."""
     prefix = pack_names(*parse_page(request.namespace, request.group, request.page_size))
     token = parse_page_token(request.page_token, prefix, len(OffsetKey._fields))

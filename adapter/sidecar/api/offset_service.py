@@ -6,6 +6,7 @@ Decides nothing about offsets: commits are made by `commits`, and reads, hand-ov
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from typing import cast
 
 import grpc
 import structlog
@@ -13,7 +14,7 @@ import structlog
 from adapter.errors import AdapterError
 from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.runtime.http2.call import Take
+from adapter.runtime.http2.call import Requests, Take
 from adapter.runtime.statuses import Context, answering, status_of, trailing_of
 from adapter.sidecar.api.commit_stream import CommitStream
 from adapter.sidecar.api.commits import Commits, Committing
@@ -33,7 +34,7 @@ class OffsetService(offsets_grpc.OffsetStoreServicer):
     """`offsets.v1.OffsetStore`. `core` gives the store, or raises NotReadyError while there is none to serve.
 
     `committing` does the same for commits, which are taken earlier. Commits of broadcasting groups are not: they decide by what
-    is read here whether the former ones have expired. `take` is for the HTTP/2 server: it offers the small requests of
+    is read here whether the former ones have expired. `take` is for the server: it offers the small requests of
     CommitOffsets to the group commit.
     """
 
@@ -58,7 +59,7 @@ class OffsetService(offsets_grpc.OffsetStoreServicer):
             # A client whose stream was ended opens the next one at once; that would hold up the stop.
             await context.abort(grpc.StatusCode.UNAVAILABLE, ENDED)
         stream = CommitStream(self._commits_of(context))
-        reader = asyncio.create_task(stream.read(request_iterator), name="stream.reader")
+        reader = asyncio.create_task(stream.read(cast("Requests", request_iterator)), name="stream.reader")
         self._readers.add(reader)
         try:
             async for reply in stream.replies(reader):

@@ -13,6 +13,7 @@ from adapter.model.paging import parse_page_token
 from adapter.model.records import LONG_MAX, GroupKey, OffsetKey
 from adapter.runtime.large_calls import SLICE_ROWS, LargeCalls
 from adapter.runtime.slices import others
+from adapter.runtime.statuses import Context
 from adapter.sidecar.ledger.dirty import DirtyKeys
 from adapter.sidecar.ledger.ledger import Ledger
 from adapter.sidecar.ledger.write_batch import Stored
@@ -115,7 +116,7 @@ class Groups:
         if row:
             yield row
 
-    async def page(self, prefix: bytes, token: bytes, size: int, context: object = None) -> GroupPage:
+    async def page(self, prefix: bytes, token: bytes, size: int, context: Context | None = None) -> GroupPage:
         """A page of rows. `token` is the `after` of the page before. Raises InvalidInputError, OverloadedError.
 
         It ends after so many records, too, also in the midst of a group: what was counted of that goes into the token, and so

@@ -10,6 +10,7 @@ from adapter.model.codec import group_prefix
 from adapter.model.records import OffsetKey, OffsetRecord, ReadMode, is_held
 from adapter.runtime.large_calls import MAX_BYTES, MAX_ROWS, SLICE_ROWS, LargeCalls
 from adapter.runtime.slices import others
+from adapter.runtime.statuses import Context
 from adapter.sidecar.engine.group_loader import LARGE_LIMIT_S, GroupLoader, Wanted, until_settled
 from adapter.sidecar.engine.tombstones import Tombstones
 from adapter.sidecar.ledger.ledger import Ledger
@@ -106,7 +107,7 @@ class OffsetReader:
         wanted: Sequence[Wanted],
         make: Callable[[OffsetKey, OffsetRecord], R],
         size: Callable[[R], int],
-        context: object = None,
+        context: Context | None = None,
     ) -> list[R]:
         """A row of each live offset that is here, in the order asked for; `size` gives the bytes of one in an answer.
 

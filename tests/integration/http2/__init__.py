@@ -1,1 +1,1 @@
-"""The built-in HTTP/2 server over sockets: beside grpcio's, and against clients that are hostile or slow."""
+"""The built-in HTTP/2 server over sockets: what it promises, and against clients that are hostile or slow."""

@@ -164,7 +164,7 @@ def section(server: Certificate, client_ca: Path | None = None) -> ServerSection
 
 def serve(settings: ServerSection) -> Any:
     """It, in this process, with the health service alone."""
-    return listening(settings, [], lambda _: None, grpc_server="builtin")
+    return listening(settings, [], lambda _: None)
 
 
 def port_of(made: GrpcServer) -> int:
@@ -229,7 +229,7 @@ def test_a_descriptor_that_is_reserved_gets_no_handshake(server: Certificate, mo
         async with asyncio.timeout(PATIENCE_S):
             assert await reader.read() == b""
         writer.close()
-        await made.stop(None)
+        await made.stop(0)
 
     on_uvloop(main)
     assert refused == ["one"]
@@ -278,7 +278,7 @@ def test_certificates_are_asked_for_and_renewed(authority: Authority, tmp_path: 
         put(first, authority)
         certificate = ServerCertificate(settings)
         server = ServerSection(listen="127.0.0.1:0", tls=settings)
-        async with listening(server, [], lambda _: None, grpc_server="builtin", certificate=certificate) as made:
+        async with listening(server, [], lambda _: None, certificate=certificate) as made:
             port = port_of(made)
             assert [await answers(port, authority, each) for each in (ours, None, theirs)] == [True, False, False]
             put(stranger.issue("second"), stranger)

@@ -63,7 +63,7 @@ def adapter(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with ended(meta), ExitStack() as secured:
         meta.start()
         tls = secured.enter_context(secure(directory)) if request.param == "tls" else ""
-        service = adapter_process(directory, meta.address, extra=f"[stop]\ngrace_ms = 1000\n{tls}", grpc_server="builtin")
+        service = adapter_process(directory, meta.address, extra=f"[stop]\ngrace_ms = 1000\n{tls}")
         with ended(service):
             service.start()
             with rpc(service.address) as stubs:

@@ -59,7 +59,7 @@ async def serving(held: socket.socket) -> AsyncIterator[Server]:
     try:
         yield server
     finally:
-        await server.stop(None)
+        await server.stop(0)
 
 
 @asynccontextmanager
@@ -197,7 +197,7 @@ async def test_who_connects_after_the_stop_waits_in_the_backlog(listener: socket
 async def test_a_commit_that_was_on_its_way_at_the_stop_is_taken(directory: Path) -> None:
     """The adapter refuses none before it knows that the client has heard of the stop; it is flushed with the others."""
     meta = FakeMeta()
-    config = adapter_config(directory, server={"grpc_server": "builtin"}, stop={"grace_ms": 120_000})
+    config = adapter_config(directory, stop={"grace_ms": 120_000})
     async with running_sidecar(config, meta) as sidecar:
         with await asyncio.to_thread(Attacker, sidecar.addresses[0]) as peer:
             calls = Calls()

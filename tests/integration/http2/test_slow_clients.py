@@ -91,7 +91,7 @@ async def listening() -> AsyncIterator[Server]:
     try:
         yield server
     finally:
-        await server.stop(None)
+        await server.stop(0)
 
 
 @pytest.fixture

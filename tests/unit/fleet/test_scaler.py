@@ -1,4 +1,4 @@
-"""The external scaler's five calls over a real socket, on both gRPC servers, by a source that the test sets."""
+"""The external scaler's five calls over a real socket, by a source that the test sets."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
@@ -13,10 +13,9 @@ import pytest
 from adapter.fleet.scaler import SERVICE, ExternalScaler
 from adapter.fleet.scaling import LAG_METRIC, SECONDS_METRIC, GroupState, ShardState
 from adapter.rpc import scaler_grpc, scaler_pb
-from adapter.runtime.config import GrpcServerKind, ServerSection
+from adapter.runtime.config import ServerSection
 from adapter.runtime.listener import listening
 from adapter.testing.lag_adapters import shard_lag
-from adapter.testing.sidecars import GRPC_SERVERS
 from adapter.testing.waiting import PATIENCE_S, eventually
 
 OBJECT = scaler_pb.ScaledObjectRef(name="consumers", namespace="k", scalerMetadata={"group": "g", "lagThreshold": "10"})
@@ -60,12 +59,12 @@ class Source:
 
 @asynccontextmanager
 async def scaling(
-    source: Source, grpc_server: GrpcServerKind = "builtin", *, streams_max: int = 10, repeat_s: float = 1_000
+    source: Source, *, streams_max: int = 10, repeat_s: float = 1_000
 ) -> AsyncIterator[tuple[ExternalScaler, "scaler_grpc.ExternalScalerAsyncStub"]]:
     """A server with a scaler, and a client."""
     scaler = ExternalScaler(source, streams_max=streams_max, repeat_s=repeat_s)
     section = ServerSection(listen="127.0.0.1:0")
-    async with listening(section, [SERVICE], scaler.add_to, grpc_server=grpc_server) as server:
+    async with listening(section, [SERVICE], scaler.add_to) as server:
         await server.accept_waiting()
         async with grpc.aio.insecure_channel(server.addresses[0]) as channel:
             yield scaler, scaler_grpc.ExternalScalerStub(channel)
@@ -77,17 +76,10 @@ async def told(call: Any) -> Any:
     return await call.read()
 
 
-@pytest.fixture(params=GRPC_SERVERS)
-def grpc_server(request: pytest.FixtureRequest) -> GrpcServerKind:
-    """Both servers."""
-    server: GrpcServerKind = request.param
-    return server
-
-
-async def test_the_metric_and_its_spec(grpc_server: GrpcServerKind) -> None:
+async def test_the_metric_and_its_spec() -> None:
     """As KEDA asks: the spec, then the metric by its name, then whether it is active."""
     source = Source(known(7))
-    async with scaling(source, grpc_server) as (_, client):
+    async with scaling(source) as (_, client):
         (spec,) = (await client.GetMetricSpec(OBJECT)).metricSpecs
         assert (spec.metricName, spec.targetSize, spec.targetSizeFloat) == (LAG_METRIC, 10, 10.0)
         request = scaler_pb.GetMetricsRequest(scaledObjectRef=OBJECT, metricName=spec.metricName)
@@ -124,10 +116,10 @@ async def test_what_is_unknown_is_an_error_for_the_metric_and_active() -> None:
         assert raised.value.details() == "adapter b does not answer"
 
 
-async def test_metadata_that_cannot_be_right_are_refused_by_every_call(grpc_server: GrpcServerKind) -> None:
+async def test_metadata_that_cannot_be_right_are_refused_by_every_call() -> None:
     """By the name of the key."""
     wrong = scaler_pb.ScaledObjectRef(scalerMetadata={"group": "g", "lagThreshold": "many"})
-    async with scaling(Source(known(1)), grpc_server) as (_, client):
+    async with scaling(Source(known(1))) as (_, client):
         calls: list[Awaitable[object]] = [
             client.IsActive(wrong),
             client.GetMetricSpec(wrong),
@@ -160,10 +152,10 @@ async def test_metadata_without_bounds_are_refused() -> None:
         assert "has 51 keys" in (raised.value.details() or "")
 
 
-async def test_a_stream_tells_at_once_and_when_it_changes(grpc_server: GrpcServerKind) -> None:
+async def test_a_stream_tells_at_once_and_when_it_changes() -> None:
     """Not when only the lag does."""
     source = Source(known(0))
-    async with scaling(source, grpc_server) as (_, client):
+    async with scaling(source) as (_, client):
         call = client.StreamIsActive(OBJECT)
         with anyio.fail_after(PATIENCE_S):
             assert not (await told(call)).result
@@ -196,9 +188,9 @@ async def test_a_stream_of_specs_tells_once_and_stays_open() -> None:
         assert raised.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
-async def test_streams_are_bounded(grpc_server: GrpcServerKind) -> None:
+async def test_streams_are_bounded() -> None:
     """One that is left makes room."""
-    async with scaling(Source(known(1)), grpc_server, streams_max=2) as (scaler, client):
+    async with scaling(Source(known(1)), streams_max=2) as (scaler, client):
         first, second = client.StreamIsActive(OBJECT), client.StreamMetricSpec(OBJECT)
         await told(first)
         await told(second)
@@ -214,9 +206,9 @@ async def test_streams_are_bounded(grpc_server: GrpcServerKind) -> None:
             call.cancel()
 
 
-async def test_a_stop_ends_the_streams(grpc_server: GrpcServerKind) -> None:
+async def test_a_stop_ends_the_streams() -> None:
     """They would hold up the end of the process."""
-    async with scaling(Source(known(1)), grpc_server) as (scaler, client):
+    async with scaling(Source(known(1))) as (scaler, client):
         call = client.StreamIsActive(OBJECT)
         await told(call)
         scaler.end_streams()

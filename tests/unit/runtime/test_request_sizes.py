@@ -1,4 +1,4 @@
-"""How large a request may be before it is parsed: small ones, large ones by their fields, over both servers."""
+"""How large a request may be before it is parsed: small ones, large ones by their fields."""
 
 import traceback
 from typing import cast
@@ -18,11 +18,10 @@ from adapter.metaservice import process as meta_process
 from adapter.metaservice.metadata_service import SERVICE as METADATA_SERVICE
 from adapter.rpc import meta_pb, offsets_grpc, offsets_pb, scaler_grpc, scaler_pb
 from adapter.runtime import request_sizes
-from adapter.runtime.config import GrpcServerKind, ServerSection
+from adapter.runtime.config import ServerSection
 from adapter.runtime.listener import listening
 from adapter.runtime.request_sizes import NAMES, SMALL, Sizes
 from adapter.sidecar import process as adapter_process
-from adapter.testing.sidecars import GRPC_SERVERS
 from tests.unit.fleet.test_scaler import Source, known
 
 READ = "/offsets.v1.OffsetStore/ReadOffsets"
@@ -144,8 +143,7 @@ def has_lists(message: Descriptor) -> bool:
     return any(field.is_repeated or (field.message_type and has_lists(field.message_type)) for field in message.fields)
 
 
-@pytest.mark.parametrize("grpc_server", GRPC_SERVERS)
-async def test_both_servers_refuse_with_a_status(grpc_server: GrpcServerKind) -> None:
+async def test_the_server_refuses_with_a_status() -> None:
     """By the size, and by the fields; a small request is answered."""
 
     def add(server: grpc.aio.Server) -> None:
@@ -155,7 +153,7 @@ async def test_both_servers_refuse_with_a_status(grpc_server: GrpcServerKind) ->
     too_large = scaler_pb.ScaledObjectRef(scalerMetadata={"topics": "," * SMALL})
     many = offsets_pb.ReadOffsetsRequest(groups=[offsets_pb.GroupShards()] * (NAMES + 1))
     section = ServerSection(listen="127.0.0.1:0")
-    async with listening(section, [SERVICE], add, grpc_server=grpc_server, sizes=SIZES) as server:
+    async with listening(section, [SERVICE], add, sizes=SIZES) as server:
         await server.accept_waiting()
         async with grpc.aio.insecure_channel(server.addresses[0]) as channel:
             scaler = scaler_grpc.ExternalScalerStub(channel)

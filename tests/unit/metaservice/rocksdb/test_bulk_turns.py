@@ -70,7 +70,7 @@ async def test_others_have_turns_between_the_slices(tmp_path: Path, name: str) -
     ids=["get", "drop_tombstones", "delete", "expire"],
 )
 async def test_what_reads_much_lets_calls_be_delivered_between_the_slices(tmp_path: Path, call: Call) -> None:
-    """Grpcio delivers one in each iteration of the event loop: with one iteration for each slice, all would wait."""
+    """The server begins one in each iteration of the event loop: with one iteration for each slice, all would wait."""
     async with opened(tmp_path) as engine:
         await engine.merge(CLUSTER, KEYS, RECORDS)
         running = asyncio.ensure_future(call(engine))

@@ -1,7 +1,6 @@
 """Policies, flush times and expiry that are replaced while commits are under way: what was promised to whom."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from adapter.sidecar.metrics import AdapterMetrics
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config
 from adapter.testing.waiting import eventually
+from tests.unit.calls import arrived
 from tests.unit.helpers import PATIENCE_S, HeldMeta, core_over, key, record
 
 PAYMENTS = {"groups": "payments", "mode": "write_through"}
@@ -144,20 +144,15 @@ async def test_a_stream_keeps_its_order_when_the_policies_change(tmp_path: Path)
     """What waits for the Meta Service is not overtaken by what is answered at once from then on: it would look superseded."""
     meta = HeldMeta()
     async with core_over(tmp_path, meta, knows=["g"], **ALL_THROUGH) as core:
-        changed = asyncio.Event()
-
-        async def requests() -> AsyncIterator[offsets_pb.StreamCommitsRequest]:
-            yield offsets_pb.StreamCommitsRequest(id=1, commit=request_of(1, "g"))
-            yield offsets_pb.StreamCommitsRequest(id=2, commit=request_of(2, "g"))
-            await meta.entered.wait()
-            core.take(settings(tmp_path, **BACK))
-            await asyncio.sleep(0)
-            changed.set()
-            yield offsets_pb.StreamCommitsRequest(id=3, commit=request_of(3, "g"))
-
+        first, second, third = (offsets_pb.StreamCommitsRequest(id=at, commit=request_of(at, "g")) for at in (1, 2, 3))
+        requests = arrived(first, second, ended=False)
         stream = CommitStream(commits_to(core))
-        reader = asyncio.create_task(stream.read(requests()))
-        await asyncio.wait_for(changed.wait(), PATIENCE_S)
+        reader = asyncio.create_task(stream.read(requests))
+        await asyncio.wait_for(meta.entered.wait(), PATIENCE_S)
+        core.take(settings(tmp_path, **BACK))
+        await asyncio.sleep(0)
+        requests.put(third.SerializeToString())
+        requests.end()
         await asyncio.sleep(0.05)
         assert core.ledger.store.get(key("s")) is None, "a commit overtook those before it"
         meta.gate.set()

@@ -1,10 +1,9 @@
-"""Both gRPC servers: which one serves which address, addresses that cannot be listened on, and the frames of a drain.
+"""The server over sockets: its addresses, those that cannot be listened on, calls that are given up, and the frames of a drain.
 
-Tests of the commit API run with both (`grpc_server` in conftest.py); hostile clients are in test_hostile_clients.py.
+Hostile clients are in test_hostile_clients.py.
 """
 
 import socket
-import ssl
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
@@ -32,50 +31,34 @@ from tests.integration.helpers import PATIENCE_S, commits, key, serving
 COMMIT, DESCRIBE = "/offsets.v1.OffsetStore/CommitOffsets", "/offsets.v1.OffsetAdmin/DescribeGroup"
 REFUSED_STREAM = 7
 STREAMS_MAX = 1_000  # of a connection
-HEADERS_MAX = 8_192  # bytes that the built-in server takes, and says so first of all; grpcio takes more
-both = pytest.mark.usefixtures("grpc_server")
 
 
-async def is_builtin(address: str, tls: ssl.SSLContext | None = None) -> bool:
-    """Whether the built-in server serves an address."""
-    return (await said_first(address, tls)).get(SettingsFrame.MAX_HEADER_LIST_SIZE) == HEADERS_MAX
-
-
-async def said_first(address: str, tls: ssl.SSLContext | None = None) -> dict[int, int]:
+async def said_first(address: str) -> dict[int, int]:
     """The settings of a server."""
-    async with peer(address, tls) as client:
+    async with peer(address) as client:
         return dict((await client.next(SettingsFrame)).settings)
 
 
-@both
 async def test_a_connection_may_have_so_many_calls_at_a_time(directory: Path) -> None:
-    """One of grpcio's server took 25 KB of memory for each, and had no limit."""
+    """Each takes memory."""
     async with serving(directory) as (sidecar, _):
         assert (await said_first(sidecar.addresses[0]))[SettingsFrame.MAX_CONCURRENT_STREAMS] == STREAMS_MAX
 
 
-async def test_an_unknown_grpc_server_is_refused_by_its_name(directory: Path) -> None:
-    """As every bad setting, with what was found."""
-    with pytest.raises(ConfigError, match=r"server\.grpc_server: Input should be 'builtin' or 'grpcio' \(got 'fast'\)"):
-        adapter_config(directory, server={"grpc_server": "fast"})
+async def test_a_file_that_still_chooses_the_server_is_refused(directory: Path) -> None:
+    """As every setting that there is not: up to 0.1.0 there were two servers."""
+    with pytest.raises(ConfigError, match=r"server\.grpc_server: is not a setting; see the commented file in config/"):
+        adapter_config(directory, server={"grpc_server": "builtin"})
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plaintext", "tls"])
-@pytest.mark.parametrize(
-    "setting", [{}, {"grpc_server": "builtin"}, {"grpc_server": "grpcio"}], ids=["default", "builtin", "grpcio"]
-)
-async def test_the_server_that_is_configured_serves_all_addresses(directory: Path, setting: dict[str, str], tls: bool) -> None:
-    """The built-in server is the default, with TLS and without."""
+async def test_both_addresses_are_served(directory: Path, tls: bool) -> None:
+    """TCP, with TLS and without, and the Unix socket."""
     authority = Authority(directory)
     cert, private = authority.issue("server")
-    section = {**setting, **({"tls": {"cert": str(cert), "key": str(private)}} if tls else {})}
-    builtin = setting != {"grpc_server": "grpcio"}
-    context = ssl.create_default_context(cafile=str(authority.cert)) if tls else None
-    if context:
-        context.set_alpn_protocols(["h2"])
+    section = {"tls": {"cert": str(cert), "key": str(private)}} if tls else {}
     async with running_sidecar(adapter_config(directory, server=section), FakeMeta()) as sidecar:
         tcp, unix = sidecar.addresses
-        assert [await is_builtin(tcp, context), await is_builtin(unix)] == [builtin, builtin]
         credentials = grpc.ssl_channel_credentials(authority.cert.read_bytes())
         secure = grpc.aio.secure_channel(tcp, credentials) if tls else grpc.aio.insecure_channel(tcp)
         async with secure, grpc.aio.insecure_channel(unix) as local:
@@ -85,7 +68,6 @@ async def test_the_server_that_is_configured_serves_all_addresses(directory: Pat
                 assert health.status == health_pb2.HealthCheckResponse.SERVING
 
 
-@both
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
 async def test_a_name_with_many_addresses_has_one_port(directory: Path, host: str) -> None:
     """Port 0 is one that is free, the same on each; `addresses` names it."""
@@ -117,10 +99,9 @@ UNUSABLE = {
 }
 
 
-@both
 @pytest.mark.parametrize(("path", "problem"), UNUSABLE.values(), ids=UNUSABLE)
 async def test_a_socket_that_cannot_be_made_is_told(directory: Path, path: str, problem: str) -> None:
-    """Both servers report it in the same words."""
+    """By the setting and the path."""
     (directory / "file").write_text("data")
     path = path.format(directory)
     with pytest.raises(ListenError) as caught:
@@ -130,7 +111,6 @@ async def test_a_socket_that_cannot_be_made_is_told(directory: Path, path: str, 
     assert str(caught.value).endswith(problem)
 
 
-@both
 async def test_a_port_in_use_is_told_also_when_its_owner_would_share_it(directory: Path) -> None:
     """Two adapters on one port would each get half of the commits."""
     with socket.create_server(("127.0.0.1", 0), reuse_port=True) as taken:
@@ -144,7 +124,6 @@ async def test_a_port_in_use_is_told_also_when_its_owner_would_share_it(director
     assert not (directory / "a.sock").exists()
 
 
-@both
 async def test_nobody_on_tcp_passes_for_the_owner_of_the_socket(directory: Path) -> None:
     """Whatever a call says of itself: OffsetAdmin is closed to it."""
     async with running_sidecar(adapter_config(directory), FakeMeta()) as sidecar:
@@ -172,7 +151,6 @@ class HeldMeta(FakeMeta):
         return self.apply(entries)
 
 
-@both
 async def test_a_drain_finishes_what_is_in_flight_and_says_go_away(directory: Path) -> None:
     """Every connection is told; the call in flight is answered after that; then the connections end, and the address (8)."""
     meta = HeldMeta()
@@ -199,7 +177,7 @@ async def test_a_drain_finishes_what_is_in_flight_and_says_go_away(directory: Pa
     assert meta.records.keys() == {key("in_flight")}
 
 
-async def test_the_builtin_server_cancels_no_commit_in_a_drain(directory: Path) -> None:
+async def test_no_commit_is_cancelled_in_a_drain(directory: Path) -> None:
     """Many at a time on many connections, and no wait between them: each is acknowledged, and there, or UNAVAILABLE (8)."""
     meta, acknowledged, refused = FakeMeta(), dict.fromkeys("abcdef", 0), set[grpc.StatusCode]()
 
@@ -220,8 +198,7 @@ async def test_the_builtin_server_cancels_no_commit_in_a_drain(directory: Path) 
                     for at in range(20):
                         tasks.start_soon(commit, client, shard, offset + at)
 
-    config = adapter_config(directory, server={"grpc_server": "builtin"})
-    async with anyio.create_task_group() as tasks, running_sidecar(config, meta) as sidecar:
+    async with anyio.create_task_group() as tasks, running_sidecar(adapter_config(directory), meta) as sidecar:
         for at, shard in enumerate(acknowledged):
             tasks.start_soon(committer, sidecar.addresses[at % 2], shard)
         await eventually(lambda: min(acknowledged.values()) > 40, PATIENCE_S)
@@ -229,7 +206,6 @@ async def test_the_builtin_server_cancels_no_commit_in_a_drain(directory: Path) 
     assert all(meta.records[key(shard)].offset >= offset for shard, offset in acknowledged.items())
 
 
-@both
 async def test_a_commit_that_is_given_up_holds_up_nobody(directory: Path) -> None:
     """Cancelled, or past its deadline, while the Meta Service hangs: other calls of that connection go on, nothing is logged."""
     meta = HeldMeta()
@@ -264,7 +240,6 @@ class SilentMeta(FakeMeta):
             self.given_up += 1
 
 
-@both
 async def test_the_work_for_a_call_that_is_given_up_ends(directory: Path) -> None:
     """By its client, by its deadline, or with its connection."""
     meta, request = SilentMeta(), offsets_pb.DescribeGroupRequest(group="g")
@@ -284,7 +259,7 @@ async def test_the_work_for_a_call_that_is_given_up_ends(directory: Path) -> Non
 async def test_a_call_that_outlasts_the_grace_time_is_unavailable(directory: Path) -> None:
     """It may have been done or not, as always then. A call on a connection that was told to go is refused as not begun (8)."""
     meta = HeldMeta()
-    section = {"mode": "write_through", "stop": {"grace_ms": 300, "drain_timeout_ms": 100}, "server": {"grpc_server": "builtin"}}
+    section = {"mode": "write_through", "stop": {"grace_ms": 300, "drain_timeout_ms": 100}}
     async with (
         running_sidecar(adapter_config(directory, **section), meta) as sidecar,
         peer(sidecar.addresses[1]) as client,
@@ -300,7 +275,6 @@ async def test_a_call_that_outlasts_the_grace_time_is_unavailable(directory: Pat
         meta.release.set()
 
 
-@both
 async def test_the_adapter_itself_answers_when_a_deadline_has_passed(directory: Path) -> None:
     """A client whose own clock does not look: `grpc-timeout` is enough."""
     meta = HeldMeta()
@@ -313,7 +287,6 @@ async def test_the_adapter_itself_answers_when_a_deadline_has_passed(directory: 
         meta.release.set()
 
 
-@both
 async def test_metadata_has_a_limit(directory: Path) -> None:
     """Some is taken, much is refused, and the connection goes on."""
     async with serving(directory) as (_, client):
@@ -324,9 +297,9 @@ async def test_metadata_has_a_limit(directory: Path) -> None:
         assert (await client.read("g"))["s"].offset == 1
 
 
-async def test_compressed_messages_are_refused_by_the_builtin_server(directory: Path) -> None:
+async def test_compressed_messages_are_refused(directory: Path) -> None:
     """With the status for it; nothing is stored, and the connection goes on."""
-    async with serving(directory, server={"grpc_server": "builtin"}) as (_, client):
+    async with serving(directory) as (_, client):
         large = commits({"s": 1}, metadata="m" * 4_000)  # a client leaves small ones as they are
         call = client.store.CommitOffsets(large, compression=grpc.Compression.Gzip, timeout=PATIENCE_S)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
