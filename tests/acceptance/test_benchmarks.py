@@ -41,7 +41,7 @@ BARS = {
     "client": 3,
     "batches": 3,
     "wal_sync": 3,
-    "http2": 10,
+    "http2": 8,
     "during_flush": 1,
     "drain": 4,
     "restart": 1,
@@ -53,7 +53,7 @@ BARS = {
     "offset_files": 9,
     "command": 2,
 }
-BY_H2LOAD = {"floor": 0, "client": 2, "http2": 8, "lag_live": 0}  # the bars that are left without it
+BY_H2LOAD = {"floor": 0, "client": 2, "http2": 7, "lag_live": 0}  # the bars that are left without it
 BY_REDIS = {"http2": 4}  # the bars that need it
 
 needs_h2load = pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed (nghttp2-client)")

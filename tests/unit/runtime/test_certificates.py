@@ -21,7 +21,7 @@ def test_a_pair_is_read_and_leaves_no_file_open(tmp_path: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     found = read_server_files(ServerTls(cert=server.cert, key=server.key, client_ca=authority.cert), "server.tls")
     assert (found.cert, found.key, found.ca) == (server.cert.read_bytes(), server.key.read_bytes(), authority.cert.read_bytes())
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before  # a collection may close what others left
 
 
 def test_unusable_files_are_named_with_the_reason(tmp_path: Path) -> None:
