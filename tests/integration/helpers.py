@@ -3,11 +3,13 @@
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import anyio
 import grpc
+import grpc.aio
 
 from adapter.client.broker_log import BrokerLog
 from adapter.client.client import OffsetClient
@@ -19,6 +21,7 @@ from adapter.sidecar.process import Sidecar
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.processes import ServiceProcess
 from adapter.testing.sidecars import adapter_config, running_sidecar
+from adapter.testing.waiting import eventually
 
 PATIENCE_S = 60.0  # for what takes milliseconds on an idle machine
 # Of an adapter's [meta] and [recovery]: by default a group has half a second to be loaded in, and a recovery ten.
@@ -69,6 +72,36 @@ def commits(
         groups=[offsets_pb.GroupCommits(namespace=namespace, group=group, shards=shards)],
         mode=offsets_pb.OVERWRITE if overwrite else offsets_pb.INCREASE_ONLY,
     )
+
+
+class UntilRefused:
+    """Commits of some shards, many at a time without a wait between them, until the first one is refused."""
+
+    def __init__(self, shards: str) -> None:
+        self.acknowledged = dict.fromkeys(shards, 0)
+        self.refused = set[grpc.StatusCode]()
+
+    async def run(self, channel: grpc.aio.Channel, shard: str) -> None:
+        """Commit over a channel, which ends with this."""
+        async with channel:
+            store = OffsetClient(channel, PATIENCE_S).store
+            for offset in count(1, 20):
+                if self.refused:
+                    return
+                async with anyio.create_task_group() as tasks:
+                    for at in range(20):
+                        tasks.start_soon(self._commit, store, shard, offset + at)
+
+    async def reach(self, offset: int) -> None:
+        """Wait until more than this is acknowledged of each shard."""
+        await eventually(lambda: min(self.acknowledged.values()) > offset, PATIENCE_S)
+
+    async def _commit(self, store: "offsets_grpc.OffsetStoreAsyncStub", shard: str, offset: int) -> None:
+        try:
+            await store.CommitOffsets(commits({shard: offset}), timeout=PATIENCE_S)
+            self.acknowledged[shard] = max(self.acknowledged[shard], offset)
+        except grpc.aio.AioRpcError as error:
+            self.refused.add(error.code())
 
 
 def each(replies: Iterable[offsets_pb.StreamCommitsReply]) -> list[offsets_pb.StreamCommitsReply]:

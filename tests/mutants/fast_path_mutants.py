@@ -6,8 +6,8 @@ FAST_PATH_MUTANTS = (
     Mutant(
         "forward-is-not-dirty",
         "sidecar/ledger/ledger.py",
-        "            if not decision.forward_is_clean:\n",
-        "            if decision.forward_is_clean:\n",
+        " if not decision.forward_is_clean else ()",
+        " if decision.forward_is_clean else ()",
         "most commits are never sent to the Meta Service, but by a recovery",
         ("unit/sidecar/ledger/test_columns.py::test_a_column_does_what_an_entry_does",),
     ),

@@ -109,7 +109,7 @@ MUTANTS = (
         "loaded-before-the-write",
         "sidecar/ledger/ledger.py",
         "        standing = decision.decide(operation)\n",
-        "        standing = decision.decide(operation)\n        self._mark(decision)\n",
+        "        standing = decision.decide(operation)\n        self._mark(decision, None)\n",
         "after a write that failed a group counts as known, and its keys begin in the first epoch",
         ("unit/sidecar/ledger/test_ledger.py::test_a_load_that_cannot_be_written_does_not_count",),
     ),
@@ -198,9 +198,9 @@ MUTANTS = (
     Mutant(
         "acknowledged-before-the-write",
         "sidecar/ledger/ledger.py",
-        "            self._mark_written(decision, self.store.write(decision.staged, decision.members, decision.forward))\n",
+        "            written = self.store.write(decision.staged, decision.members, decision.forward)\n",
         '            __import__("asyncio").get_running_loop().call_later(\n                0.001, lambda: '
-        "self._mark_written(decision, self.store.write(decision.staged, decision.members, decision.forward))\n            )\n",
+        "self._mark(decision, self.store.write(decision.staged, decision.members, decision.forward))\n            )\n",
         "a commit is answered, then written: a kill in between loses it",
         ("unit/sidecar/ledger/test_ledger.py::test_changes_are_applied_in_the_order_in_which_they_came",),
     ),

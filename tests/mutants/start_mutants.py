@@ -132,10 +132,10 @@ START_MUTANTS = (
     Mutant(
         "written-through-over-what-was-not-compared",
         "sidecar/engine/policies.py",
-        "        return not self._ledger.recovered.now\n",
-        "        return False\n",
+        "uncompared=self._ledger.dirty.is_uncompared)",
+        "uncompared=lambda _: False)",
         "RobustMQ's Meta Service: a commit behind a restart lowers what another broker saved meanwhile",
-        ("unit/sidecar/engine/test_policies.py::test_a_written_through_commit_lowers_nothing_before_the_recovery",),
+        ("unit/sidecar/engine/test_policies.py::test_a_written_through_commit_lowers_nothing_that_was_not_compared",),
     ),
     Mutant(
         "old-tombstones-are-pushed",

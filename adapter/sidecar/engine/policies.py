@@ -100,7 +100,7 @@ class WriteThrough:
         if any(commit.by_operator for commit in commits):
             entries = Telling(entries)
         with self._metrics.save_call("write_through", len(entries)):
-            outcomes = await self._saver.save(entries, uncompared=self._is_uncompared)
+            outcomes = await self._saver.save(entries, uncompared=self._ledger.dirty.is_uncompared)
         self._journal.moved("rewind", self._rewinds(entries, outcomes))
         self._journal.flushed(entries, outcomes)
         by_key = {entry.key: outcome for entry, outcome in zip(entries, outcomes, strict=True)}
@@ -134,10 +134,6 @@ class WriteThrough:
             and (before := self._store.get(key))
             and goes_back(before, record)
         ]
-
-    def _is_uncompared(self, _: OffsetKey) -> bool:
-        # What the Meta Service holds of any key may be more, until all are compared.
-        return not self._ledger.recovered.now
 
     def _place(self, key: OffsetKey, offered: OffsetRecord, offers: dict[OffsetKey, OffsetRecord], commit: Commit) -> Standing:
         standing = offers[key] if key in offers else self._store.get(key)

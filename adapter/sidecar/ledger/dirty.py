@@ -186,6 +186,7 @@ class DirtyKeys:
 
     def discard(self, key: OffsetKey) -> None:
         """Note that the Meta Service is known to hold at least the local value."""
+        self._uncompared.discard(key)
         self._pending.pop(key)
         self._refused.pop(key)
         self._set_aside.pop(key)

@@ -6,6 +6,7 @@ most commits are, many in one write, in the fewest steps, since nothing else hap
 
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from adapter.errors import AdapterError, NotReadyError
 from adapter.model.records import DEFAULT_NAMESPACE, GroupKey, Member
@@ -85,9 +86,10 @@ class Ledger:
         self._check()
         decision = Decision(self.store, self.dirty, self.holds)
         standing = decision.decide(operation)
+        written = None
         if decision.staged or decision.members or decision.forward:
-            self._mark_written(decision, self.store.write(decision.staged, decision.members, decision.forward))
-        self._mark(decision)
+            written = self.store.write(decision.staged, decision.members, decision.forward)
+        self._mark(decision, written)
         self.eras += decision.era_began
         if decision.rewinds:
             self.journal.moved("rewind", decision.rewinds)
@@ -132,24 +134,22 @@ class Ledger:
         await self.store.sync()
         return list(waiting)
 
-    def _mark_written(self, decision: Decision, written: WriteBatch) -> None:
-        """Mark what was written. A flush that begins next must see every write up to the newest one (invariant 3)."""
-        now = self._clock()
-        for group, held in written.forward.items():
-            if not decision.forward_is_clean:
-                self.dirty.add(group, held, now)
-        for key, one in written.held():
-            if key in decision.clean:
-                self.dirty.discard(key)
-            else:
-                self.dirty.add(key.group_key, {key.shard: one}, now)
+    def _mark(self, decision: Decision, written: WriteBatch | None) -> None:
+        """Mark keys dirty or clean, and note what is known of groups: true only now that all is written.
 
-    def _mark(self, decision: Decision) -> None:
-        """Mark what stands as it was, and note what is known of groups: true only now that all is written."""
-        for key in decision.flushed:
+        A flush that begins next must see every write up to the newest one (invariant 3). What is clean goes first.
+        """
+        now = self._clock()
+        for key in chain(decision.flushed, decision.clean):
             self.dirty.discard(key)
+        if written:
+            for group, held in written.forward.items() if not decision.forward_is_clean else ():
+                self.dirty.add(group, held, now)
+            for key, one in written.held():
+                if key not in decision.clean:
+                    self.dirty.add(key.group_key, {key.shard: one}, now)
         for key, one in decision.dirty_as_it_is:
-            self.dirty.mark(key, one, self._clock())
+            self.dirty.mark(key, one, now)
         if decision.removed:
             self.states.note_removal(decision.removed)
         self.states.note_loaded(decision.loaded)

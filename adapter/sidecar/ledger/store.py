@@ -140,10 +140,6 @@ class LocalStore:
                 self.states.put(key.group_key, {key.shard: held})
         return held
 
-    def held(self, group: tuple[str, str]) -> dict[str, Held]:
-        """The records of a group in memory, for `WriteBatch.put_plain`, which replaces them."""
-        return self.states.records(group)
-
     def follow(self, follower: Follower) -> None:
         """Tell a follower from now on. With it, `used` and `held_of` find all that is written."""
         self._follower = follower

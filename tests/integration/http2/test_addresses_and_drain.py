@@ -5,7 +5,6 @@ Hostile clients are in test_hostile_clients.py.
 
 import socket
 from collections.abc import Sequence
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from adapter.testing.sidecars import adapter_config, running_sidecar
 from adapter.testing.waiting import eventually
 from tests.integration.certificates import Authority
 from tests.integration.frames import peer
-from tests.integration.helpers import PATIENCE_S, commits, key, serving
+from tests.integration.helpers import PATIENCE_S, UntilRefused, commits, key, serving
 
 COMMIT, DESCRIBE = "/offsets.v1.OffsetStore/CommitOffsets", "/offsets.v1.OffsetAdmin/DescribeGroup"
 REFUSED_STREAM = 7
@@ -179,31 +178,14 @@ async def test_a_drain_finishes_what_is_in_flight_and_says_go_away(directory: Pa
 
 async def test_no_commit_is_cancelled_in_a_drain(directory: Path) -> None:
     """Many at a time on many connections, and no wait between them: each is acknowledged, and there, or UNAVAILABLE (8)."""
-    meta, acknowledged, refused = FakeMeta(), dict.fromkeys("abcdef", 0), set[grpc.StatusCode]()
-
-    async def commit(client: OffsetClient, shard: str, offset: int) -> None:
-        try:
-            await client.store.CommitOffsets(commits({shard: offset}), timeout=PATIENCE_S)
-            acknowledged[shard] = max(acknowledged[shard], offset)
-        except grpc.aio.AioRpcError as error:
-            refused.add(error.code())
-
-    async def committer(address: str, shard: str) -> None:
-        async with grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
-            client = OffsetClient(channel, PATIENCE_S)
-            for offset in count(1, 20):
-                if refused:
-                    return
-                async with anyio.create_task_group() as tasks:
-                    for at in range(20):
-                        tasks.start_soon(commit, client, shard, offset + at)
-
+    meta, load = FakeMeta(), UntilRefused("abcdef")
+    options = [("grpc.use_local_subchannel_pool", 1)]
     async with anyio.create_task_group() as tasks, running_sidecar(adapter_config(directory), meta) as sidecar:
-        for at, shard in enumerate(acknowledged):
-            tasks.start_soon(committer, sidecar.addresses[at % 2], shard)
-        await eventually(lambda: min(acknowledged.values()) > 40, PATIENCE_S)
-    assert refused == {grpc.StatusCode.UNAVAILABLE}
-    assert all(meta.records[key(shard)].offset >= offset for shard, offset in acknowledged.items())
+        for at, shard in enumerate(load.acknowledged):
+            tasks.start_soon(load.run, grpc.aio.insecure_channel(sidecar.addresses[at % 2], options), shard)
+        await load.reach(40)
+    assert load.refused == {grpc.StatusCode.UNAVAILABLE}
+    assert all(meta.records[key(shard)].offset >= offset for shard, offset in load.acknowledged.items())
 
 
 async def test_a_commit_that_is_given_up_holds_up_nobody(directory: Path) -> None:

@@ -10,7 +10,6 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, suppress
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ import uvloop
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hyperframe.frame import GoAwayFrame, HeadersFrame
 
-from adapter.client.client import OffsetClient
 from adapter.rpc import offsets_pb
 from adapter.runtime import descriptors
 from adapter.runtime.certificates import ServerCertificate
@@ -36,7 +34,7 @@ from tests import http2_attacks as attacks
 from tests.http2_attacks import Attacker, Calls
 from tests.http2_client import PREFACE
 from tests.integration.certificates import Authority, Certificate
-from tests.integration.helpers import PATIENCE_S, commits, rpc, wait_until
+from tests.integration.helpers import PATIENCE_S, UntilRefused, commits, rpc, wait_until
 from tests.integration.honest import Held
 
 HALF_OPEN = 1_000
@@ -324,30 +322,15 @@ def test_a_stop_over_tls_loses_no_commit_that_was_acknowledged(tmp_path: Path, a
     """Many at a time on many connections, and no wait between them; a restart has them all (1, 8)."""
     meta = meta_process(tmp_path)
     service = adapter_process(tmp_path, meta.address, extra=f"[server.tls]\ncert = '{server.cert}'\nkey = '{server.key}'\n")
-    acknowledged, refused = dict.fromkeys("abcd", 0), set[grpc.StatusCode]()
-
-    async def commit(client: OffsetClient, shard: str, offset: int) -> None:
-        try:
-            await client.store.CommitOffsets(commits({shard: offset}), timeout=PATIENCE_S)
-            acknowledged[shard] = max(acknowledged[shard], offset)
-        except grpc.aio.AioRpcError as error:
-            refused.add(error.code())
-
-    async def committer(shard: str) -> None:
-        options = [("grpc.use_local_subchannel_pool", 1)]
-        credentials = grpc.ssl_channel_credentials(authority.cert.read_bytes())
-        async with grpc.aio.secure_channel(f"localhost:{service.port}", credentials, options) as channel:
-            client = OffsetClient(channel, PATIENCE_S)
-            for offset in count(1, 20):
-                if refused:
-                    return
-                await asyncio.gather(*(commit(client, shard, offset + at) for at in range(20)))
+    load = UntilRefused("abcd")
 
     async def load_and_stop() -> None:
+        credentials = grpc.ssl_channel_credentials(authority.cert.read_bytes())
+        options = [("grpc.use_local_subchannel_pool", 1)]
         async with asyncio.TaskGroup() as tasks:
-            for shard in acknowledged:
-                tasks.create_task(committer(shard))
-            await eventually(lambda: min(acknowledged.values()) > 200, PATIENCE_S)
+            for shard in load.acknowledged:
+                tasks.create_task(load.run(grpc.aio.secure_channel(f"localhost:{service.port}", credentials, options), shard))
+            await load.reach(200)
             service.process.terminate()  # type: ignore[union-attr]
 
     with ended(meta, service):
@@ -355,9 +338,9 @@ def test_a_stop_over_tls_loses_no_commit_that_was_acknowledged(tmp_path: Path, a
         service.start()
         asyncio.run(load_and_stop())
         assert service.process.wait(PATIENCE_S) == 0  # type: ignore[union-attr]
-        assert refused == {grpc.StatusCode.UNAVAILABLE}
+        assert load.refused == {grpc.StatusCode.UNAVAILABLE}
         service.start()
         with rpc(service.address) as stubs:
-            wanted = offsets_pb.ReadOffsetsRequest(groups=[offsets_pb.GroupShards(group="g", shards=list(acknowledged))])
+            wanted = offsets_pb.ReadOffsetsRequest(groups=[offsets_pb.GroupShards(group="g", shards=list(load.acknowledged))])
             found = {row.shard: row.offset for row in stubs.store.ReadOffsets(wanted, timeout=PATIENCE_S).offsets}
-        assert all(found[shard] >= offset for shard, offset in acknowledged.items())
+        assert all(found[shard] >= offset for shard, offset in load.acknowledged.items())

@@ -265,12 +265,20 @@ async def test_cached_groups_go_on_while_the_written_through_ones_are_refused(tm
         assert key() in core.ledger.dirty
 
 
-async def test_a_written_through_commit_lowers_nothing_before_the_recovery(tmp_path: Path) -> None:
-    """A server without epochs overwrites. Behind a former rewind here, another broker may have gone further there (2)."""
+@pytest.mark.parametrize("recovered", [False, True])
+async def test_a_written_through_commit_lowers_nothing_that_was_not_compared(tmp_path: Path, recovered: bool) -> None:
+    """A server without epochs overwrites. Behind a former rewind here, another broker may have gone further there (2).
+
+    So it is until the recovery has ended, and of what was dirty then until it is known what stands there.
+    """
     meta = FakeMeta({A: record(100, 0)})
     meta.knows_epochs = False
     async with core_over(tmp_path, meta, recovered=False, **THROUGH) as core:
         core.ledger.store.write({A: record(50, 2)})
+        if recovered:
+            await core.recovery.mark_unflushed()
+            await core.ledger.dirty.note_uncompared()
+            core.ledger.recovered.finish()
         (standing,) = await send(core, commit_of({A: 60}))
         assert standing.record is not None
         assert (standing.record.offset, meta.records[A].offset) == (100, 100)

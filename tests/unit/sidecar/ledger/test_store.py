@@ -340,7 +340,7 @@ def test_a_refused_write_leaves_nothing_in_memory(tmp_path: Path, monkeypatch: p
         with pytest.raises(DiskFullError):
             store.write({A: record(2), B: record(1)})
     assert (store.find(A), store.get(B)) == ((record(1), 1), None)
-    assert store.held(A.group_key).keys() == {"a"}
+    assert store.states.records(A.group_key).keys() == {"a"}
     store.close()
 
 
