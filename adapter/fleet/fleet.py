@@ -117,6 +117,7 @@ class Fleet:
         self._sorting_lock = anyio.Lock()
         self._to_merge = asyncio.Event()
         self._failed: set[Key] = set()  # groups whose shards could not all be had
+        self._comparisons = 0  # that have begun
 
     @classmethod
     @asynccontextmanager
@@ -359,6 +360,7 @@ class Fleet:
         said = {slot: words for slot in owners if (words := self._table.told(slot, key)) is not None}
         links = {slot: self._links[slot] for slot in owners}  # now: an adapter may be forgotten while others are asked
         self._table.unmerged.pop(key, None)
+        self._comparisons = begun = self._comparisons + 1
         missing: dict[str, str] = {}
         try:
             told = await asyncio.gather(*(self._told_by(links[slot], key, said[slot], missing, max_age_s) for slot in owners))
@@ -369,21 +371,21 @@ class Fleet:
         if len(owners) > 1 and self._table.owners(key) == owners:
             if missing:
                 self._failed.add(key)
-                self._keep_inexact(key, owners)
+                self._keep_inexact(key, owners, begun)
             else:
                 parts = {links[slot].view.address: lag_pb.GroupLag.FromString(said[slot]) for slot in owners}
                 since = min((row.stale_since_ms for row in rows if row.stale_since_ms), default=0)
-                self._table.set_merged(key, sums(*key, rows, parts), since, exact=True)
+                self._table.set_merged(key, sums(*key, rows, parts), since, exact=True, begun=begun)
         view = self._group_view(key)
         return GroupShards(view, rows, missing) if view else None
 
-    def _keep_inexact(self, key: Key, owners: Sequence[int]) -> None:
+    def _keep_inexact(self, key: Key, owners: Sequence[int], begun: int) -> None:
         """Mark that a part of a group cannot be had: what was found out before stays, and is not live."""
         if (known := self._table.get(key)) is None:
             return
         lag, _, exact = known
         since = [self._table.stale_since(slot) for slot in owners]
-        self._table.set_merged(key, lag, min((one for one in since if one), default=wall_ms()), exact=exact)
+        self._table.set_merged(key, lag, min((one for one in since if one), default=wall_ms()), exact=exact, begun=begun)
 
     async def _told_by(self, link: AdapterLink, key: Key, said: bytes, missing: dict[str, str], max_age_s: float) -> Told | None:
         """The shards of a group that an adapter has: as they were got before, while nothing changed; else asked now."""

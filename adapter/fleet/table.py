@@ -41,6 +41,7 @@ _COLUMNS: dict[str, tuple[Any, float]] = {  # type, and the value of a free row
     "last_commit": (np.int64, 0),
     "stale_since": (np.int64, 0),  # of a group that several adapters have
     "inexact": (np.bool_, 0),
+    "begun": (np.int64, 0),  # the comparison that found out what it comes to: they are numbered as they begin
     "changed": (np.bool_, 0),  # since the last sample of the history
 }
 
@@ -185,11 +186,16 @@ class GroupTable:
             self._drop_row(key, row)
         self._touch(key)
 
-    def set_merged(self, key: Key, group: lag_pb.GroupLag, stale_since_ms: int, *, exact: bool) -> None:
-        """Set what a group comes to that several adapters have; nothing if they have it no more."""
+    def set_merged(self, key: Key, group: lag_pb.GroupLag, stale_since_ms: int, *, exact: bool, begun: int) -> None:
+        """Set what a group comes to that several adapters have; nothing if they have it no more.
+
+        `begun`: the number of the comparison that found it out. What one found out that began later stands: an adapter may have
+        gone since.
+        """
         row = self._rows.get(key)
-        if row is None or self._columns["owner"][row] != SEVERAL:
+        if row is None or self._columns["owner"][row] != SEVERAL or begun < self._columns["begun"][row]:
             return
+        self._columns["begun"][row] = begun
         merged = group.SerializeToString()
         inexact, since = not exact, min(stale_since_ms, INT64_MAX)
         before = self._merged[row], bool(self._columns["inexact"][row]), int(self._columns["stale_since"][row])

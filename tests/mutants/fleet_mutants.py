@@ -29,7 +29,7 @@ FLEET_MUTANTS = (
     Mutant(
         "fleet-counts-shards-twice",
         "fleet/fleet.py",
-        "self._table.set_merged(key, sums(*key, rows, parts), since, exact=True)",
+        "self._table.set_merged(key, sums(*key, rows, parts), since, exact=True, begun=begun)",
         "pass",
         "a shard that two adapters have counts twice",
         (f"{_FLEET}test_a_shard_that_moved_does_not_count_as_stopped_where_it_was",),

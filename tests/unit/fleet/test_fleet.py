@@ -16,7 +16,7 @@ from adapter.errors import ConfigError
 from adapter.fleet.fleet import Fleet
 from adapter.fleet.link import AdapterLink
 from adapter.fleet.section import FleetSection
-from adapter.fleet.views import Change, GroupView, Health
+from adapter.fleet.views import Change, GroupView, Health, Key
 from adapter.rpc import lag_pb, offsets_pb
 from adapter.testing.lag_adapters import FakeLagAdapter, serving, shard_lag
 from adapter.testing.waiting import PATIENCE_S, eventually
@@ -173,6 +173,39 @@ async def test_a_group_is_live_when_all_of_its_shards_moved_from_the_adapter_tha
         await until(fleet, lambda view: view.stale_since_ms > 0)
         heir.set_group("g", [shard_lag("a", 12, 20), shard_lag("b", 1, 1)])
         await until(fleet, lambda view: view.lag.lag == 8 and view.stale_since_ms == 0)
+
+
+async def test_a_comparison_that_began_before_an_adapter_left_does_not_show_its_groups_as_live() -> None:
+    """It may end behind one that began later: what that has found out stands."""
+    lost, heir = FakeLagAdapter(), FakeLagAdapter()
+    lost.set_group("g", [shard_lag("a", 10, 20)])
+    heir.set_group("g", [shard_lag("a", 9, 20), shard_lag("b", 1, 1)])
+    gate, began, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    async with AsyncExitStack() as stack:
+        address = await stack.enter_async_context(serving(heir))
+        async with serving(lost) as leaving:
+            fleet = await stack.enter_async_context(Fleet.open(section(address, leaving)))
+            await until_lag(fleet, 10)
+            await eventually(lambda: all(view.lag_known for view in fleet.adapters) and len(fleet.adapters) == 2)
+            link = next(link for link in fleet._links.values() if link.view.address == address)
+            ask = link.shards
+
+            async def held(key: Key) -> lag_pb.GetGroupLagReply:
+                reply = await ask(key)
+                if not began.is_set():
+                    began.set()
+                    await gate.wait()
+                    ended.set()
+                return reply
+
+            link.shards = held  # type: ignore[method-assign]
+            heir.set_group("g", [shard_lag("a", 9, 20), shard_lag("b", 1, 3)])
+            await began.wait()
+        await until(fleet, lambda view: view.stale_since_ms > 0)
+        gate.set()
+        await ended.wait()
+        await eventually(lambda: not fleet._table.unmerged)
+        assert (await the_group(fleet)).stale_since_ms > 0
 
 
 async def test_a_group_that_is_gone_after_a_new_stream_is_removed() -> None:

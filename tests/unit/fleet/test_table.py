@@ -166,7 +166,7 @@ def test_what_was_merged_stays_until_it_is_merged_again() -> None:
     for slot in (0, 1):
         table.open(slot)
         table.put(slot, lag_pb.GroupLag(namespace="default", group="g", lag=5))
-    table.set_merged(key, lag_pb.GroupLag(namespace="default", group="g", lag=6), 0, exact=True)
+    table.set_merged(key, lag_pb.GroupLag(namespace="default", group="g", lag=6), 0, exact=True, begun=1)
     table.unmerged.clear()
     table.put(1, lag_pb.GroupLag(namespace="default", group="g", lag=7))
     known = table.get(key)
