@@ -1,14 +1,18 @@
 """Fake adapters for a fleet: servers of lag, health and status, over groups that a test sets. They can hang, or refuse."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from typing import cast
 
 import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from adapter.rpc import lag_grpc, lag_pb, offsets_grpc, offsets_pb
+from adapter.runtime.addresses import split_address
+from adapter.runtime.http2.server import Http2Server
 from adapter.runtime.statuses import Context
 
 _State = offsets_pb.StatusReply
@@ -119,13 +123,14 @@ class FakeLagAdapter(lag_grpc.OffsetLagServicer, offsets_grpc.OffsetAdminService
 @asynccontextmanager
 async def serving(adapter: FakeLagAdapter, address: str = "127.0.0.1:0") -> AsyncIterator[str]:
     """Serve a fake adapter; gives its address."""
-    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-    lag_grpc.add_OffsetLagServicer_to_server(adapter, server)
-    offsets_grpc.add_OffsetAdminServicer_to_server(adapter, server)
-    health_pb2_grpc.add_HealthServicer_to_server(adapter, server)
-    port = server.add_insecure_port(address)
-    await server.start()
-    adapter.address = f"{address.rpartition(':')[0]}:{port}"
+    server, host = Http2Server(), address.rpartition(":")[0]
+    target = cast("grpc.aio.Server", server)
+    lag_grpc.add_OffsetLagServicer_to_server(adapter, target)
+    offsets_grpc.add_OffsetAdminServicer_to_server(adapter, target)
+    health_pb2_grpc.add_HealthServicer_to_server(adapter, target)
+    listener = socket.create_server(split_address(address))
+    await server.listen(listener)
+    adapter.address = f"{host}:{listener.getsockname()[1]}"
     try:
         yield adapter.address
     finally:

@@ -35,6 +35,14 @@ FLEET_MUTANTS = (
         (f"{_FLEET}test_a_shard_that_moved_does_not_count_as_stopped_where_it_was",),
     ),
     Mutant(
+        "fleet-earlier-comparison-stands",
+        "fleet/table.py",
+        ' or begun < self._columns["begun"][row]',
+        "",
+        "a group of an adapter that left while it was compared is shown as live for as long as nobody commits",
+        (f"{_FLEET}test_a_comparison_that_began_before_an_adapter_left_does_not_show_its_groups_as_live",),
+    ),
+    Mutant(
         "fleet-prefers-what-is-away",
         "fleet/merging.py",
         "not told.stale_since_ms, shard.committed_at_ms",

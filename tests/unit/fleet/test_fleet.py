@@ -168,7 +168,8 @@ async def test_a_group_is_live_when_all_of_its_shards_moved_from_the_adapter_tha
         address = await stack.enter_async_context(serving(heir))
         async with serving(lost) as leaving:
             fleet = await stack.enter_async_context(Fleet.open(section(address, leaving)))
-            await until_lag(fleet, 10)
+            # Of both, shard by shard: of an adapter that left before it was asked for its shards nobody could tell them.
+            await until(fleet, lambda view: view.lag.lag == 10 and len(view.adapters) == 2 and view.exact)
         await eventually(lambda: fleet.adapters[0].health is Health.AWAY)
         await until(fleet, lambda view: view.stale_since_ms > 0)
         heir.set_group("g", [shard_lag("a", 12, 20), shard_lag("b", 1, 1)])
