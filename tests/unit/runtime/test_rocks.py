@@ -92,7 +92,7 @@ def test_a_closed_database_leaves_no_descriptor(tmp_path: Path) -> None:
     before = descriptors()
     for _ in range(3):
         rows(tmp_path / "db")
-    assert descriptors() == before
+    assert set(descriptors()) <= set(before)  # a collection may close what others left
 
 
 def test_the_descriptor_stays_while_something_still_uses_the_database(tmp_path: Path) -> None:
