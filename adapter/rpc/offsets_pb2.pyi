@@ -485,6 +485,7 @@ class ShardOffset(_message.Message):
     DIRTY_FIELD_NUMBER: _builtins.int
     DELETED_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
+    UNCOMPARED_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     group: _builtins.str
     shard: _builtins.str
@@ -502,6 +503,11 @@ class ShardOffset(_message.Message):
     """
     held: _builtins.bool
     """True while the shard is held, see Superseded.held."""
+    uncompared: _builtins.bool
+    """True if the adapter has not compared the group with the Meta Service since its
+    start: a larger offset may stand there. Only in replies that do not compare
+    first: reads with MEMORY, ListOffsets and WatchOffsets.
+    """
     def __init__(
         self,
         *,
@@ -517,10 +523,11 @@ class ShardOffset(_message.Message):
         dirty: _builtins.bool = ...,
         deleted: _builtins.bool = ...,
         held: _builtins.bool = ...,
+        uncompared: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_at_ms", b"committed_at_ms", "deleted", b"deleted", "dirty", b"dirty", "epoch", b"epoch", "group", b"group", "held", b"held", "metadata", b"metadata", "namespace", b"namespace", "offset", b"offset", "partition", b"partition", "shard", b"shard", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_at_ms", b"committed_at_ms", "deleted", b"deleted", "dirty", b"dirty", "epoch", b"epoch", "group", b"group", "held", b"held", "metadata", b"metadata", "namespace", b"namespace", "offset", b"offset", "partition", b"partition", "shard", b"shard", "topic", b"topic", "uncompared", b"uncompared"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2092,9 +2099,12 @@ class StatusReply(_message.Message):
         STATE_UNSPECIFIED: StatusReply._State.ValueType  # 0
         RECOVERING: StatusReply._State.ValueType  # 1
         """The local store is open and verified: commits are accepted. All else is refused
-        until every key has been compared with the Meta Service.
+        until the Meta Service has said what it knows of this store.
         """
         SERVING: StatusReply._State.ValueType  # 2
+        """All calls are accepted. Until the recovery is done (see `recovery`), a call that
+        reads a group has its offsets compared with the Meta Service first.
+        """
         DEGRADED: StatusReply._State.ValueType  # 3
         """The Meta Service does not answer: commits are accepted, reads of the store are
         refused, recovery continues.
@@ -2109,9 +2119,12 @@ class StatusReply(_message.Message):
     STATE_UNSPECIFIED: StatusReply.State.ValueType  # 0
     RECOVERING: StatusReply.State.ValueType  # 1
     """The local store is open and verified: commits are accepted. All else is refused
-    until every key has been compared with the Meta Service.
+    until the Meta Service has said what it knows of this store.
     """
     SERVING: StatusReply.State.ValueType  # 2
+    """All calls are accepted. Until the recovery is done (see `recovery`), a call that
+    reads a group has its offsets compared with the Meta Service first.
+    """
     DEGRADED: StatusReply.State.ValueType  # 3
     """The Meta Service does not answer: commits are accepted, reads of the store are
     refused, recovery continues.
@@ -2182,7 +2195,7 @@ class StatusReply(_message.Message):
     commits: _builtins.int
     save_calls: _builtins.int
     reason: _builtins.str
-    """Why the state is FAILED, DEGRADED or RECOVERING, and how far the recovery is."""
+    """Why the state is what it is, and how far the recovery is while it goes on."""
     meta_losses: _builtins.int
     """How often since the start the Meta Service was found to hold less than it had
     acknowledged, how that was detected the last time, and when (Unix time in

@@ -282,24 +282,38 @@ class Sidecar:
     async def _take_commits(self, server: GrpcServer) -> None:
         await server.accept_waiting()
         await server.set_serving(serving=True, only=COMMITS)
-        log.info("sidecar.takes_commits", addresses=self.addresses, help="all else waits for the recovery")
+        log.info("sidecar.takes_commits", addresses=self.addresses, help="all else waits for the Meta Service's first answer")
         self.taking_commits.set()
 
     async def _recover(self, core: Core) -> None:
-        """Compare with the Meta Service, or after `recovery.timeout_ms` without it serve degraded (invariant 9)."""
+        """Begin to compare with the Meta Service, or after `recovery.timeout_ms` without it serve degraded (invariant 9)."""
         limit_s = self._config.recovery.timeout_ms / 1000
         try:
-            await self._recovering(limit_s)(core.meta_watch.recover)
+            await self._recovering(limit_s)(core.meta_watch.begin)
         except AdapterError as error:
             await core.recovery.mark_unflushed()
+            core.ledger.recovered.degrade()
             self.state.enter(State.DEGRADED, str(error))
             log.error("sidecar.degraded", reason=str(error), help="commits are taken; reads of the store are refused")
-            core.tasks.start_soon(self._recover_later, core, name="recovery")
         else:
-            self._recovered(core)
+            self.state.enter(State.SERVING)
+        core.tasks.start_soon(self._compare, core, name="recovery")
 
-    async def _recover_later(self, core: Core) -> None:
-        await self._recovering(None)(core.meta_watch.recover)
+    async def _compare(self, core: Core) -> None:
+        """Compare all keys, while reads have their own groups compared first.
+
+        A part of the Meta Service that does not answer holds up the comparison, but not what is to be sent to the others.
+        """
+        if core.ledger.recovered.degraded:
+            await self._recovering(None)(core.meta_watch.begin)
+            core.ledger.recovered.degraded = False
+            if not self._stop.is_set():
+                self.state.enter(State.SERVING)
+        try:
+            await self._recovering(self._config.recovery.timeout_ms / 1000)(core.recovery.run)
+        except AdapterError:
+            await core.recovery.mark_unflushed()
+            await self._recovering(None)(core.recovery.run)
         self._recovered(core)
 
     def _recovered(self, core: Core) -> None:
@@ -309,8 +323,6 @@ class Sidecar:
         core.tasks.start_soon(core.meta_watch.run, lambda: self._compared(core), name="meta_watch")
         core.tasks.start_soon(core.elsewhere.run, name="changed_elsewhere")
         self._compared(core)
-        if not self._stop.is_set():
-            self.state.enter(State.SERVING)
 
     def _compared(self, core: Core) -> None:
         report = core.recovery.report
@@ -329,6 +341,7 @@ class Sidecar:
         self.ready.set()
         async with anyio.create_task_group() as tasks:
             if self._bridge:
+                await core.ledger.recovered.settled.wait()  # a broker gets no offset that is less than another one has saved
                 tasks.start_soon(self._bridge.run, core, name="rocketmq")
             await anyio.sleep_forever()
 

@@ -155,9 +155,19 @@ class ServiceProcess:
             )
 
     def start(self, timeout_s: float = PATIENCE_S) -> None:
-        """Start it and wait until its health is SERVING. Raises RuntimeError with the log if it ends before."""
+        """Start it and wait until its health is SERVING, and an adapter's recovery is done, unless it is degraded.
+
+        Raises RuntimeError with the log if it ends before.
+        """
+        deadline = time.monotonic() + timeout_s
         self.launch()
         self.wait_ready(timeout_s)
+        while self._is_comparing() and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def _is_comparing(self) -> bool:
+        log = self._log_since_launch
+        return b"sidecar.serving" in log and not any(end in log for end in (b"recovery.done", b"sidecar.degraded"))
 
     def wait_ready(self, timeout_s: float = PATIENCE_S) -> None:
         """Wait until its health is SERVING. While another process has its port, it is launched again and again."""

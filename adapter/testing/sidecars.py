@@ -27,10 +27,15 @@ def adapter_config(directory: Path, **sections: Any) -> AdapterConfig:  # noqa: 
 
 @asynccontextmanager
 async def running_sidecar(config: AdapterConfig, meta: MetaClient, broker_log: BrokerLog | None = None) -> AsyncIterator[Sidecar]:
-    """A sidecar in this process, ready to serve; it is stopped and drained at the end."""
+    """A sidecar in this process that has recovered, or is degraded; it is stopped and drained at the end."""
     sidecar = Sidecar(config, meta, broker_log or NoBrokerLog())
     task = asyncio.create_task(sidecar.run(), name="sidecar")
-    ready = asyncio.create_task(sidecar.ready.wait(), name="ready")
+
+    async def settled() -> None:
+        await sidecar.ready.wait()
+        await sidecar.core().ledger.recovered.settled.wait()
+
+    ready = asyncio.create_task(settled(), name="ready")
     try:
         await asyncio.wait([task, ready], return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE_S)
         if task.done():

@@ -59,6 +59,7 @@ from tests.fuzz.rpc_seeds import CONTENT, META, METADATA, OFFSET_ADMIN, OFFSET_L
 from tests.fuzz.running import NOW_MS, directory
 from tests.model.disk import Platter, SimDisk
 from tests.unit.calls import UNIX, FakeContext, arrived
+from tests.unit.helpers import recover
 
 ANSWER_S = 20.0  # for what takes milliseconds
 HOUR_S = 3_600.0
@@ -151,7 +152,7 @@ class Adapters:
                 core = await stack.enter_async_context(running_core(*parts))
                 state.attach(core)
                 try:
-                    await core.meta_watch.recover()
+                    await recover(core)
                 except AdapterError as error:
                     await core.recovery.mark_unflushed()
                     state.enter(State.DEGRADED, str(error))

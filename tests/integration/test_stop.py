@@ -221,7 +221,7 @@ def test_a_stop_during_the_recovery_does_not_wait_for_it(directory: Path, meta: 
         with rpc(adapter.address) as stubs:
             stubs.store.CommitOffsets(commits({"b": 2}), timeout=PATIENCE_S)
             status = stubs.admin.Status(offsets_pb.StatusRequest(), timeout=PATIENCE_S)
-        assert status.state == offsets_pb.StatusReply.RECOVERING
+        assert status.state == offsets_pb.StatusReply.RECOVERING  # the Meta Service has not answered
         assert adapter.stop(PATIENCE_S) == 1
         assert "left=2" in adapter.log
         meta.start()

@@ -253,6 +253,7 @@ class Running(Process):
         self.calls: set[asyncio.Task[None]] = set()
         self.grpc_server: Http2Server | None = None
         self._clients: dict[int, Client] = {}
+        self.asked = False  # the Meta Service, what it knows of this store
         self.compared = False  # all keys were; that they are once more, after a loss there, takes nothing back
         self.forgets = 0  # how often keys or members were forgotten
         self.dead = False
@@ -263,7 +264,7 @@ class Running(Process):
         self._flushes = 0
         self._window_began = 0.0
         self._last_batch: object = None
-        self._before: dict[OffsetKey, OffsetRecord] = {}
+        self.before: dict[OffsetKey, OffsetRecord] = {}  # what the Meta Service held at the start of what is here
         self._context = self.context()
         self.task = self.machine.loop.create_task(self._run(), context=self._context.copy())
 
@@ -317,8 +318,8 @@ class Running(Process):
         if self.sidecar is None:
             raise NotReadyError("not yet")
         core = self.sidecar.core()
-        if not (self.compared or self.state == State.DEGRADED):
-            self.machine.violations.append(f"9: {self.broker.name} answers more than commits before it has recovered")
+        if not (self.asked or self.state == State.DEGRADED):
+            self.machine.violations.append(f"9: {self.broker.name} answers more than commits before it has asked")
         return core
 
     def stop(self) -> None:
@@ -370,8 +371,9 @@ class Running(Process):
         """Remember what the Meta Service holds: the recovery has to find at least this (9)."""
         core.ledger.apply = self._watching(core.ledger.apply)  # type: ignore[assignment,method-assign]
         core.recovery.run = self._compared(core.recovery.run)  # type: ignore[method-assign]
+        core.meta_watch.begin = self._asked(core.meta_watch.begin)  # type: ignore[assignment,method-assign]
         found = ((key, self.machine.service.standing(key)) for key in self.machine.keys)
-        self._before = {key: record for key, record in found if record and core.ledger.store.get(key)}
+        self.before = {key: record for key, record in found if record and core.ledger.store.get(key)}
 
     def _watching(self, apply: Apply) -> Apply:
         def watched(change: Operation) -> list[Standing]:
@@ -395,7 +397,7 @@ class Running(Process):
     def _forgot(self, change: Forget) -> None:
         self.forgets += 1
         for key in change.keys:
-            self._before.pop(key, None)  # it begins anew (2)
+            self.before.pop(key, None)  # it begins anew (2)
         self.machine.on_forget(self.broker, change)
 
     def _expect_expired(self, removed: Sequence[Standing]) -> None:
@@ -413,17 +415,24 @@ class Running(Process):
 
         return compared
 
+    def _asked(self, begin: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        async def asked() -> None:
+            await begin()
+            self.asked = True
+
+        return asked
+
     def recovery_ended(self, core: Core) -> None:
         """Invariant 9: every local key was compared, so none is below what the Meta Service held when it began."""
         self._count_anew()
-        for key, record in self._before.items():
+        for key, record in self.before.items():
             here = core.ledger.store.get(key)
             if here is not None and here.position < record.position:
                 self.machine.violations.append(f"9: {self.broker.name} recovered {key} as {here}, though {record} stood")
 
     def expect_less(self, key: OffsetKey) -> None:
         """The Meta Service holds less of a key than when the recovery began (9)."""
-        self._before.pop(key, None)
+        self.before.pop(key, None)
 
     def _saved(self, call: SaveCall) -> None:
         """Invariants 5 and 6: at most one flush per interval, and the one of a stop at once, of nothing but dirty keys."""

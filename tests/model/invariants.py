@@ -44,7 +44,7 @@ class Watch:
             problems += self._a_reset_is_not_undone(broker.name, {key: found.record for key, found in stored.items()})
             problems += self._a_generation_stays(broker.name, held)
             problems += self._a_stop_leaves_nothing(at, owed, there)
-            problems += self._serving_means_recovered(at)
+            problems += self._serving_means_asked(at)
         problems += self._a_reset_is_not_undone("the Meta Service", there)
         if problems:
             raise BrokenError(re.sub("m{20,}", "m..", "\n".join(problems)))
@@ -140,11 +140,11 @@ class Watch:
                 if key not in there or not _covers(there[key], record, expires=self._world.expires):
                     yield f"8: {running.broker.name} said that nothing is dirty, but {key} is {there.get(key)}, not {record}"
 
-    def _serving_means_recovered(self, at: int) -> Iterator[str]:
+    def _serving_means_asked(self, at: int) -> Iterator[str]:
         """Invariant 9."""
         running = self._world.brokers[at].running
-        if running and running.core and running.state == State.SERVING and not running.compared:
-            yield f"9: {running.broker.name} serves and has not recovered"
+        if running and running.core and running.state == State.SERVING and not running.asked:
+            yield f"9: {running.broker.name} serves and has not asked the Meta Service"
 
 
 def _expiry_of(before: OffsetRecord, after: OffsetRecord | None) -> bool:

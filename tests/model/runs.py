@@ -157,7 +157,7 @@ class Everything:
             for offered, overwrite in commits:
                 self._pass(EARLY_S)
                 world.commit(at, {key: offered}, overwrite=overwrite)
-                world.read(at, key.group_key, ReadMode.MEMORY)
+                world.read(at, key.group_key, list(ReadMode)[offered % len(ReadMode)])
         self._pass(wait)
 
     @rule(

@@ -70,7 +70,7 @@ def _is_up(broker: Broker) -> bool:
     if running is None or running.task.done():
         broker.start()
         return False
-    return running.state == State.SERVING
+    return running.state == State.SERVING and running.core is not None and running.core.ledger.recovered.now
 
 
 def _is_clean(broker: Broker) -> bool:

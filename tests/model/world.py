@@ -160,6 +160,7 @@ class World(Consumers):
 
     async def _read(self, running: Running, group: GroupKey, mode: ReadMode) -> None:
         core = running.serving()
+        waits = running.asked  # else it is degraded: what is here is read as it is
         there = {key: self.service.standing(key) for key in KEYS if key.group_key == group}
         if mode is ReadMode.STORE:
             await self._read_store(core, group)
@@ -169,6 +170,9 @@ class World(Consumers):
         found = dict(rows)
         for key, record in found.items():
             self._epochs[key] = max(self._epochs.get(key, 0), record.epoch)
+            stood = running.before.get(key)
+            if mode is not ReadMode.MEMORY and waits and stood and record.position < stood.position:
+                self._violation(f"9: {running.broker.name} read {record} of {key} in mode {mode.name}, though {stood} stood")
         if mode is not ReadMode.STORE:
             return
         for key, stood in there.items():

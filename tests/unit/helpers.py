@@ -108,6 +108,12 @@ async def core_over(
         yield core
 
 
+async def recover(core: Core) -> None:
+    """Do what a start does, once."""
+    await core.meta_watch.begin()
+    await core.recovery.run()
+
+
 def forget_loads(core: Core) -> None:
     """Let no group count as loaded."""
     for state in core.ledger.store.states._states.values():

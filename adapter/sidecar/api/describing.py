@@ -1,12 +1,14 @@
 """Descriptions of groups: the offsets here, those of the Meta Service and the bounds of the log, side by side.
 
-The Meta Service is asked, and nothing is merged: to look at something changes nothing. What is here is read first, so that a
-flush that comes between does not look like a loss there.
+The Meta Service is asked, and nothing is merged: to look at something changes nothing. (A group that the recovery has not come to
+is compared before.) What is here is read first, so that a flush that comes between does not look like a loss there.
 """
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 
 from adapter.errors import AdapterError, TooLargeError
 from adapter.model.bounds import Bounds, ShardKey
@@ -59,6 +61,7 @@ class Describing:
     async def one(self, wanted: Wanted) -> offsets_pb.DescribeGroupReply:
         """A group, or some shards of it. Raises TooLargeError."""
         async with self._core.admin_calls.one(context=self._context):
+            await self._compare([wanted])
             groups = [await self._local(wanted)]
             await self._ask(groups)
             (reply,) = await self._replies(groups)
@@ -73,6 +76,7 @@ class Describing:
             async with self._core.admin_calls.one(context=self._context):
                 some: list[_Group] = []
                 shards = 0
+                await self._compare([Wanted(group, ()) for group in islice(left, LOAD_GROUPS)])
                 while left and shards < SHARDS_TOGETHER and len(some) < LOAD_GROUPS:
                     some.append(await self._local(Wanted(left.popleft(), ())))
                     shards += len(some[-1].local)
@@ -84,6 +88,11 @@ class Describing:
                     error = str(one.refused or "")
                     reply.groups.add(group=one.wanted.group.group, description=None if error else described, error=error)
             yield reply
+
+    async def _compare(self, wanted: Sequence[Wanted]) -> None:
+        """Compare groups that the recovery has not compared so far. Why that could not be done is found out again by `_ask`."""
+        with suppress(AdapterError):
+            await self._core.loader.compare(wanted)
 
     async def _local(self, wanted: Wanted) -> _Group:
         group = _Group(wanted)

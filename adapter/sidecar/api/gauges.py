@@ -75,6 +75,7 @@ class SidecarGauges:
         values |= {
             "recovery_compared": ("Keys that the recovery has compared with the Meta Service.", float(report.compared)),
             "recovery_of": ("About how many it compares.", float(report.of)),
+            "recovery_done": ("0 while it goes on: a read has its group compared first.", float(core.ledger.recovered.now)),
             "dirty_keys": ("Keys that the Meta Service has not acknowledged.", float(len(core.ledger.dirty))),
             "refused_keys": ("Keys that the Meta Service refused.", float(core.ledger.dirty.refused)),
             "oldest_dirty_age_seconds": ("Age of the oldest dirty key.", core.ledger.dirty.oldest_age(time.monotonic())),

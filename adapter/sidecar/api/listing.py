@@ -21,6 +21,13 @@ def stored_row(core: Core, key: OffsetKey, record: OffsetRecord) -> offsets_pb.S
     return shard_offset(key, record, dirty=key in core.ledger.dirty, held=core.ledger.holds.stops(record))
 
 
+def listed_row(core: Core, key: OffsetKey, record: OffsetRecord) -> offsets_pb.ShardOffset:
+    """The same, for an answer that compares nothing with the Meta Service: it says whether that was done."""
+    row = stored_row(core, key, record)
+    row.uncompared = not core.loader.is_compared(key.group_key)
+    return row
+
+
 async def list_page(
     core: Core, request: offsets_pb.ListOffsetsRequest, context: Context | None = None
 ) -> offsets_pb.ListOffsetsReply:
@@ -34,7 +41,7 @@ async def list_page(
     async with core.large.one(context=context):
         while size > 0 and room > 0:
             page = core.ledger.store.first(min(size, SLICE_ROWS), prefix=prefix, after=after)
-            rows = [stored_row(core, key, record) for key, record, _ in page if record.live or request.deleted]
+            rows = [listed_row(core, key, record) for key, record, _ in page if record.live or request.deleted]
             reply.offsets.extend(rows)
             if len(page) < min(size, SLICE_ROWS):
                 return reply
@@ -63,7 +70,7 @@ async def _next(core: Core, watcher: Watcher) -> offsets_pb.WatchOffsetsReply:
         if record is None:
             removed.setdefault(key.group_key, []).append(key.shard)
         else:
-            reply.changed.append(stored_row(core, key, record))
+            reply.changed.append(listed_row(core, key, record))
     for group, shards in removed.items():
         reply.removed.add(namespace=group.namespace, group=group.group, shards=shards)
     return reply

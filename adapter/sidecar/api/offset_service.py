@@ -12,13 +12,13 @@ import grpc
 import structlog
 
 from adapter.errors import AdapterError
-from adapter.model.records import OffsetKey, OffsetRecord
+from adapter.model.records import OffsetKey, OffsetRecord, ReadMode
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.runtime.http2.call import Requests, Take
 from adapter.runtime.statuses import Context, answering, status_of, trailing_of
 from adapter.sidecar.api.commit_stream import CommitStream
 from adapter.sidecar.api.commits import Commits, Committing
-from adapter.sidecar.api.listing import changes, list_page, stored_row
+from adapter.sidecar.api.listing import changes, list_page, listed_row, stored_row
 from adapter.sidecar.api.requests import parse_commit_broadcast, parse_read_broadcast, parse_read_mode, parse_wanted
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.ledger.ledger import MAX_REQUEST_BYTES
@@ -88,7 +88,7 @@ class OffsetService(offsets_grpc.OffsetStoreServicer):
             await core.reader.begin(wanted, mode)
 
         def row(key: OffsetKey, record: OffsetRecord) -> offsets_pb.ShardOffset:
-            return stored_row(core, key, record)
+            return (listed_row if mode is ReadMode.MEMORY else stored_row)(core, key, record)
 
         return offsets_pb.ReadOffsetsReply(
             offsets=await core.reader.answer(wanted, row, offsets_pb.ShardOffset.ByteSize, context)

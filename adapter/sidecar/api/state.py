@@ -39,7 +39,7 @@ class SidecarState:
     def serving_core(self) -> Core:
         """The core for a request that begins now, of any kind. Raises NotReadyError if none may begin.
 
-        Not before the recovery has ended: it may adopt a larger value, or another epoch, of any key that is read here before.
+        Not before the Meta Service has said what it knows of this store. A read then has its own group compared first.
         """
         return self._core_in(SERVES)
 
@@ -54,12 +54,15 @@ class SidecarState:
     def full_reason(self) -> str:
         """Why the state is what it is, with how far a recovery is that goes on."""
         core = self.core  # once: this is called in the metrics thread, too
-        if core is None or self.state not in {State.RECOVERING, State.DEGRADED}:
+        if core is None or self.state not in TAKES_COMMITS:
+            return self.reason
+        if self.state == State.RECOVERING:
+            return "commits are taken, all else waits until the Meta Service has said what it knows of this store"
+        if core.ledger.recovered.once:
             return self.reason
         report = core.recovery.report
-        if self.state == State.DEGRADED:
-            return f"{self.reason}; the recovery has compared {report.compared} of {report.of} keys, and goes on"
-        return f"commits are taken, all else waits: the recovery has compared {report.compared} of {report.of} keys"
+        compared = f"the recovery has compared {report.compared} of {report.of} keys, and goes on"
+        return "; ".join(filter(None, [self.reason, compared]))
 
     def _core_in(self, states: Collection[offsets_pb.StatusReply.State.ValueType]) -> Core:
         if self.core is None or self.state not in states:

@@ -118,6 +118,7 @@ class Broadcasts:
     ) -> None:
         self.take(section)
         self._store = ledger.store
+        self._recovered = ledger.recovered
         self.groups = groups
         self._loader = loader
         self._reader = reader
@@ -260,6 +261,9 @@ class Broadcasts:
     async def _clients(self, group: GroupKey) -> list[Client]:
         """All clients of a group that have live offsets here."""
         beginning = f"{group.group}{OF_CLIENT}"
+        if not self._recovered.once:
+            found = {key.group_key: None async for key, _, _ in self.groups.named(group.namespace, beginning)}
+            await self._loader.compare([Wanted(client, ()) for client in found])
         offsets: dict[str, dict[str, OffsetRecord]] = {}
         async for key, record, _ in self.groups.named(group.namespace, beginning):
             if record.live:

@@ -151,7 +151,7 @@ async def running_core(
                 resets=Resets(ledger, flusher, loader, write_through, bounds, broker_log),
                 reader=reader,
                 flusher=flusher,
-                handover=Handover(ledger, flusher, renewal, large),
+                handover=Handover(ledger, flusher, renewal, loader, large),
                 recovery=recovery,
                 meta_watch=MetaWatch(ledger, config.broker, config.store.path, recovery, elsewhere, meta),
                 elsewhere=elsewhere,

@@ -1,8 +1,8 @@
 """Loads what the Meta Service holds of groups into the local store, when a commit or a read needs one for the first time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from itertools import repeat
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from itertools import chain, repeat
 from typing import NamedTuple, TypeVar
 
 import anyio
@@ -10,10 +10,12 @@ import structlog
 
 from adapter.errors import AdapterError, ContendedError, MetaUnavailableError, NotReadyError, TimedOutError
 from adapter.meta.client import KEYS_AT_ONCE, LOAD_ROWS, GroupsPage, MetaClient
+from adapter.model.codec import group_prefix
 from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord, is_deleted
 from adapter.runtime.coalescing import Coalescer
+from adapter.runtime.large_calls import SLICE_ROWS
 from adapter.runtime.retry import retrying
-from adapter.runtime.slices import in_slices
+from adapter.runtime.slices import in_slices, others
 from adapter.sidecar.engine.tombstones import Tombstones
 from adapter.sidecar.ledger.ledger import Ledger
 from adapter.sidecar.ledger.operations import Columns, Commit, Forget, Load
@@ -81,16 +83,44 @@ class GroupLoader:
         self._for_commits: Coalescer[Wanted, None] = Coalescer(self._load_for_commits, max_items=LOAD_GROUPS)
         self._for_reads: Coalescer[Wanted, bool] = Coalescer(self._load_for_reads, max_items=LOAD_GROUPS)
         self._large_loads: Coalescer[GroupKey, None] = Coalescer(self._load_large, max_items=LOAD_GROUPS)
+        self._comparisons: Coalescer[Sequence[OffsetKey], None] = Coalescer(
+            self._compare_keys, max_items=LOAD_KEYS, weight=len, max_weight=KEYS_AT_ONCE
+        )
 
     async def run(self) -> None:
         """Make the calls for loads until cancelled; pending loads then fail with NotReadyError."""
         async with anyio.create_task_group() as tasks:
-            for coalescer in (self._for_commits, self._for_reads, self._large_loads):
+            for coalescer in (self._for_commits, self._for_reads, self._large_loads, self._comparisons):
                 tasks.start_soon(coalescer.run)
 
     def is_loaded(self, group: GroupKey) -> bool:
         """True if all records of the group in the Meta Service are known here."""
         return self._states.is_loaded(group)
+
+    def is_compared(self, group: GroupKey) -> bool:
+        """True if the Meta Service had nothing newer of the group, since the store was opened, than is here."""
+        return self._recovered.has(group) or self.is_loaded(group)
+
+    async def compare(self, wanted: Sequence[Wanted]) -> None:
+        """Compare what is here of these with the Meta Service, as the recovery does, unless that has done it.
+
+        Afterwards a key that the Meta Service has not is dirty, also if a former process left it. Raises as `load_wanted` does.
+        While the adapter is degraded nothing is compared: all that was not flushed is dirty then.
+        """
+        for part in wanted:
+            if not (self._recovered.degraded or self._recovered.has(part.group)):
+                async for keys in self._here(part):
+                    await self._comparisons.submit(keys)
+
+    async def _here(self, wanted: Wanted) -> AsyncIterator[list[OffsetKey]]:
+        """The stored keys of a part, SLICE_ROWS at a time."""
+        async for shards in in_slices(wanted.shards):
+            yield [key for shard in shards if self._store.get(key := OffsetKey(*wanted.group, shard))]
+        after: OffsetKey | None = None
+        while not wanted.shards and (page := self._store.first(SLICE_ROWS, prefix=group_prefix(wanted.group), after=after)):
+            yield [stored.key for stored in page]
+            after = page[-1].key
+            await others()
 
     async def load(self, group: GroupKey) -> None:
         """Merge the Meta Service's values of the group into the store, for a read. See `load_wanted`."""
@@ -220,6 +250,10 @@ class GroupLoader:
         large = set(filter(self._states.is_large, distinct))
         return [group for group in distinct if group not in large], large
 
+    async def _compare_keys(self, parts: Sequence[Sequence[OffsetKey]]) -> list[None]:
+        await self.load_keys(list(dict.fromkeys(chain.from_iterable(parts))), also_here=True)
+        return [None] * len(parts)
+
     async def _load_large(self, groups: Sequence[GroupKey]) -> list[None]:
         for group in dict.fromkeys(groups):
             await self._load_groups([group])
@@ -234,19 +268,26 @@ class GroupLoader:
                 await self.load_keys(list(keys), patient=patient)
                 keys = {}
 
-    async def load_keys(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> None:
-        """Merge what the Meta Service holds under these keys, grouped by group, into the store. Raises as `load_wanted` does."""
+    async def load_keys(self, keys: Sequence[OffsetKey], *, patient: bool = True, also_here: bool = False) -> None:
+        """Merge what the Meta Service holds under these keys, grouped by group, into the store. Raises as `load_wanted` does.
+
+        That a key which is here is absent there shows nothing: its flush may be under way. With `also_here` it becomes dirty.
+        """
 
         async def load() -> None:
             forgets = self._states.removals
             found = await self._meta.get(keys, patient=patient)
-            # That a key which is here is absent there shows nothing: its flush may be under way.
             news: list[tuple[OffsetKey, OffsetRecord | None]] = []
             async for some in in_slices(keys):
-                news += [(key, found.get(key)) for key in some if key in found or self._store.get(key) is None]
+                news += [(key, found.get(key)) for key in some if key in found or self._is_news(key, also_here=also_here)]
             await self._adopt((), news, forgets)
 
         await until_settled(load, LARGE_LIMIT_S if patient else LOAD_LIMIT_S)
+
+    def _is_news(self, key: OffsetKey, *, also_here: bool) -> bool:
+        """Whether it counts that a key is absent there. A server without epochs keeps no tombstones."""
+        here = self._store.get(key)
+        return here is None or (also_here and (here.live or self._meta.knows_epochs))
 
     async def _load_groups(self, groups: Sequence[GroupKey], most: int | None = None) -> bool:
         """Load all pages of some groups; False when they have more than `most` offsets."""
@@ -325,7 +366,7 @@ class GroupLoader:
         """The keys that are past tombstones here, and less in the Meta Service."""
         past = []
         for key, found in entries:
-            here = self._store.get(key) if found else None
+            here = self._store.get(key)
             if here and key not in self._dirty and self._tombstones.outlived(here, found):
                 past.append(key)
         return past

@@ -9,7 +9,7 @@ from adapter.runtime.large_calls import SLICE_ROWS, LargeCalls
 from adapter.runtime.retry import retrying
 from adapter.runtime.slices import others
 from adapter.sidecar.engine.flusher import Flusher
-from adapter.sidecar.engine.group_loader import Wanted
+from adapter.sidecar.engine.group_loader import GroupLoader, Wanted
 from adapter.sidecar.engine.renewal import Renewal
 from adapter.sidecar.ledger.ledger import Ledger
 from adapter.sidecar.ledger.operations import Forget
@@ -26,6 +26,7 @@ class Handover:
         ledger: Ledger,
         flusher: Flusher,
         renewal: Renewal,
+        loader: GroupLoader,
         large: LargeCalls,
     ) -> None:
         self._store = ledger.store
@@ -33,6 +34,7 @@ class Handover:
         self._ledger = ledger
         self._flusher = flusher
         self._renewal = renewal
+        self._loader = loader
         self._large = large
 
     async def persist(self, wanted: Sequence[Wanted]) -> None:
@@ -41,6 +43,7 @@ class Handover:
         One that may have deleted what it acknowledged is asked. Raises MetaUnavailableError, also when one of them has no answer,
         or RefusedError when the Meta Service refuses one; ContendedError when it does not keep one.
         """
+        await self._loader.compare(wanted)
         await self._flush(wanted)
         if self._renewal.needed:
             for keys in self._slices(wanted):

@@ -58,8 +58,8 @@ class MetaWatch:
         covered = self._dirty.covered(self._store.flushed_seq, self._store.acknowledged_seq)
         return StoreReport(self._broker, self._path, self._store.store_id, covered)
 
-    async def recover(self) -> None:
-        """Ask the Meta Service for the last report of this store, then compare all keys. Call it again if it raised.
+    async def begin(self) -> None:
+        """Ask the Meta Service for the last report of this store, before keys are compared. Call it again if it raised.
 
         A question that was refused is then asked again: the Meta Service may let this adapter in a moment later.
         """
@@ -74,7 +74,7 @@ class MetaWatch:
                 self._store.asked()
                 self._identified = True
         await self._elsewhere.begin()
-        await self._recovery.run()
+        await self._meta.get([])  # it may have refused all questions so far
 
     async def run(self, done: Callable[[], None]) -> None:
         """Report until cancelled. Compare again, and call `done`, whenever the Meta Service holds less than it acknowledged."""

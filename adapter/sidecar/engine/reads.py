@@ -5,7 +5,7 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
-from adapter.errors import ContendedError, NotReadyError, TooLargeError
+from adapter.errors import ContendedError, MetaUnavailableError, TooLargeError
 from adapter.model.codec import group_prefix
 from adapter.model.records import OffsetKey, OffsetRecord, ReadMode, is_held
 from adapter.runtime.large_calls import MAX_BYTES, MAX_ROWS, SLICE_ROWS, LargeCalls
@@ -19,9 +19,7 @@ from adapter.sidecar.ledger.operations import TakeUp
 R = TypeVar("R")
 
 
-NOT_RECOVERED = (
-    "reads of the store are refused until the recovery is done, for which the Meta Service has to answer; MEMORY reads work"
-)
+NOT_COMPARED = "not compared with the Meta Service since this adapter's start; MEMORY reads work (--mode memory)"
 
 GROUP_ROWS = 5  # that looking for a group takes as long as
 
@@ -63,9 +61,12 @@ class OffsetReader:
         forgets = self._store.states.removals
         asked = await self._unknown(wanted, mode)
         if asked:
-            if not self._recovered.once:
-                raise NotReadyError(NOT_RECOVERED)
-            await self._loader.load_wanted(asked)
+            try:
+                await self._loader.load_wanted(asked)
+            except MetaUnavailableError as error:
+                if all(self._recovered.has(part.group) for part in asked):
+                    raise
+                raise MetaUnavailableError(f"{'/'.join(asked[0].group)}: {NOT_COMPARED}: {error}") from error
             self._check_still_here(asked, forgets)
 
     async def _unknown(self, wanted: Sequence[Wanted], mode: ReadMode) -> list[Wanted]:
@@ -141,6 +142,8 @@ class OffsetReader:
             return True
         if mode is ReadMode.MEMORY and self._store.loss is None:
             return False
+        if mode is not ReadMode.MEMORY and not (self._recovered.degraded or self._loader.is_compared(wanted.group)):
+            return True
         # After a loss even MEMORY asks for what is absent: it may be absent because it was lost.
         if not wanted.shards:
             return not self._loader.is_loaded(wanted.group)

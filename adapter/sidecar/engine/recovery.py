@@ -117,6 +117,7 @@ class Recovery:
                 source.again()
                 raise
             source.done(piece)
+            self._recovered.advance(piece.last)
             if self._clock() - told_at > PROGRESS_S:
                 told_at = self._clock()
                 log.info("recovery.progress", compared=self.report.compared, of=self.report.of)

@@ -27,7 +27,7 @@ from adapter.sidecar.engine.reset_plans import Reset, To
 from adapter.sidecar.ledger.operations import Commit
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually
-from tests.unit.helpers import commit, core_over, key, record
+from tests.unit.helpers import commit, core_over, key, record, recover
 
 A, B = key("a"), key("b")
 GROUP, CLONE = A.group_key, GroupKey("default", "clone")
@@ -62,7 +62,7 @@ async def began(core: Core, *shards: str, at_ms: int = 0) -> None:
     for shard in shards:
         await commit(core, 5, shard=shard, committed_at_ms=at_ms)
     await core.flusher.flush_once()
-    await core.meta_watch.recover()
+    await recover(core)
 
 
 class Clock:

@@ -14,7 +14,7 @@ from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.ledger.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually
-from tests.unit.helpers import commit, core_over, doom, key, record
+from tests.unit.helpers import commit, core_over, doom, key, record, recover
 
 A, B = key("a"), key("b")
 DOWN = MetaUnavailableError("down by the test")
@@ -65,7 +65,7 @@ async def test_what_the_meta_service_lost_is_pushed_again(tmp_path: Path) -> Non
     async with core_over(tmp_path, meta) as core:
         await flushed(core, 5, "a")
         await flushed(core, 7, "b")
-        await core.meta_watch.recover()
+        await recover(core)
         meta.restore({A: record(9)})
         await compared(core)
         assert (meta.records[A].offset, meta.records[B].offset) == (9, 7)
@@ -80,7 +80,7 @@ async def test_another_meta_service_gets_what_the_former_one_had_acknowledged(tm
     meta.refusal = UnknownCallError("by the test")
     async with core_over(tmp_path, meta) as core:
         await flushed(core, 5, "a")
-        await core.meta_watch.recover()
+        await recover(core)
         meta.records.clear()
         meta.server_reports.record_move()
         await compared(core)
@@ -92,7 +92,7 @@ async def test_from_the_notice_on_nothing_counts_as_flushed(tmp_path: Path) -> N
     """A stop during the comparison flushes everything, and so does a start without the Meta Service (8, 9)."""
     meta = ForgetfulMeta()
     async with core_over(tmp_path, meta) as core:
-        await core.meta_watch.recover()
+        await recover(core)
         await flushed(core, 5, "a")
         await flushed(core, 7, "b")
         assert core.ledger.store.flushed_seq == core.ledger.store.seq == 2
@@ -112,7 +112,7 @@ async def test_a_loss_during_the_comparison_leads_to_another_one(tmp_path: Path)
     """What was compared before the loss may be missing again."""
     meta = ForgetfulMeta()
     async with core_over(tmp_path, meta) as core:
-        await core.meta_watch.recover()
+        await recover(core)
         await flushed(core, 5, "a")
         meta.restore({})
         apply = meta.apply
@@ -132,7 +132,7 @@ async def test_a_comparison_goes_on_when_the_meta_service_is_back(tmp_path: Path
     """It is not given up, and there are never two comparisons at once."""
     meta = ForgetfulMeta()
     async with core_over(tmp_path, meta) as core:
-        await core.meta_watch.recover()
+        await recover(core)
         await flushed(core, 5, "a")
         meta.restore({})
         meta.down = DOWN
@@ -150,7 +150,7 @@ async def test_a_meta_service_that_remembers_less_of_the_store_has_lost(tmp_path
     """Even if its revision has meanwhile passed the one seen before."""
     meta = ForgetfulMeta()
     async with core_over(tmp_path, meta) as core:
-        await core.meta_watch.recover()
+        await recover(core)
         await flushed(core, 5, "a")
         await core.meta_watch.report()
         (where, known), *_ = meta.stores.items()
@@ -172,7 +172,7 @@ async def test_a_report_whose_answer_got_lost_does_not_hide_the_loss(tmp_path: P
     """The report was applied; the next one asks what was stored before it."""
     meta = ForgetfulMeta()
     async with core_over(tmp_path, meta) as core:
-        await core.meta_watch.recover()
+        await recover(core)
         (where, known), *_ = meta.stores.items()
         await flushed(core, 5, "a")
         await core.meta_watch.report()
@@ -189,7 +189,7 @@ async def test_another_store_that_is_told_of_in_place_of_this_one_is_told_once(t
     """After a restore, or with two adapters of one name, it is logged once, and not every report starts a comparison."""
     meta = ForgetfulMeta()
     async with core_over(tmp_path, meta) as core:
-        await core.meta_watch.recover()
+        await recover(core)
         (where, known), *_ = meta.stores.items()
         for _ in range(3):
             meta.stores[where] = KnownStore(known.store._replace(store_id=b"sixteen bytes, 2"), 0)
@@ -204,7 +204,7 @@ async def test_a_server_that_remembers_no_stores_is_no_loss(tmp_path: Path, refu
     meta = ForgetfulMeta()
     meta.refusal = refusal
     async with core_over(tmp_path, meta) as core:
-        await core.meta_watch.recover()
+        await recover(core)
         await flushed(core, 5, "a")
         for _ in range(3):
             await core.meta_watch.report()
@@ -215,7 +215,7 @@ async def test_a_fresh_store_in_the_place_of_another_one_is_a_loss(tmp_path: Pat
     """Absent keys are looked up; only when the loss is recorded durably, the Meta Service forgets the old store."""
     meta = ForgetfulMeta()
     async with core_over(tmp_path, meta) as core:
-        await core.meta_watch.recover()
+        await recover(core)
         await flushed(core, 5, "a")
         await core.meta_watch.report()
         old = core.ledger.store.store_id
@@ -227,10 +227,10 @@ async def test_a_fresh_store_in_the_place_of_another_one_is_a_loss(tmp_path: Pat
 
         core.ledger.store.sync = failing  # type: ignore[method-assign]
         with pytest.raises(DiskFullError):
-            await core.meta_watch.recover()
+            await recover(core)
         assert next(iter(meta.stores.values())).store.store_id == old
     async with core_over(tmp_path, meta, recovered=False) as core:
-        await core.meta_watch.recover()
+        await recover(core)
         assert core.ledger.store.loss
         assert f"the Meta Service remembers another store here, {old.hex()}" in core.ledger.store.loss.why
         assert next(iter(meta.stores.values())).store.store_id == core.ledger.store.store_id != old
@@ -242,16 +242,16 @@ async def test_a_question_that_was_refused_is_asked_again_with_the_comparison(tm
     """An adapter that was let in late never learned that its store is another one, and fetched nothing of what it lacks (1)."""
     meta = ForgetfulMeta()
     async with core_over(tmp_path, meta) as core:
-        await core.meta_watch.recover()
+        await recover(core)
         await flushed(core, 5, "a")
         await core.meta_watch.report()
     shutil.rmtree(tmp_path / "adapter")
     async with core_over(tmp_path, meta, recovered=False) as core:
         meta.refusal, meta.down = RefusedError("PERMISSION_DENIED"), DOWN
         with pytest.raises(MetaUnavailableError):
-            await core.meta_watch.recover()
+            await recover(core)
         meta.refusal, meta.down = None, None
-        await core.meta_watch.recover()
+        await recover(core)
         assert core.ledger.store.loss
 
 
@@ -259,18 +259,18 @@ async def test_an_older_copy_of_the_store_is_a_loss_and_counters_go_on(tmp_path:
     """The recovery fetches what the copy lacks of its groups."""
     meta = ForgetfulMeta()
     async with core_over(tmp_path, meta) as core:
-        await core.meta_watch.recover()
+        await recover(core)
         await flushed(core, 5, "a")
     shutil.copytree(tmp_path / "adapter", tmp_path / "copy")
     async with core_over(tmp_path, meta) as core:
-        await core.meta_watch.recover()
+        await recover(core)
         await flushed(core, 6, "a")
         await flushed(core, 7, "b")
         await core.meta_watch.report()
     shutil.rmtree(tmp_path / "adapter")
     (tmp_path / "copy").rename(tmp_path / "adapter")
     async with core_over(tmp_path, meta, recovered=False) as core:
-        await core.meta_watch.recover()
+        await recover(core)
         assert core.ledger.store.loss
         assert core.ledger.store.loss[::2] == (
             2,
@@ -285,7 +285,7 @@ async def test_what_is_told_of_the_store_is_never_more_than_what_got_there(tmp_p
     meta = ForgetfulMeta()
     async with core_over(tmp_path, meta, recovered=False) as core:
         assert core.meta_watch.local().flushed_seq == 0
-        await core.meta_watch.recover()
+        await recover(core)
         await flushed(core, 5, "a")
         assert core.meta_watch.local().flushed_seq == 1
         await commit(core, 6, shard="a")
@@ -361,7 +361,7 @@ async def test_a_store_that_was_asked_about_is_no_older_copy_later(tmp_path: Pat
     """What was flushed and reported since is no loss at the next start, though `flushed_seq` was not stored before a kill."""
     meta = ForgetfulMeta()
     async with core_over(tmp_path, meta) as core:
-        await core.meta_watch.recover()
+        await recover(core)
         await flushed(core, 5, "a")
         await core.meta_watch.report()
         shutil.copytree(tmp_path / "adapter", tmp_path / "killed")
@@ -369,5 +369,5 @@ async def test_a_store_that_was_asked_about_is_no_older_copy_later(tmp_path: Pat
     (tmp_path / "killed").rename(tmp_path / "adapter")
     async with core_over(tmp_path, meta, recovered=False) as core:
         assert core.ledger.store.flushed_seq == 0
-        await core.meta_watch.recover()
+        await recover(core)
         assert core.ledger.store.loss is None

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from adapter.errors import MetaUnavailableError, NotReadyError, TimedOutError
+from adapter.errors import MetaUnavailableError, TimedOutError
 from adapter.meta.client import GroupsPage
 from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord, ReadMode
 from adapter.runtime.watermark import Watermark
+from adapter.sidecar.api.listing import listed_row
 from adapter.sidecar.engine import group_loader
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import LOAD_GROUPS, GroupLoader, Wanted
@@ -156,18 +157,40 @@ async def test_with_the_meta_service_down_unknown_is_an_error(tmp_path: Path, mo
         assert await read(core, mode, "a") == {}
 
 
-async def test_before_the_recovery_reads_of_the_store_are_refused(tmp_path: Path) -> None:
-    """Degraded: local offsets are returned, and whatever needs the Meta Service is refused (9)."""
+async def test_before_the_recovery_a_read_has_its_own_group_compared(tmp_path: Path) -> None:
+    """Not what is here, which may be less than another adapter has saved; and a read of MEMORY says so (9)."""
+    meta = AskedMeta({A: record(9), B: record(9)})
+    async with core_over(tmp_path, meta, recovered=False, knows="g") as core:
+        await core.ledger.submit(commit_of({A: 5, B: 5, C: 5}))
+        forget_loads(core)
+        assert await read(core, MEMORY, "a", "b") == {"a": 5, "b": 5}
+        assert listed_row(core, A, record(5)).uncompared
+        assert await read(core, FIRST, "a") == {"a": 9}
+        assert await read(core, STORE, "b", "c") == {"b": 9, "c": 5}
+        assert await read(core, STORE) == {"a": 9, "b": 9, "c": 5}
+        meta.asked.clear()
+        assert await read(core, FIRST, "a", "c") == {"a": 9, "c": 5}
+        assert not listed_row(core, A, record(9)).uncompared
+        assert meta.asked == []
+
+
+async def test_a_group_that_cannot_be_compared_is_refused_alone(tmp_path: Path) -> None:
+    """With what else may be done. Degraded, only what needs the Meta Service is refused (9)."""
     meta = AskedMeta({A: record(9)})
     async with core_over(tmp_path, meta, recovered=False, knows="g") as core:
         await core.ledger.submit(commit_of({B: 5}))
         forget_loads(core)
-        for mode, shards in ((STORE, ["b"]), (FIRST, ["a"]), (FIRST, [])):
-            with pytest.raises(NotReadyError, match="until the recovery is done"):
+        meta.down = MetaUnavailableError("gone")
+        refused = [(STORE, ["b"]), (FIRST, ["a"]), (FIRST, []), (FIRST, ["b"])]
+        for mode, shards in refused:
+            with pytest.raises(MetaUnavailableError, match=r"default/g: not compared .* MEMORY reads work .*: gone"):
+                await read(core, mode, *shards)
+        core.ledger.recovered.degrade()
+        for mode, shards in refused[:-1]:
+            with pytest.raises(MetaUnavailableError, match="MEMORY reads work"):
                 await read(core, mode, *shards)
         assert await read(core, FIRST, "b") == {"b": 5}
         assert await read(core, MEMORY, "a", "b") == {"b": 5}
-        assert meta.asked == []
 
 
 async def test_after_a_loss_even_memory_asks_for_what_is_not_here(tmp_path: Path) -> None:
@@ -181,8 +204,10 @@ async def test_after_a_loss_even_memory_asks_for_what_is_not_here(tmp_path: Path
     meta = AskedMeta({A: record(5), B: record(7)})
     async with core_over(tmp_path, meta, recovered=False) as core:
         assert core.ledger.store.loss is not None
-        with pytest.raises(NotReadyError):
+        meta.down = MetaUnavailableError("gone")
+        with pytest.raises(MetaUnavailableError):
             await read(core, MEMORY, "b")
+        meta.down = None
         await recovered(core)
         meta.asked.clear()
         assert await read(core, MEMORY, "a") == {"a": 5}

@@ -1,0 +1,168 @@
+"""Reads while the recovery goes on: each has its own group compared first, and waits for no other one (invariant 9).
+
+The recovery goes through the groups in their order. Here it is held at the first one, `a`, and never comes to `z`.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import grpc
+import grpc.aio
+import pytest
+
+from adapter.client.broker_log import NoBrokerLog
+from adapter.client.client import OffsetClient
+from adapter.errors import MetaUnavailableError
+from adapter.model.records import OffsetKey, OffsetRecord, ReadMode, next_era
+from adapter.rpc import offsets_pb
+from adapter.runtime.clocks import wall_ms
+from adapter.sidecar.process import Sidecar
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.sidecars import adapter_config
+from adapter.testing.waiting import eventually
+from tests.integration.helpers import PATIENCE_S, key, record, serving
+
+STATE = offsets_pb.StatusReply
+Z = key("s", group="z")
+
+
+class HeldAtA(FakeMeta):
+    """A Meta Service that does not answer what is asked of the group `a`, until the test says so."""
+
+    def __init__(self, records: dict[OffsetKey, OffsetRecord] | None = None) -> None:
+        super().__init__(records)
+        self.asked, self.answers = anyio.Event(), anyio.Event()
+        self.gone = False
+
+    async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
+        """What the recovery asks."""
+        if any(one.group == "a" for one in keys):
+            self.asked.set()
+            await self.answers.wait()
+        elif self.gone:
+            raise MetaUnavailableError("gone by the test")
+        return await super().get(keys, patient=patient)
+
+
+@asynccontextmanager
+async def comparing(directory: Path, meta: HeldAtA, **sections: Any) -> AsyncIterator[tuple[Sidecar, OffsetClient]]:
+    """A sidecar that is ready, and whose recovery is held."""
+    config = adapter_config(directory, recovery={"timeout_ms": 60_000, "batch_keys": 1}, **sections)
+    sidecar = Sidecar(config, meta, NoBrokerLog())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sidecar.run)
+        with anyio.fail_after(PATIENCE_S):
+            await sidecar.ready.wait()
+            await meta.asked.wait()
+        async with OffsetClient.connect(sidecar.addresses[-1], PATIENCE_S) as client:
+            yield sidecar, client
+        meta.answers.set()
+        sidecar.stop()
+
+
+async def left(directory: Path, offset: int = 5, *, flushed: bool = True) -> None:
+    """Leave a store with an offset in `a` and one in `z`."""
+    meta = FakeMeta()
+    if not flushed:
+        meta.down = MetaUnavailableError("gone")
+    sections: dict[str, Any] = {"recovery": {"timeout_ms": 0}, "stop": {"drain_timeout_ms": 100}}
+    async with serving(directory, meta, **sections) as (_, client):
+        for group in ("a", "z"):
+            await client.commit(group, {"s": offset})
+
+
+async def test_a_read_does_not_wait_for_the_groups_before_its_own(directory: Path) -> None:
+    """It gets what another adapter saved meanwhile; the group is as it was for MEMORY, which says so."""
+    await left(directory)
+    meta = HeldAtA({Z: record(100)})
+    async with comparing(directory, meta) as (sidecar, client):
+        status = await client.status()
+        assert (status.state, status.recovery.done) == (STATE.SERVING, False)
+        assert "the recovery has compared 0 of 2 keys" in status.reason
+        rows = await client.store.ReadOffsets(
+            offsets_pb.ReadOffsetsRequest(groups=[offsets_pb.GroupShards(group="z")], mode=offsets_pb.MEMORY), timeout=PATIENCE_S
+        )
+        assert [(row.offset, row.uncompared) for row in rows.offsets] == [(5, True)]
+        assert (await client.read("z", ["s"], mode=ReadMode.MEMORY_FIRST_THEN_STORE))["s"].offset == 100
+        assert (await client.read("z"))["s"].offset == 100
+        described = await client.admin.DescribeGroup(offsets_pb.DescribeGroupRequest(group="z"), timeout=PATIENCE_S)
+        assert described.shards[0].local.offset == 100
+        meta.answers.set()
+        await eventually(lambda: sidecar.core().ledger.recovered.now, PATIENCE_S)
+        assert (await client.status()).reason == ""
+
+
+async def test_a_start_position_takes_up_what_is_held(directory: Path) -> None:
+    """A reset made elsewhere, while this adapter was away, is found by whoever asks where to begin."""
+    await left(directory)
+    meta = HeldAtA({Z: record(3, next_era(1), committed_at_ms=wall_ms())})
+    async with comparing(directory, meta) as (_, client):
+        assert (await client.read("z", mode=ReadMode.STORE))["s"].offset == 3
+        await client.commit("z", {"s": 4})
+        assert (await client.read("z"))["s"].offset == 4
+
+
+async def test_what_a_former_process_left_is_persisted_when_it_is_asked_for(directory: Path) -> None:
+    """It is not known to be dirty before its group is compared: a hand-over would lose it (3)."""
+    await left(directory, flushed=False)
+    meta = HeldAtA()
+    async with comparing(directory, meta) as (sidecar, client):
+        assert not len(sidecar.core().ledger.dirty)
+        await client.persist("z")
+        assert meta.records[Z].offset == 5
+        await client.remove("z", ["s"])
+        assert sidecar.core().ledger.store.get(Z) is None
+    assert meta.records[Z].offset == 5
+
+
+async def test_a_reset_is_decided_by_what_stands_in_the_meta_service(directory: Path) -> None:
+    """Its plan has what is there, and it stands above that."""
+    await left(directory)
+    meta = HeldAtA({Z: record(100, 7)})
+    async with comparing(directory, meta) as (_, client):
+        change = offsets_pb.ResetOffsetsRequest(group="z", execute=True, to_offset=50)
+        reply = await client.admin.ResetOffsets(change, timeout=PATIENCE_S)
+        assert [(row.before.offset, row.after.offset) for row in reply.rows] == [(100, 50)]
+        assert (meta.records[Z].offset, meta.records[Z].epoch > 7) == (50, True)
+
+
+async def test_a_group_that_cannot_be_compared_is_refused_alone(directory: Path) -> None:
+    """With what else may be done; commits are taken, and a group that was compared is answered."""
+    await left(directory)
+    meta = HeldAtA()
+    async with comparing(directory, meta) as (_, client):
+        meta.gone = True
+        await client.commit("z", {"s": 6})
+        for mode in (ReadMode.STORE, ReadMode.MEMORY_FIRST_THEN_STORE):
+            with pytest.raises(grpc.aio.AioRpcError, match=r"default/z: not compared .*--mode memory.*gone by the test") as caught:
+                await client.read("z", ["s"], mode=mode)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert (await client.read("z", ["s"], mode=ReadMode.MEMORY))["s"].offset == 6
+
+
+async def test_what_was_left_reaches_the_meta_service_though_a_part_of_it_is_away(directory: Path) -> None:
+    """The comparison is held up by the part with the group `a`; the offsets of the other parts do not wait for it (3)."""
+    await left(directory, flushed=False)
+
+    class PartAway(HeldAtA):
+        async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
+            if any(one.group == "a" for one in keys) and not self.answers.is_set():
+                self.asked.set()
+                raise MetaUnavailableError("a part is away")
+            return await FakeMeta.get(self, keys, patient=patient)
+
+    meta = PartAway()
+    config = adapter_config(directory, recovery={"timeout_ms": 0, "batch_keys": 1})
+    sidecar = Sidecar(config, meta, NoBrokerLog())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sidecar.run)
+        with anyio.fail_after(PATIENCE_S):
+            await sidecar.ready.wait()
+        await eventually(lambda: Z in meta.records, PATIENCE_S)
+        assert sidecar.state.state == STATE.SERVING
+        meta.answers.set()
+        await eventually(lambda: sidecar.core().ledger.recovered.now, PATIENCE_S)
+        sidecar.stop()
