@@ -85,7 +85,7 @@ async def ready(directory: Path) -> offsets_pb.StatusReply:
         try:
             async with OffsetClient.connect(f"unix:{directory / 'a.sock'}", 2.0) as client:
                 status = await client.status()
-                if status.state == offsets_pb.StatusReply.SERVING and not status.dirty_keys:
+                if status.recovery.done and not status.dirty_keys:
                     return status
         except Exception:
             if time.monotonic() > until:

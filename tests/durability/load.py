@@ -242,7 +242,7 @@ async def local_positions(address: str, history: History) -> Positions:
 
     Waits for the end of its recovery: no read is answered before.
     """
-    await status_when(address, lambda status: status.state in {offsets_pb.StatusReply.SERVING, offsets_pb.StatusReply.DEGRADED})
+    await status_when(address, lambda status: status.recovery.done or status.state == offsets_pb.StatusReply.DEGRADED)
     reading = history.reading(ADAPTER)
     async with OffsetClient.connect(address, CALL_S) as client:
         listed = positions([row async for row in client.list()])

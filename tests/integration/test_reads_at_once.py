@@ -137,7 +137,9 @@ async def test_a_group_that_cannot_be_compared_is_refused_alone(directory: Path)
         meta.gone = True
         await client.commit("z", {"s": 6})
         for mode in (ReadMode.STORE, ReadMode.MEMORY_FIRST_THEN_STORE):
-            with pytest.raises(grpc.aio.AioRpcError, match=r"default/z: not compared .*--mode memory.*gone by the test") as caught:
+            with pytest.raises(
+                grpc.aio.AioRpcError, match=r"default/z: not compared .*--mode memory.*gone by the test"
+            ) as caught:
                 await client.read("z", ["s"], mode=mode)
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert (await client.read("z", ["s"], mode=ReadMode.MEMORY))["s"].offset == 6

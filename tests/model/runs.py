@@ -161,6 +161,36 @@ class Everything:
         self._pass(wait)
 
     @rule(
+        at=BROKERS,
+        key=KEY,
+        change=CHANGE,
+        offset=st.integers(0, 9),
+        mode=st.sampled_from(ReadMode),
+        then=st.sampled_from(["read", "read", "persist", "move", "reset", "kill"]),
+        wait=WAITS,
+    )
+    def reads_at_once(self, at: int, key: OffsetKey, change: str, offset: int, mode: ReadMode, then: str, wait: float) -> None:
+        """A broker that was killed is asked for an offset that moved elsewhere, before and after its recovery has come to it."""
+        world, group = self.world, key.group_key
+        self._change(self._next(at), change, key, offset)
+        self._pass(SOON_S)
+        world.kill(at, None, restart=True)
+        for _ in range(5):
+            self._pass(EARLY_S)
+            world.read(at, group, mode)
+            if then == "persist":
+                world.persist(at, group)
+        if then == "move":
+            world.move(at, self._next(at), group)
+        elif then == "reset":
+            self._change(at, "reset", key, offset)
+        elif then == "kill":
+            world.kill(at, None, restart=True)
+            self._pass(EARLY_S)
+            world.commit(at, {key: offset})
+        self._pass(wait)
+
+    @rule(
         at=BROKERS, key=KEY, change=CHANGE, offset=st.integers(0, 9), elsewhere=st.booleans(), late=st.integers(0, 9), wait=WAITS
     )
     def in_flight(self, at: int, key: OffsetKey, change: str, offset: int, elsewhere: bool, late: int, wait: float) -> None:

@@ -52,13 +52,13 @@ ADAPTERS = (
         name="OffsetAdapterRecoveryStuck",
         severity="critical",
         expr="""
-            ((offset_adapter_up_state == 1) or (offset_adapter_up_state == 3 and offset_adapter_meta_available == 1))
+            (offset_adapter_recovery_done == 0 and offset_adapter_meta_available == 1)
             and changes(offset_adapter_recovery_compared[<5m>]) == 0
         """,
         after="5m",
         summary="The recovery of {{ $labels.instance }} makes no progress",
         description="{{ $labels.instance }} compares its offsets with the Meta Service, which answers, and has not got on for"
-        " five minutes. Until it has, reads are refused.",
+        " five minutes. Offsets that a former process left may not have been sent so far.",
         reason="A comparison takes some 10 s for each million offsets and reports progress with each batch; five minutes"
         " without any are no slow network.",
     ),
