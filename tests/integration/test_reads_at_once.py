@@ -19,6 +19,8 @@ from adapter.errors import MetaUnavailableError
 from adapter.model.records import OffsetKey, OffsetRecord, ReadMode, next_era
 from adapter.rpc import offsets_pb
 from adapter.runtime.clocks import wall_ms
+from adapter.sidecar.bridge.bridge import Bridge
+from adapter.sidecar.engine.core import Core
 from adapter.sidecar.process import Sidecar
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config
@@ -168,3 +170,22 @@ async def test_what_was_left_reaches_the_meta_service_though_a_part_of_it_is_awa
         meta.answers.set()
         await eventually(lambda: sidecar.core().ledger.recovered.now, PATIENCE_S)
         sidecar.stop()
+
+
+async def test_the_bridge_waits_for_the_comparison(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gives a broker what is here, which must not be less than another adapter has saved."""
+    await left(directory)
+    began: list[bool] = []
+
+    async def run(self: Bridge, core: Core) -> None:  # noqa: ARG001 - as Bridge.run
+        began.append(core.ledger.recovered.now)
+
+    monkeypatch.setattr(Bridge, "run", run)
+    meta = HeldAtA({Z: record(100)})
+    async with comparing(directory, meta, rocketmq={"broker": "127.0.0.1:1"}) as (sidecar, client):
+        assert (await client.read("z"))["s"].offset == 100
+        assert not began
+        meta.answers.set()
+        await eventually(lambda: bool(began), PATIENCE_S)
+        assert began == [True]
+        assert sidecar.core().ledger.recovered.now

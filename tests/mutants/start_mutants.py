@@ -3,8 +3,58 @@
 from tests.mutants.mutant import Mutant
 
 EARLY = "integration/test_early_commits.py::"
+AT_ONCE = "integration/test_reads_at_once.py::"
+READS = "unit/sidecar/engine/test_reads.py::"
 
 START_MUTANTS = (
+    Mutant(
+        "uncompared-is-read",
+        "sidecar/engine/reads.py",
+        "not (self._recovered.degraded or self._loader.is_compared(wanted.group))",
+        "False",
+        "a consumer begins at what was here when the adapter went away, though it had gone on elsewhere",
+        (f"{AT_ONCE}test_a_read_does_not_wait_for_the_groups_before_its_own",),
+    ),
+    Mutant(
+        "uncompared-is-handed-over",
+        "sidecar/engine/handover.py",
+        "        await self._loader.compare(wanted)\n",
+        "",
+        "a hand-over forgets what a former process left unsent",
+        (f"{AT_ONCE}test_what_a_former_process_left_is_persisted_when_it_is_asked_for",),
+    ),
+    Mutant(
+        "absent-there-is-no-news",
+        "sidecar/engine/group_loader.py",
+        "here is None or (also_here and (here.live or self._meta.knows_epochs))",
+        "here is None",
+        "the same of a key that the Meta Service never had",
+        (f"{AT_ONCE}test_what_a_former_process_left_is_persisted_when_it_is_asked_for",),
+    ),
+    Mutant(
+        "half-a-group-is-compared",
+        "sidecar/ledger/recovered.py",
+        "self._up_to > prefix and not self._up_to.startswith(prefix)",
+        "self._up_to > prefix",
+        "the last shards of a large group are read before the recovery has come to them",
+        (f"{READS}test_a_group_is_compared_when_the_recovery_has_come_past_it",),
+    ),
+    Mutant(
+        "a-part-holds-up-what-was-left",
+        "sidecar/process.py",
+        "            await core.recovery.mark_unflushed()\n            await self._recovering(None)",
+        "            await self._recovering(None)",
+        "one part of the Meta Service is away, and what a former process left for the others waits for it",
+        (f"{AT_ONCE}test_what_was_left_reaches_the_meta_service_though_a_part_of_it_is_away",),
+    ),
+    Mutant(
+        "the-broker-is-given-what-is-uncompared",
+        "sidecar/process.py",
+        "                await core.ledger.recovered.settled.wait()",
+        "                pass",
+        "a RocketMQ broker is given less than another adapter has saved",
+        (f"{AT_ONCE}test_the_bridge_waits_for_the_comparison",),
+    ),
     Mutant(
         "reads-during-the-recovery",
         "sidecar/api/state.py",

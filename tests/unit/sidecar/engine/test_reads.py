@@ -15,6 +15,7 @@ from adapter.sidecar.engine import group_loader
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import LOAD_GROUPS, GroupLoader, Wanted
 from adapter.sidecar.ledger.operations import Columns, Commit, Reconcile
+from adapter.sidecar.ledger.recovered import Recovered
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually
 from tests.unit.helpers import commit, commit_of, core_over, crash, forget_loads, key, record, send, tombstone, watched
@@ -172,6 +173,19 @@ async def test_before_the_recovery_a_read_has_its_own_group_compared(tmp_path: P
         assert await read(core, FIRST, "a", "c") == {"a": 9, "c": 5}
         assert not listed_row(core, A, record(9)).uncompared
         assert meta.asked == []
+
+
+def test_a_group_is_compared_when_the_recovery_has_come_past_it() -> None:
+    """Not while it is at one of its shards, and none behind it (9)."""
+    groups = [GroupKey("default", name) for name in ("g", "h", "i")]
+    compared = Recovered()
+    assert not any(map(compared.has, groups))
+    compared.advance(B)
+    assert not any(map(compared.has, groups))
+    compared.advance(key("a", group="h"))
+    assert [compared.has(group) for group in groups] == [True, False, False]
+    compared.finish()
+    assert all(map(compared.has, groups))
 
 
 async def test_a_group_that_cannot_be_compared_is_refused_alone(tmp_path: Path) -> None:
