@@ -8,7 +8,7 @@ Commands of the adapter's process: `serve`, `repair`, `check_config`, `health`, 
 Offsets one by one: `get_list`, `commit_flush`.
 Groups: `groups` (list, describe, clone), `groups_show` (the work of list and describe), `groups_broadcast`, `offsets` (reset,
 delete), `offsets_change` (the work of reset, delete and clone), `offsets_shift` (of a reset that a repeat would make once more;
-`unanswered` keeps its ID).
+`unanswered` keeps its ID), `offsets_reading` (what these commands read).
 Files: `import_export` (options), `import_run`, `import_report`, `export_run`, `sorting` (an external sort of offsets),
 `snapshot`, `snapshot_file`.
 The Meta Service: `meta_status`, `meta_repair`, `meta_list`, `meta_copy`, `meta_snapshot`, `meta_kv`, `meta_placement`,

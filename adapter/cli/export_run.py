@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from adapter.cli.connection import Target, connected
-from adapter.cli.groups_show import PIECE, exported, groups_of
+from adapter.cli.offsets_reading import PIECE, exported, groups_of
 from adapter.cli.output import note, progress, warn
 from adapter.cli.sorting import OffsetSorter
 from adapter.client.client import OffsetClient

@@ -3,7 +3,7 @@
 That there is none is no error of these commands: an adapter may be older, have `[lag] shards = 0`, or have forgotten a group.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -11,12 +11,13 @@ import grpc.aio
 
 from adapter.cli.lag_text import rate_text, span_text, status_word, trend_text
 from adapter.cli.output import as_dict
-from adapter.cli.top_list import Wanted, listed
 from adapter.client.client import OffsetClient
 from adapter.rpc import lag_pb
 from adapter.runtime.wording import counted
 
 TIMEOUT_S: Final = 10.0
+LIST_TIMEOUT_S: Final = 30.0  # of one page
+PAGE: Final = 10_000  # groups of one call
 NOT_KEPT: Final = "nobody commits to it at this adapter, or more shards than lag.shards have moved since"
 _NAMED: Final = 5  # groups that a note names
 # An adapter that answers so keeps no lag of any group.
@@ -104,10 +105,9 @@ class Brief(NamedTuple):
 
 async def briefs(client: OffsetClient, namespace: str) -> tuple[dict[tuple[str, str], Brief], str]:
     """The lag of all groups of a namespace (empty: of all), and why there is none."""
-    wanted = Wanted(lag_pb.LagFilter(namespace=namespace), "name", 0)
     found: dict[tuple[str, str], Brief] = {}
     try:
-        async for page in listed(client, wanted):
+        async for page in listed(client, lag_pb.LagFilter(namespace=namespace), lag_pb.NAME):
             for row in page.groups:
                 lag = row.lag if row.HasField("lag") else None
                 seconds = row.lag_seconds if row.HasField("lag_seconds") else None
@@ -115,6 +115,27 @@ async def briefs(client: OffsetClient, namespace: str) -> tuple[dict[tuple[str, 
     except grpc.aio.AioRpcError as error:
         return found, why_none(error)
     return found, ""
+
+
+async def listed(
+    client: OffsetClient, lag_filter: lag_pb.LagFilter, order: lag_pb.LagOrder.ValueType, limit: int = 0
+) -> AsyncIterator[lag_pb.ListGroupLagReply]:
+    """Pages with these groups, at most `limit` (0: all), each group once, though groups change their places between pages."""
+    request = lag_pb.ListGroupLagRequest(filter=lag_filter, order=order)
+    seen: set[tuple[str, str]] = set()
+    while True:
+        request.page_size = min(limit - len(seen), PAGE) if limit else PAGE
+        reply = await client.lag.ListGroupLag(request, timeout=LIST_TIMEOUT_S)
+        # A page has fewer groups than it may have where they would make too large a message.
+        request.offset += len(reply.groups)
+        ended = not reply.groups or request.offset >= reply.matching
+        fresh = [row for row in reply.groups if (row.namespace, row.group) not in seen]
+        seen.update((row.namespace, row.group) for row in fresh)
+        del reply.groups[:]
+        reply.groups.extend(fresh)
+        yield reply
+        if ended or len(seen) == limit:
+            return
 
 
 def why_none(error: grpc.aio.AioRpcError) -> str:

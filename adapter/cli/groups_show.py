@@ -1,39 +1,27 @@
-"""The work of `groups list` and `groups describe`, and the reads that other commands share. Nothing here changes an offset.
+"""The work of `groups list` and `groups describe`. Nothing here changes an offset.
 
 Columns are named as kafka-consumer-groups names them (CURRENT-OFFSET, LOG-END-OFFSET, LAG); epoch, state and the Meta Service's
 offset are added.
 """
 
-import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeAlias, TypeVar
-
-import grpc
-import grpc.aio
+from typing import Any, NamedTuple, TypeAlias
 
 from adapter.cli import groups_lag
 from adapter.cli.connection import Target, connected
 from adapter.cli.groups_lag import Brief, GroupLive, LiveLag
 from adapter.cli.lag_text import span_text
+from adapter.cli.offsets_reading import PIECE, TIMEOUT_S, Group, groups_of, next_reply, position_text
 from adapter.cli.output import CSV, JSON, TABLE, Form, as_dict, fields_of, listing, note, warn, when
 from adapter.cli.table import LEFT, RIGHT, CsvRows, JsonRows, Side, Table
 from adapter.client.client import OffsetClient
-from adapter.client.pending import rpc_error
-from adapter.formats.rows import OffsetRow
 from adapter.model.queues import queue_of
-from adapter.model.records import GroupKey
 from adapter.rpc import lag_pb, offsets_pb
 from adapter.runtime.wording import counted
 
-TIMEOUT_S = 30.0  # of one admin call, or one reply of an export: the Meta Service and the broker may take seconds each
-PIECE = 1_000  # shards or groups of one request
-
-Group = offsets_pb.ListGroupsReply.Group
-
 Described = offsets_pb.DescribeGroupReply
-R = TypeVar("R")
 _Add: TypeAlias = Callable[[str, Described, GroupLive], None]
 
 # Of a row of `groups describe --output csv`: one shard.
@@ -124,7 +112,7 @@ async def _descriptions(
     for at in range(0, len(names), PIECE):
         some = names[at : at + PIECE]
         replies = aiter(client.admin.DescribeGroups(offsets_pb.DescribeGroupsRequest(namespace=namespace, groups=some)))
-        while reply := await _next(replies):
+        while reply := await next_reply(replies):
             lags = await live.of_all(namespace, [row.group for row in reply.groups if row.description.shards])
             for row in reply.groups:
                 if row.error:
@@ -168,50 +156,6 @@ def _show_table(namespace: str) -> Iterator[_Add]:
 
     with table:
         yield add
-
-
-async def groups_of(client: OffsetClient, namespace: str) -> AsyncIterator[Group]:
-    """Yield the groups that have local offsets in a namespace (empty: in all), reading page by page."""
-    request = offsets_pb.ListGroupsRequest(namespace=namespace)
-    while True:
-        reply = await client.admin.ListGroups(request, timeout=TIMEOUT_S)
-        for row in reply.groups:
-            yield row
-        if not reply.next_page_token:
-            return
-        request.page_token = reply.next_page_token
-
-
-async def exported(client: OffsetClient, groups: Sequence[GroupKey]) -> AsyncIterator[OffsetRow]:
-    """Yield all offsets of some groups, group by group: for each shard the larger of the local one and the Meta Service's.
-
-    Raises AioRpcError, with DEADLINE_EXCEEDED if no further offsets come within TIMEOUT_S.
-    """
-    for at in range(0, len(groups), PIECE):
-        wanted = [offsets_pb.GroupShards(**group._asdict()) for group in groups[at : at + PIECE]]
-        replies = aiter(client.admin.ExportOffsets(offsets_pb.ExportOffsetsRequest(groups=wanted)))
-        while reply := await _next(replies):
-            for row in reply.offsets:
-                yield OffsetRow(
-                    row.namespace,
-                    row.group,
-                    row.shard,
-                    row.offset,
-                    row.metadata,
-                    row.committed_at_ms,
-                    row.topic,
-                    row.partition,
-                    row.epoch,
-                )
-
-
-async def _next(replies: AsyncIterator[R]) -> R | None:
-    """The next reply; None after the last one. There is no deadline for all of them: a large adapter sends for minutes."""
-    try:
-        async with asyncio.timeout(TIMEOUT_S):
-            return await anext(replies, None)
-    except TimeoutError:
-        raise rpc_error(grpc.StatusCode.DEADLINE_EXCEEDED, f"sent nothing for {TIMEOUT_S:g} s") from None
 
 
 def shard_order(shard: str) -> tuple[str, int]:
@@ -326,10 +270,3 @@ def _cells(row: Described.Shard, live: lag_pb.ShardLag | None, *, remote_known: 
         when(row.committed_at_ms),
         row.metadata,
     ]
-
-
-def position_text(position: offsets_pb.Position | None) -> str:
-    """An offset as a table shows it: the number, `deleted`, or `-` for none."""
-    if position is None:
-        return "-"
-    return "deleted" if position.deleted else str(position.offset)

@@ -15,8 +15,8 @@ import grpc.aio
 
 from adapter.cli import options
 from adapter.cli.connection import Target, connected
-from adapter.cli.groups_show import TIMEOUT_S
 from adapter.cli.import_report import Report
+from adapter.cli.offsets_reading import TIMEOUT_S
 from adapter.cli.output import progress, warn
 from adapter.cli.sorting import OffsetSorter
 from adapter.client.client import OffsetClient

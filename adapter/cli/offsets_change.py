@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 
 from adapter.cli.connection import Target, connected
-from adapter.cli.groups_show import PIECE, TIMEOUT_S, exported, groups_of, position_text
+from adapter.cli.offsets_reading import PIECE, TIMEOUT_S, exported, groups_of, position_text
 from adapter.cli.output import as_dict, note, progress, tell, warn
 from adapter.cli.table import LEFT, RIGHT, Side, print_json, print_table
 from adapter.client.client import OffsetClient

@@ -1,19 +1,17 @@
 """One look at the lag of groups: what `top` prints where nobody watches, in the forms that every listing has."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from adapter.cli.connection import Target, connected
+from adapter.cli.groups_lag import listed
 from adapter.cli.lag_text import age_text, rate_text, shards_text, span_text, status_word, trend_text
 from adapter.cli.output import TABLE, Form, as_dict, fields_of, listing, note, warn
 from adapter.cli.table import LEFT, RIGHT, Side
 from adapter.cli.top_rows import Order
-from adapter.client.client import OffsetClient
 from adapter.rpc import lag_pb
 from adapter.runtime.wording import counted
 
-PAGE: Final = 10_000  # groups of one call
-TIMEOUT_S: Final = 30.0  # of one call
 ORDERS: Final[dict[Order, lag_pb.LagOrder.ValueType]] = {
     "worst": lag_pb.WORST,
     "lag": lag_pb.LAG,
@@ -55,7 +53,7 @@ async def print_groups(target: Target, wanted: Wanted, form: Form) -> None:
 
     async with connected(target) as client:
         with listing(form, COLUMNS, cells, fields_of(lag_pb.GroupLag), group_values) as rows:
-            async for last in listed(client, wanted):
+            async for last in listed(client, wanted.lag_filter, ORDERS[wanted.order], wanted.limit):
                 now_ms = last.evaluated_at_ms
                 for row in last.groups:
                     rows.add(row)
@@ -64,25 +62,6 @@ async def print_groups(target: Target, wanted: Wanted, form: Form) -> None:
         note(f"{counted(rows.count, 'group')}{of}")
         for text in told_of_all(last.bounds_error, last.shards_forgotten):
             warn(text)
-
-
-async def listed(client: OffsetClient, wanted: Wanted) -> AsyncIterator[lag_pb.ListGroupLagReply]:
-    """Pages with the groups that are wanted, each group once, though groups change their places between pages."""
-    request = lag_pb.ListGroupLagRequest(filter=wanted.lag_filter, order=ORDERS[wanted.order])
-    seen: set[tuple[str, str]] = set()
-    while True:
-        request.page_size = min(wanted.limit - len(seen), PAGE) if wanted.limit else PAGE
-        reply = await client.lag.ListGroupLag(request, timeout=TIMEOUT_S)
-        # A page has fewer groups than it may have where they would make too large a message.
-        request.offset += len(reply.groups)
-        ended = not reply.groups or request.offset >= reply.matching
-        fresh = [row for row in reply.groups if (row.namespace, row.group) not in seen]
-        seen.update((row.namespace, row.group) for row in fresh)
-        del reply.groups[:]
-        reply.groups.extend(fresh)
-        yield reply
-        if ended or len(seen) == wanted.limit:
-            return
 
 
 def group_values(row: lag_pb.GroupLag) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from adapter.cli.groups_show import PIECE
+from adapter.cli.offsets_reading import PIECE
 from adapter.cli.offsets_shift import AGAIN
 from tests.acceptance.scripted_admin import Change, RefusalError, ScriptedAdmin, Tool, done, serving
 

@@ -228,7 +228,7 @@ CLI_MUTANTS = (
     ),
     Mutant(
         "top-ends-at-a-cut-page",
-        "cli/top_list.py",
+        "cli/groups_lag.py",
         "ended = not reply.groups or request.offset >= reply.matching",
         "ended = len(reply.groups) < request.page_size",
         "a listing of many groups with long names ends early, without a word",

@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from adapter.cli import top_list
+from adapter.cli import groups_lag
 from adapter.cli.connection import CallError, Target
 from adapter.cli.main import cli
 from adapter.cli.output import CSV, JSON, TABLE, Form
@@ -83,7 +83,7 @@ async def test_groups_come_in_pages_each_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where one changes its place between two pages, and to no more than are wanted."""
-    monkeypatch.setattr(top_list, "PAGE", 3)
+    monkeypatch.setattr(groups_lag, "PAGE", 3)
     lag = FakeLag(group(f"g{number}") for number in range(8))
     out, err = await printed(lag, tmp_path, capsys, JSON)
     assert [row["group"] for row in json.loads(out)] == [f"g{number}" for number in range(8)]
