@@ -43,7 +43,7 @@ HEAD = ("process", "CPU s", "MiB")
 BESIDE = {
     "Python": ("-c", "pass"),
     "Python with gRPC": ("-c", "import grpc"),
-    "the adapter's process, imported": ("-c", "import adapter.cli.serve, rich.table"),
+    "the adapter's process, imported": ("-c", "import adapter.cli.process.serve, rich.table"),
 }
 
 

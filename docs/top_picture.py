@@ -13,8 +13,8 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import cast
 
-from adapter.cli.top_app import GroupsScreen, TopApp, View
-from adapter.cli.top_feed import Event, Shards
+from adapter.cli.top.app import GroupsScreen, TopApp, View
+from adapter.cli.top.feed import Event, Shards
 from adapter.rpc import lag_pb
 
 PICTURE = Path(__file__).parent / "top.svg"

@@ -18,68 +18,72 @@ from adapter.runtime.version import commit, version
 READER_GONE = 141  # 128 + SIGPIPE: the exit code that shells report for a command whose reader is gone
 
 COMMANDS = {
-    "serve": Lazy("adapter.cli.serve:serve", "Run the adapter beside a broker."),
-    "status": Lazy("adapter.cli.status:status", "Show the adapter's state, and which offsets a crash could lose."),
+    "serve": Lazy("adapter.cli.process.serve:serve", "Run the adapter beside a broker."),
+    "status": Lazy("adapter.cli.process.status:status", "Show the adapter's state, and which offsets a crash could lose."),
     "health": Lazy(
-        "adapter.cli.health:health",
+        "adapter.cli.process.health:health",
         "Exit with 0 when the adapter or Meta Service at --address is SERVING, else with 1: for container health checks.",
     ),
     "top": Lazy(
-        "adapter.cli.top:top", "Show how far groups are behind, those that got worse first: live at a terminal, else once."
+        "adapter.cli.top.command:top",
+        "Show how far groups are behind, those that got worse first: live at a terminal, else once.",
     ),
-    "get": Lazy("adapter.cli.get_list:get", "Show a group's offsets."),
-    "commit": Lazy("adapter.cli.commit_flush:commit", "Commit OFFSET, the next offset to read."),
-    "list": Lazy("adapter.cli.get_list:list_command", "List the adapter's local offsets, or the Meta Service's."),
-    "flush": Lazy("adapter.cli.commit_flush:flush", "Send every dirty offset to the Meta Service now."),
-    "console": Lazy("adapter.cli.console:console", "Run the console: a web page that shows adapters, Meta Service and groups."),
+    "get": Lazy("adapter.cli.offsets.get_list:get", "Show a group's offsets."),
+    "commit": Lazy("adapter.cli.offsets.commit_flush:commit", "Commit OFFSET, the next offset to read."),
+    "list": Lazy("adapter.cli.offsets.get_list:list_command", "List the adapter's local offsets, or the Meta Service's."),
+    "flush": Lazy("adapter.cli.offsets.commit_flush:flush", "Send every dirty offset to the Meta Service now."),
+    "console": Lazy(
+        "adapter.cli.process.console:console", "Run the console: a web page that shows adapters, Meta Service and groups."
+    ),
     "completion": Lazy("adapter.cli.completion:completion", "Print the script that completes commands and options in a SHELL."),
     "doctor": Lazy(
         "adapter.cli.doctor.command:doctor",
         "Check what an adapter needs, whether it runs or not: configuration, disk, limits, clock, Meta Service, certificates.",
     ),
     "check-config": Lazy(
-        "adapter.cli.check_config:check_config", "Check a configuration file and show the settings that result."
+        "adapter.cli.process.check_config:check_config", "Check a configuration file and show the settings that result."
     ),
     "reload": Lazy(
-        "adapter.cli.reload:reload", "Have the adapter read its configuration file, certificates and token again, as SIGHUP does."
+        "adapter.cli.process.reload:reload",
+        "Have the adapter read its configuration file, certificates and token again, as SIGHUP does.",
     ),
-    "repair": Lazy("adapter.cli.repair:repair", "Repair a local store that does not open."),
-    "groups": Lazy("adapter.cli.groups:groups", "Consumer groups: list, describe, clone."),
-    "offsets": Lazy("adapter.cli.offsets:offsets", "Offsets of groups: reset, delete."),
+    "repair": Lazy("adapter.cli.process.repair:repair", "Repair a local store that does not open."),
+    "groups": Lazy("adapter.cli.groups.command:groups", "Consumer groups: list, describe, clone."),
+    "offsets": Lazy("adapter.cli.offsets.command:offsets", "Offsets of groups: reset, delete."),
     "import": Lazy(
-        "adapter.cli.import_export:import_command",
+        "adapter.cli.files.import_export:import_command",
         "Merge the offsets of FILE (- is standard input): only those larger than the stored ones.",
     ),
     "export": Lazy(
-        "adapter.cli.import_export:export_command",
+        "adapter.cli.files.import_export:export_command",
         "Write the offsets of the named groups, or of all local ones, to a file for RocketMQ, for Kafka, or in JSON.",
     ),
     "snapshot": Lazy(
-        "adapter.cli.snapshot:snapshot",
+        "adapter.cli.files.snapshot:snapshot",
         "Write all local offsets as they are at one instant to a Parquet file, tombstones included, while the adapter serves.",
     ),
 }
 META_COMMANDS = {
     "copy": Lazy(
-        "adapter.cli.meta_copy:copy",
+        "adapter.cli.meta.copy:copy",
         "Copy all offsets from the Meta Service SOURCE (host:port) to the one at --address, tombstones included.",
     ),
     "doctor": Lazy(
         "adapter.cli.doctor.command:meta_doctor",
         "Check what a Meta Service needs, whether it runs or not: configuration, disk, limits, clock, etcd, certificates.",
     ),
-    "kv": Lazy("adapter.cli.meta_kv:kv", "Metadata by key: put, get, delete, list."),
-    "placement": Lazy("adapter.cli.meta_placement:placement", "Show or balance the leaders of the etcd Raft groups."),
+    "kv": Lazy("adapter.cli.meta.kv:kv", "Metadata by key: put, get, delete, list."),
+    "placement": Lazy("adapter.cli.meta.placement:placement", "Show or balance the leaders of the etcd Raft groups."),
     "rebalance": Lazy(
-        "adapter.cli.meta_rebalance:rebalance",
+        "adapter.cli.meta.rebalance:rebalance",
         "Move the offsets into the configured Raft groups while the Meta Services keep serving.",
     ),
-    "repair": Lazy("adapter.cli.meta_repair:repair", "Repair an embedded store that does not start."),
+    "repair": Lazy("adapter.cli.meta.repair:repair", "Repair an embedded store that does not start."),
     "snapshot": Lazy(
-        "adapter.cli.meta_snapshot:snapshot",
+        "adapter.cli.meta.snapshot:snapshot",
         "Write all offsets as they are at one instant as Parquet files, tombstones included, while the Meta Service serves.",
     ),
-    "status": Lazy("adapter.cli.meta_status:status", "Show a Meta Service's stores, their revisions, and what they lost."),
+    "status": Lazy("adapter.cli.meta.status:status", "Show a Meta Service's stores, their revisions, and what they lost."),
 }
 
 
@@ -123,7 +127,7 @@ def cli() -> None:
 def meta(context: click.Context, config: Path | None) -> None:
     """Run the Meta Service; with a subcommand, operate one that runs."""
     if context.invoked_subcommand is None:
-        from adapter.cli.serve import serve_meta  # noqa: PLC0415 - the subcommands do not need it
+        from adapter.cli.process.serve import serve_meta  # noqa: PLC0415 - the subcommands do not need it
 
         serve_meta(config)
 

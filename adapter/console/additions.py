@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
-from adapter.console import access, changes
-from adapter.console.access import Access
-from adapter.console.admin_calls import AdminCalls
-from adapter.console.changes import Changes
+from adapter.console.access import persons
+from adapter.console.access.persons import Access
+from adapter.console.changes import pages
+from adapter.console.changes.pages import Changes
 from adapter.console.config import ConsoleConfig
 from adapter.console.parts import Part
+from adapter.console.sources.admin_calls import AdminCalls
 from adapter.fleet.fleet import FleetApi
 
 
@@ -16,4 +17,4 @@ def parts_of(settings: ConsoleConfig, fleet: FleetApi, calls: AdminCalls) -> Seq
     del calls
     server = settings.server
     people = Access(settings.access, https=server.tls is not None, root_path=server.root_path)
-    return access.part(people), changes.part(Changes(people, fleet, settings.fleet))
+    return persons.part(people), pages.part(Changes(people, fleet, settings.fleet))

@@ -14,18 +14,21 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from adapter.console import fleet_view, group_view, groups_view, guard
-from adapter.console.admin_calls import AdminCalls
-from adapter.console.asking import Asking
+from adapter.console.access import guard
 from adapter.console.background import Background
-from adapter.console.charts import Charts
 from adapter.console.config import ConsoleConfig
-from adapter.console.live import Live, StreamKey
-from adapter.console.meta_instances import MetaInstances
 from adapter.console.metrics import ConsoleMetrics
 from adapter.console.pages import JSON, Pages, form_of, json_made, json_of, linker, page, pages_of
 from adapter.console.parts import Part
-from adapter.console.views import Fragments, Query, Site, View, digest
+from adapter.console.sources.admin_calls import AdminCalls
+from adapter.console.sources.asking import Asking
+from adapter.console.sources.meta_instances import MetaInstances
+from adapter.console.views import fleet as fleet_view
+from adapter.console.views import group as group_view
+from adapter.console.views import groups as groups_view
+from adapter.console.views.charts import Charts
+from adapter.console.views.live import Live, StreamKey
+from adapter.console.views.view import Fragments, Query, Site, View, digest
 from adapter.fleet.fleet import FleetApi
 from adapter.runtime.addresses import is_loopback
 

@@ -2,8 +2,8 @@
 
 import anyio
 
-from adapter.console.charts import Charts
-from adapter.console.live import Live
+from adapter.console.views.charts import Charts
+from adapter.console.views.live import Live
 
 
 class Background:

@@ -5,7 +5,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, Strict, model_validator
 
-from adapter.console.access_config import AccessSection, check_access
+from adapter.console.access.config import AccessSection, check_access
 from adapter.fleet.section import FleetSection
 from adapter.runtime.addresses import CONSOLE_LISTEN, is_loopback
 from adapter.runtime.config import Address, ClientTls, FilePath, LogSection, MetricsSection, Section, ServerTls, StopSection

@@ -19,13 +19,13 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from adapter.console.additions import parts_of
-from adapter.console.admin_calls import AdminCalls
 from adapter.console.app import make_app
 from adapter.console.config import LIVE, ConsoleConfig, ConsoleServerSection
 from adapter.console.connections import Connections
-from adapter.console.meta_instances import MetaInstances, RaftOpening
 from adapter.console.metrics import PREFIX, ConsoleMetrics
 from adapter.console.parts import Part
+from adapter.console.sources.admin_calls import AdminCalls
+from adapter.console.sources.meta_instances import MetaInstances, RaftOpening
 from adapter.errors import ListenError
 from adapter.fleet.fleet import Fleet
 from adapter.runtime import descriptors, logs, metrics_http

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rocksdict import Rdict
 
-from adapter.cli.import_run import Source, read_into
-from adapter.cli.sorting import OffsetSorter
+from adapter.cli.files.import_run import Source, read_into
+from adapter.cli.files.sorting import OffsetSorter
 from adapter.errors import InvalidInputError
 from adapter.formats.files import Format
 from adapter.formats.rows import Naming

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from adapter.cli.meta_placement import _Lines, _LiveTable, as_dict, table
+from adapter.cli.meta.placement import _Lines, _LiveTable, as_dict, table
 from adapter.errors import MetaUnavailableError
 from adapter.metaservice.etcd.leader_placement import ClusterState, Move, RaftGroup
 from adapter.metaservice.etcd.lease import LeaseTakenError

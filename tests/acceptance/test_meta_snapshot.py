@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from adapter.cli import meta_snapshot, snapshot_directory
 from adapter.cli.connection import CallError
 from adapter.cli.main import cli
+from adapter.cli.meta import snapshot, snapshot_directory
 from adapter.errors import AdapterError, InvalidInputError
 from adapter.meta.blocking import MetaCalls
 from adapter.meta.config import MetaSection
@@ -194,7 +194,7 @@ def test_a_killed_command_leaves_no_directory_of_that_name(tmp_path: Path) -> No
 
 def test_what_has_come_and_is_not_written_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow disk does not fill the memory: the server waits, and then everything is there."""
-    monkeypatch.setattr(meta_snapshot, "AHEAD_BYTES", 100_000)
+    monkeypatch.setattr(snapshot, "AHEAD_BYTES", 100_000)
     pages = [page_of(5_000)] * 150  # of 400 KB
     short = Short(HEAD, *pages, meta_pb.SnapshotOffsetDataReply(records=750_000))  # type: ignore[abstract]
     sent: list[int] = []

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from adapter.cli.offsets_reading import PIECE
+from adapter.cli.offsets.reading import PIECE
 from adapter.rpc import offsets_pb
 from tests.acceptance.scripted_admin import Change, Described, ScriptedAdmin, Tool, done, refusing, serving
 

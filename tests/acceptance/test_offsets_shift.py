@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 import pytest
 
-from adapter.cli.offsets_reading import PIECE
-from adapter.cli.offsets_shift import AGAIN
+from adapter.cli.offsets.reading import PIECE
+from adapter.cli.offsets.shift import AGAIN
 from tests.acceptance.scripted_admin import Change, RefusalError, ScriptedAdmin, Tool, done, serving
 
 OK, NO, ERROR = 0, 1, 2

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from adapter.cli import unanswered
+from adapter.cli.offsets import unanswered
 from adapter.rpc import meta_grpc, meta_pb, metadata_grpc, metadata_pb, offsets_grpc, offsets_pb
 from adapter.testing.processes import ServiceProcess, adapter_process, ended
 from adapter.testing.waiting import PATIENCE_S

@@ -16,9 +16,9 @@ from google.protobuf.message import DecodeError, Message
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from adapter.console.change_wish import requests_of, wish_of
+from adapter.console.access.csrf import Form, _read
+from adapter.console.changes.wish import requests_of, wish_of
 from adapter.console.config import ConsoleConfig
-from adapter.console.csrf import Form, _read
 from adapter.errors import ConfigError, InvalidInputError
 from adapter.meta.wire import save_entries
 from adapter.metaservice.bulk_checks import Checked, check, check_packed

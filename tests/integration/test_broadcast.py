@@ -12,7 +12,7 @@ import pytest
 import structlog
 from click.testing import CliRunner, Result
 
-from adapter.cli.groups_broadcast import broadcast
+from adapter.cli.groups.broadcast import broadcast
 from adapter.client.blocking import BlockingOffsetClient
 from adapter.client.client import OffsetClient
 from adapter.errors import MetaUnavailableError

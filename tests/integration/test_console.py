@@ -19,9 +19,9 @@ import pytest
 
 from adapter.client.client import OffsetClient
 from adapter.console import process
-from adapter.console.admin_calls import AdminCalls, NotToldError
 from adapter.console.config import ConsoleConfig
-from adapter.console.meta_instances import MetaInstances
+from adapter.console.sources.admin_calls import AdminCalls, NotToldError
+from adapter.console.sources.meta_instances import MetaInstances
 from adapter.errors import ConfigError, ListenError
 from adapter.fleet import fleet as fleets
 from adapter.fleet.fleet import Fleet

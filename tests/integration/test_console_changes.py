@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 
 from adapter.client.broker_log import BrokerLogSection, GrpcBrokerLog
 from adapter.client.client import OffsetClient
-from adapter.console import changes as module
-from adapter.console.change_run import Changer
+from adapter.console.changes import pages as module
+from adapter.console.changes.run import Changer
 from adapter.fleet.views import AdapterView, Health
 from adapter.model.bounds import ShardKey
 from adapter.model.records import CommitMode
@@ -379,7 +379,7 @@ async def test_an_adapter_that_fails_in_the_middle_is_shown_shard_by_shard(
         plan = await s.ask(kind="reset", to="offset", offset="3")
         order = [shard for _, shard in sorted(zip([view.address for view in s.fleet.adapters], "abc", strict=True))]
         calls = 0
-        from adapter.console.change_run import _Clients  # noqa: PLC0415
+        from adapter.console.changes.run import _Clients  # noqa: PLC0415
 
         change = _Clients.change
 
@@ -422,7 +422,7 @@ async def test_half_a_change_is_finished_and_not_made_again(
         for client, shard in zip(s.clients, "abc", strict=True):
             await client.commit("g", {shard: 7})
             await client.flush()
-        from adapter.console.change_run import _Clients  # noqa: PLC0415
+        from adapter.console.changes.run import _Clients  # noqa: PLC0415
 
         change, calls = _Clients.change, 0
 
@@ -450,7 +450,7 @@ async def test_a_refused_change_is_as_before(directory: Path, monkeypatch: pytes
     async with scene(directory) as s:
         await s.clients[0].commit("g", {"a": 7})
         plan = await s.ask(kind="reset", to="offset", offset="3")
-        from adapter.console.change_run import _Clients  # noqa: PLC0415
+        from adapter.console.changes.run import _Clients  # noqa: PLC0415
 
         change = _Clients.change
 

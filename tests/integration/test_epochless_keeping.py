@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from adapter.cli.groups_show import state_of
+from adapter.cli.groups.show import state_of
 from adapter.client.client import OffsetClient
 from adapter.meta.client import GrpcMetaClient
 from adapter.model.records import GroupKey

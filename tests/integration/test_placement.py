@@ -14,7 +14,7 @@ import pytest
 import structlog
 from click.testing import CliRunner, Result
 
-from adapter.cli.meta_placement import placement
+from adapter.cli.meta.placement import placement
 from adapter.errors import ConfigError
 from adapter.metaservice.config import EtcdSection, MetaConfig
 from adapter.metaservice.etcd.leader_balancer import Balancer, opened

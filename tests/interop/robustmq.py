@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from adapter.cli.groups_show import state_of
+from adapter.cli.groups.show import state_of
 from adapter.client.client import OffsetClient
 from adapter.model.records import ReadMode
 from adapter.rpc import offsets_pb

@@ -156,7 +156,7 @@ BOUNDS_MUTANTS = (
     ),
     Mutant(
         "pages-wait-without-bound",
-        "console/guard.py",
+        "console/access/guard.py",
         "        if self._waiting[host] >= self._waiting_max // 2 or self._waiting.total() >= self._waiting_max:\n",
         "        if False:\n",
         "a page waits behind all that anybody asked for",

@@ -3,8 +3,8 @@
 from tests.mutants.mutant import Mutant
 
 HISTORY = "unit/sidecar/engine/test_history.py::"
-ACCESS = "unit/console/test_access.py::"
-CSRF = "unit/console/test_csrf.py::"
+ACCESS = "unit/console/access/test_persons.py::"
+CSRF = "unit/console/access/test_csrf.py::"
 CHANGES = "integration/test_console_changes.py::"
 
 CONSOLE_ACCESS_MUTANTS = (
@@ -34,7 +34,7 @@ CONSOLE_ACCESS_MUTANTS = (
     ),
     Mutant(
         "console-believes-any-proxy",
-        "console/access.py",
+        "console/access/persons.py",
         "        return any(address in network for network in self._networks)\n",
         "        return True\n",
         "anybody who reaches the console is who they say in a header, also an admin",
@@ -42,7 +42,7 @@ CONSOLE_ACCESS_MUTANTS = (
     ),
     Mutant(
         "console-logout-forgets-only-the-browser",
-        "console/sessions.py",
+        "console/access/sessions.py",
         "        self._ended[session.id] = session.until_s\n",
         "",
         "a copied cookie is good for hours after its person has logged out",
@@ -50,7 +50,7 @@ CONSOLE_ACCESS_MUTANTS = (
     ),
     Mutant(
         "console-session-outlives-its-token",
-        "console/access.py",
+        "console/access/persons.py",
         "        if session.name and self._still_stands(session):\n",
         "        if session.name:\n",
         "a token that was taken away leaves its person in",
@@ -58,7 +58,7 @@ CONSOLE_ACCESS_MUTANTS = (
     ),
     Mutant(
         "console-login-keeps-the-session",
-        "console/access.py",
+        "console/access/persons.py",
         "    access.keep(response, session)\n    return response\n",
         "    access.keep(response, session._replace(id=known.session.id))\n    return response\n",
         "who put a session into a browser before its person logged in knows the one after it",
@@ -66,7 +66,7 @@ CONSOLE_ACCESS_MUTANTS = (
     ),
     Mutant(
         "console-login-leads-anywhere",
-        "console/access.py",
+        "console/access/persons.py",
         "        return bool(_LOCAL.fullmatch(target)) and target.startswith",
         "        return target.startswith",
         "a link to the login leads to a copy of the console elsewhere, which asks for the token again",
@@ -74,7 +74,7 @@ CONSOLE_ACCESS_MUTANTS = (
     ),
     Mutant(
         "console-no-limit-of-wrong-tokens",
-        "console/access.py",
+        "console/access/persons.py",
         "        access.failures.note(peer)\n",
         "",
         "tokens can be guessed as fast as the console answers",
@@ -82,7 +82,7 @@ CONSOLE_ACCESS_MUTANTS = (
     ),
     Mutant(
         "console-open-beyond-loopback",
-        "console/access_config.py",
+        "console/access/config.py",
         "    if access.open:\n",
         "    if access.open and not tls:\n",
         "a console with TLS shows every group to everybody on the network",
@@ -90,7 +90,7 @@ CONSOLE_ACCESS_MUTANTS = (
     ),
     Mutant(
         "console-takes-foreign-forms",
-        "console/csrf.py",
+        "console/access/csrf.py",
         '    if site is not None and site != "same-origin":\n        return True\n',
         "",
         "a page of another site changes offsets in the browser of an admin",
@@ -98,7 +98,7 @@ CONSOLE_ACCESS_MUTANTS = (
     ),
     Mutant(
         "console-takes-forms-without-origin",
-        "console/csrf.py",
+        "console/access/csrf.py",
         "        return site is None\n",
         "        return False\n",
         "one of three defences is off for what says nothing of where it comes from",
@@ -106,7 +106,7 @@ CONSOLE_ACCESS_MUTANTS = (
     ),
     Mutant(
         "console-form-without-token",
-        "console/csrf.py",
+        "console/access/csrf.py",
         '    if not sessions.form_is_ours(session, name, form.fields.get(TOKEN_FIELD, "")):\n',
         "    if TOKEN_FIELD not in form.fields:\n",
         "any form token does, also of another session",
@@ -114,7 +114,7 @@ CONSOLE_ACCESS_MUTANTS = (
     ),
     Mutant(
         "console-viewer-changes",
-        "console/access.py",
+        "console/access/persons.py",
         "    return access.section.changes and person is not None and person.admin\n",
         "    return access.section.changes and person is not None\n",
         "who may only look can reset a group",
@@ -122,7 +122,7 @@ CONSOLE_ACCESS_MUTANTS = (
     ),
     Mutant(
         "console-does-what-was-not-confirmed",
-        "console/change_run.py",
+        "console/changes/run.py",
         "            if fresh.other_than(confirmed):\n",
         "            if len(fresh.rows) != len(confirmed.rows):\n",
         "offsets that moved since the dry run are reset to what nobody has seen",
@@ -130,7 +130,7 @@ CONSOLE_ACCESS_MUTANTS = (
     ),
     Mutant(
         "console-half-a-shift-made-again",
-        "console/change_plans.py",
+        "console/changes/plans.py",
         '    if wish.to in {"file", "shift"}:\n',
         '    if wish.to == "file":\n',
         "a shard whose answer was lost is shifted twice by who finishes the change",
@@ -138,7 +138,7 @@ CONSOLE_ACCESS_MUTANTS = (
     ),
     Mutant(
         "console-end-of-a-live-log-never-confirmed",
-        "console/change_run.py",
+        "console/changes/run.py",
         "    if after.offset == wanted:\n        return None\n    return wanted if after.offset < wanted else U64_MAX\n",
         "    return None\n",
         "a shift beyond the end of a live topic can never be confirmed",
@@ -146,7 +146,7 @@ CONSOLE_ACCESS_MUTANTS = (
     ),
     Mutant(
         "console-moved-target-shown-as-different",
-        "console/change_run.py",
+        "console/changes/run.py",
         "row._replace(after=shown[row.shard].after, most=shown[row.shard].most)",
         "row._replace(most=None)",
         "the result names an offset that nobody confirmed",
@@ -154,7 +154,7 @@ CONSOLE_ACCESS_MUTANTS = (
     ),
     Mutant(
         "console-target-below-what-was-confirmed",
-        "console/change_plans.py",
+        "console/changes/plans.py",
         "self.after.offset <= place.offset <= most",
         "place.offset <= most",
         "a topic made anew is read from where nobody wanted",
@@ -162,7 +162,7 @@ CONSOLE_ACCESS_MUTANTS = (
     ),
     Mutant(
         "console-second-press-confirms-what-was-not-seen",
-        "console/changes.py",
+        "console/changes/pages.py",
         '            if form.text("seen") != plan.dry_run.digest:\n',
         '            if not form.text("seen"):\n',
         "a double click confirms the new dry run that the first click brought up",
@@ -170,7 +170,7 @@ CONSOLE_ACCESS_MUTANTS = (
     ),
     Mutant(
         "console-executes-twice",
-        "console/changes.py",
+        "console/changes/pages.py",
         "            plan.state = State.EXECUTING  # before anything is awaited: a second click comes too late\n",
         "",
         "a double click shifts offsets twice",
@@ -178,7 +178,7 @@ CONSOLE_ACCESS_MUTANTS = (
     ),
     Mutant(
         "console-goes-on-after-an-error",
-        "console/change_run.py",
+        "console/changes/run.py",
         '                    return ends, [f"{self.name(address)}: {_said(error)}"], warnings\n',
         '                    warnings.append(f"{self.name(address)}: {_said(error)}")\n                    continue\n',
         "after an adapter failed, the others are changed all the same",
@@ -186,7 +186,7 @@ CONSOLE_ACCESS_MUTANTS = (
     ),
     Mutant(
         "console-plan-for-everybody",
-        "console/change_plans.py",
+        "console/changes/plans.py",
         "        return plan if plan and plan.owner == owner else None\n",
         "        return plan\n",
         "an admin can execute what another one has planned",
@@ -194,7 +194,7 @@ CONSOLE_ACCESS_MUTANTS = (
     ),
     Mutant(
         "console-changes-as-itself",
-        "console/change_run.py",
+        "console/changes/run.py",
         "            yield _Clients(stack, self._section, token, user_of(person), names)\n",
         '            yield _Clients(stack, self._section, token, "", names)\n',
         "the adapter's audit log does not have the person",

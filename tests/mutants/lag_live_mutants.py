@@ -171,7 +171,7 @@ LAG_LIVE_MUTANTS = (
     ),
     Mutant(
         "top-orders-equal-groups-by-name-alone",
-        "cli/top_rows.py",
+        "cli/top/rows.py",
         "    if then := _THEN.get(order):\n",
         "    if (then := _THEN.get(order)) and False:\n",
         "the same groups stand in another order in the console",

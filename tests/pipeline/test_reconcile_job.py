@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from adapter.cli.snapshot_file import SnapshotFile
+from adapter.cli.files.snapshot_file import SnapshotFile
 from adapter.model.codec import decode_key, decode_record, encode_key, encode_record
 from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.pipeline.config import JobConfig

@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import EqualTo, Filter, In, StringStartsWith
 
-from adapter.cli import snapshot_directory
-from adapter.cli.snapshot_directory import SnapshotDirectory
+from adapter.cli.meta import snapshot_directory
+from adapter.cli.meta.snapshot_directory import SnapshotDirectory
 from adapter.errors import AdapterError, ConfigError, StoreDamagedError
 from adapter.metaservice.engine import Columns
 from adapter.model.codec import encode_record, pack_names

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import click
 
 from adapter.cli import options, terminal
-from adapter.cli.check_config import doubts
 from adapter.cli.doctor import disk, machine, running, secrets, services
 from adapter.cli.doctor.findings import FAIL, OK, WARN, Check, Finding, gather
 from adapter.cli.output import TABLE, Form, listing, note, tell
+from adapter.cli.process.check_config import doubts
 from adapter.cli.table import LEFT, Rows, Side, print_table
 from adapter.errors import ConfigError
 from adapter.metaservice.config import MetaConfig

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import Descriptor
 
-from adapter.cli import groups_broadcast, groups_lag, groups_show, meta_kv, meta_placement, meta_status
 from adapter.cli.doctor import command as doctor
-from adapter.cli.groups_lag import Brief, GroupLive
-from adapter.cli.groups_show import Described
+from adapter.cli.groups import broadcast, show
+from adapter.cli.groups import lag as groups_lag
+from adapter.cli.groups.lag import Brief, GroupLive
+from adapter.cli.groups.show import Described
+from adapter.cli.meta import kv, placement, status
 from adapter.cli.output import CSV, as_dict, fields_of
 from adapter.metaservice.etcd.leader_placement import ClusterState, RaftGroup, RaftMember
 from adapter.rpc import lag_pb, meta_pb, offsets_pb
@@ -77,9 +79,9 @@ def test_a_listed_group_has_its_lag_beside_what_the_proto_has() -> None:
     fields = documented("Fields of `groups list`")
     added = {"status": "string, optional", "lag": "integer, optional", "lag_seconds": "number, optional"}
     assert fields == {**dict(of_message(offsets_pb.ListGroupsReply.Group.DESCRIPTOR)), **added}
-    assert tuple(fields) == groups_show.LIST_FIELDS
-    values = groups_show._group_values((offsets_pb.ListGroupsReply.Group(), Brief("ok", 1, 2.0)))
-    assert tuple(values) == groups_show.LIST_FIELDS
+    assert tuple(fields) == show.LIST_FIELDS
+    values = show._group_values((offsets_pb.ListGroupsReply.Group(), Brief("ok", 1, 2.0)))
+    assert tuple(values) == show.LIST_FIELDS
 
 
 def test_every_field_of_status_is_on_the_page() -> None:
@@ -99,7 +101,7 @@ def test_a_described_group_has_its_name_and_a_state_for_each_shard() -> None:
     assert documented("Fields of `groups describe`") == {**added, **live, **dict(of_message(Described.DESCRIPTOR))}
     reply = Described(shards=[Described.Shard(shard="s"), Described.Shard(shard="other")])
     lag = lag_pb.GetGroupLagReply(shards=[lag_pb.ShardLag(shard="s")])
-    described = groups_show._described(reply, GroupLive(lag))
+    described = show._described(reply, GroupLive(lag))
     assert [row["state"] for row in described["shards"]] == ["clean", "clean"]
     assert ["live" in row for row in described["shards"]] == [True, False]
     assert {*described["shards"][0]["live"]} <= {name.rpartition(".")[2] for name in live}
@@ -108,7 +110,7 @@ def test_a_described_group_has_its_name_and_a_state_for_each_shard() -> None:
 def test_the_columns_of_csv() -> None:
     """In the order of the page."""
     columns = documented("Columns of `groups describe --output csv`")
-    assert tuple(columns) == groups_show.DESCRIBE_CSV
+    assert tuple(columns) == show.DESCRIBE_CSV
     row = Described.Shard(
         shard="s",
         local=offsets_pb.Position(offset=1, epoch=2),
@@ -121,20 +123,20 @@ def test_the_columns_of_csv() -> None:
         metadata="m",
     )
     lag = lag_pb.ShardLag(lag=6, lost=1, lag_seconds=0.5, commit_rate=1.5, trend=2.5)
-    flat = groups_show._flat(row, Described(mode="write_back", generation=10, member_id="c"))
+    flat = show._flat(row, Described(mode="write_back", generation=10, member_id="c"))
     values = {**flat, **groups_lag.csv_values(lag)}
     assert {"namespace", "group", *values} == {*columns}
     assert {name: kind for name, kind in of_value(values) if kind != columns[name].partition(",")[0]} == {}
-    assert tuple(documented("Columns of `meta placement show --output csv`")) == meta_placement.CSV_FIELDS
+    assert tuple(documented("Columns of `meta placement show --output csv`")) == placement.CSV_FIELDS
     gone = Described.Shard(shard="s", local=offsets_pb.Position(offset=1, epoch=2, deleted=True))
-    assert groups_show._flat(gone, Described())["current_offset"] is None
+    assert show._flat(gone, Described())["current_offset"] is None
 
 
 def test_the_fields_of_rows() -> None:
     """Of listings that are not of the proto."""
-    assert tuple(documented("Fields of `groups broadcast`")) == groups_broadcast.FIELDS
+    assert tuple(documented("Fields of `groups broadcast`")) == broadcast.FIELDS
     assert tuple(documented("Fields of `doctor` and `meta doctor`")) == doctor.FIELDS
-    assert tuple(documented("Fields of `meta kv list` and `meta kv get`")) == meta_kv.FIELDS
+    assert tuple(documented("Fields of `meta kv list` and `meta kv get`")) == kv.FIELDS
 
 
 def test_the_fields_of_a_meta_service() -> None:
@@ -142,16 +144,16 @@ def test_the_fields_of_a_meta_service() -> None:
     reply = meta_pb.GetStoreStatusReply(
         engine="rocksdb", version="1", marks=[meta_pb.StoreMark(store_id=b"1")], loss=meta_pb.GetStoreStatusReply.Loss(writes=1)
     )
-    assert documented("Fields of `meta status`") == dict(of_value(meta_status._json(reply, 1)))
+    assert documented("Fields of `meta status`") == dict(of_value(status._json(reply, 1)))
 
 
 def test_the_fields_of_a_placement(capsys: pytest.CaptureFixture[str]) -> None:
     """Of a group that leads beside the metadata, so that there is a problem."""
     member = RaftMember(endpoint="127.0.0.1:1", node="n", reachable=True, id=1, leader_id=1, term=1)
     situation = ClusterState(RaftGroup(name="metadata", members=(member,)), (RaftGroup(name="o1", members=(member,)),))
-    found = dict(of_value(meta_placement.as_dict(situation)))
+    found = dict(of_value(placement.as_dict(situation)))
     capsys.readouterr()
-    assert not meta_placement._shown(situation, CSV)
+    assert not placement._shown(situation, CSV)
     assert [*csv.reader(capsys.readouterr().out.splitlines())] == [
         ["raft_group", "leader", "endpoint", "members", "db_size", "etcd", "placement"],
         ["metadata", "n", "127.0.0.1:1", "1/1", "0.0 MiB", "", "good"],

@@ -13,10 +13,10 @@ import httpx
 from starlette.applications import Starlette
 
 from adapter.client.client import OffsetClient
-from adapter.console.admin_calls import AdminCalls, NotToldError
 from adapter.console.app import make_app
 from adapter.console.config import ConsoleConfig, MetaInstancesSection
-from adapter.console.meta_instances import MetaInstance, MetaInstances, RaftSituation
+from adapter.console.sources.admin_calls import AdminCalls, NotToldError
+from adapter.console.sources.meta_instances import MetaInstance, MetaInstances, RaftSituation
 from adapter.fleet.views import AdapterView, Change, GroupPage, GroupShards, GroupView, Health, Key, ShardRow
 from adapter.rpc import lag_pb, meta_pb, offsets_pb
 

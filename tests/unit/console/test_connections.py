@@ -13,8 +13,8 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from adapter.console import connections
+from adapter.console.access.guard import Turns
 from adapter.console.connections import Connections
-from adapter.console.guard import Turns
 from adapter.testing.waiting import PATIENCE_S, eventually
 
 HEAD = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"

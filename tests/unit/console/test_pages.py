@@ -4,10 +4,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from adapter.console import asking, guard
+from adapter.console.access import guard
 from adapter.console.config import ConsoleConfig, ConsoleServerSection
-from adapter.console.groups_view import ORDERS, STATUS_WORDS
-from adapter.console.meta_instances import RaftSituation
+from adapter.console.sources import asking
+from adapter.console.sources.meta_instances import RaftSituation
+from adapter.console.views.groups import ORDERS, STATUS_WORDS
 from adapter.fleet.views import AdapterView, GroupShards, Health
 from adapter.rpc import lag_pb, offsets_pb
 from tests.unit.console.fakes import (

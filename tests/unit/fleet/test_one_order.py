@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.cli.top_rows import Order, Rows
+from adapter.cli.top.rows import Order, Rows
 from adapter.fleet.table import GroupTable
 from adapter.model.lag_rows import US_OF_MS
 from adapter.model.records import GroupKey

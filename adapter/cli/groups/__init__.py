@@ -1,0 +1,5 @@
+"""Commands of groups.
+
+`command` (list, describe, clone, broadcast), `show` (the work of list and describe), `lag` (what these two tell of the live lag),
+`broadcast`. What changes a group is in `adapter.cli.offsets`.
+"""

@@ -1,0 +1,1 @@
+"""Who gets in: `guard` (what every request passes), `persons` with `config`, `tokens` and `sessions`; `csrf`."""

@@ -1,0 +1,1 @@
+"""Changes of offsets: `pages`, `wish` (what is asked for), `run` (dry run, execution), `plans` (what waits)."""
