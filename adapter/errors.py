@@ -2,7 +2,7 @@
 
 A transient error may disappear when the same call is made again; a permanent one will not. Foreign exceptions are translated into
 these once, at the boundary where they enter: gRPC in `adapter.meta`, `adapter.client` and `metaservice.etcd.errors`, RocksDB in
-`runtime.rocks`. The gRPC servers map them to status codes in `runtime.statuses`.
+`runtime.durable.rocks`. The gRPC servers map them to status codes in `runtime.serving.statuses`.
 """
 
 from collections.abc import Sequence

@@ -13,8 +13,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from adapter.runtime import logs
-from adapter.runtime.config import LogSection
+from adapter.runtime.settings.config import LogSection
+from adapter.runtime.telemetry import logs
 from benchmarks import (
     ack_window,
     command,

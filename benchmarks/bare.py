@@ -17,7 +17,7 @@ from rocksdict import Rdict, WriteBatch
 
 from adapter.model.codec import encode_key, encode_record
 from adapter.model.records import OffsetKey, OffsetRecord
-from adapter.runtime import rocks
+from adapter.runtime.durable import rocks
 from benchmarks.fast_path_load import names_of
 
 FORM = struct.Struct(">QQQQ?IBH")

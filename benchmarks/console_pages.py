@@ -20,9 +20,9 @@ from rich.progress import Progress
 from adapter.console import process
 from adapter.console.config import ConsoleConfig
 from adapter.rpc import lag_pb
-from adapter.runtime.addresses import split_address
 from adapter.runtime.clocks import wall_ms
-from adapter.runtime.config import parse
+from adapter.runtime.settings.addresses import split_address
+from adapter.runtime.settings.config import parse
 from adapter.testing.lag_adapters import FakeLagAdapter, serving
 from benchmarks.report import Bar, Cell, Result, Table
 from benchmarks.scale import Scale

@@ -14,8 +14,8 @@ from adapter.client.client import OffsetClient
 from adapter.errors import AdapterError
 from adapter.model.codec import encode_plain, pack_names
 from adapter.rpc import offsets_pb
-from adapter.runtime import rocks
-from adapter.runtime.http2.connection import Connection
+from adapter.runtime.durable import rocks
+from adapter.runtime.serving.http2.connection import Connection
 from adapter.sidecar.api.offset_service import OffsetService
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config, running_sidecar

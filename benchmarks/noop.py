@@ -24,7 +24,7 @@ import uvloop
 
 from adapter.model.codec import encode_plain, pack_names
 from adapter.rpc import offsets_pb
-from adapter.runtime import rocks
+from adapter.runtime.durable import rocks
 from benchmarks.machine import ROOT, cpu_s
 
 UNARY = "/offsets.v1.OffsetStore/CommitOffsets"

@@ -25,7 +25,7 @@ from adapter.metaservice.rocksdb.store import DATA, read_only
 from adapter.model.codec import pack_names, prefix_end
 from adapter.pipeline.session import spark_session
 from adapter.rpc import etcd_grpc, etcd_pb
-from adapter.runtime import rocks
+from adapter.runtime.durable import rocks
 from adapter.testing.etcd import LocalCluster
 from adapter.testing.processes import ServiceProcess, ended, meta_process
 from benchmarks import etcd_machine

@@ -20,7 +20,7 @@ from adapter.client.client import OffsetClient
 from adapter.meta.client import GrpcMetaClient
 from adapter.meta.config import MetaSection
 from adapter.rpc import offsets_pb
-from adapter.runtime import rocks
+from adapter.runtime.durable import rocks
 from adapter.sidecar.config import RecoverySection
 from adapter.sidecar.ledger.store import LocalStore
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process

@@ -18,7 +18,7 @@ from adapter.meta.client import GrpcMetaClient
 from adapter.meta.config import MetaSection
 from adapter.model.records import OffsetKey
 from adapter.rpc import offsets_pb
-from adapter.runtime.watermark import Watermark
+from adapter.runtime.durable.watermark import Watermark
 from adapter.sidecar.ledger.store import LocalStore
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 from benchmarks.keyspace import Pair, fill_local, fill_meta, record_of

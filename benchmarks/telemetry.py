@@ -21,7 +21,7 @@ from hpack import Encoder
 
 from adapter.client.client import OffsetClient
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.runtime.http2.server import Http2Peer, Http2Server
+from adapter.runtime.serving.http2.server import Http2Peer, Http2Server
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config, running_sidecar
 

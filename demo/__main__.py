@@ -10,8 +10,8 @@ import anyio
 import anyio.abc
 from rich.console import Console
 
-from adapter.runtime import logs
-from adapter.runtime.config import LogSection
+from adapter.runtime.settings.config import LogSection
+from adapter.runtime.telemetry import logs
 from demo.cluster import Cluster
 from demo.comparison import Comparison
 from demo.display import Display

@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 import anyio
 import anyio.abc
 
-from adapter.runtime import logs
-from adapter.runtime.config import LogSection
+from adapter.runtime.settings.config import LogSection
+from adapter.runtime.telemetry import logs
 from demo.fleet.console import Console, console_of
 from demo.fleet.processes import Fleet
 from demo.fleet.scenario import Way

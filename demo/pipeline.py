@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 import anyio
 from rich.console import Console
 
-from adapter.runtime import logs
-from adapter.runtime.config import LogSection
+from adapter.runtime.settings.config import LogSection
+from adapter.runtime.telemetry import logs
 from demo.__main__ import TABLES
 from demo.pipeline_checks import Check
 from demo.pipeline_fleet import Driver, Fleet

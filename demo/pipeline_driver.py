@@ -15,8 +15,8 @@ from adapter.errors import AdapterError
 from adapter.pipeline import jobs
 from adapter.pipeline.config import JobConfig
 from adapter.pipeline.jobs import MODULES, PLAIN_MODULES, Job, Switches, own_errors, run_plain_job, spark_part
-from adapter.runtime import logs
-from adapter.runtime.config import load
+from adapter.runtime.settings.config import load
+from adapter.runtime.telemetry import logs
 
 DONE = "\x1e done "
 MASTER = "local[2]"

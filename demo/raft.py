@@ -12,8 +12,8 @@ import anyio.abc
 import click
 from rich.console import Console
 
-from adapter.runtime import logs
-from adapter.runtime.config import LogSection
+from adapter.runtime.settings.config import LogSection
+from adapter.runtime.telemetry import logs
 from adapter.testing.etcd import EtcdMissingError, etcd_binary
 from demo.playing import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, Stage, tell
 from demo.raft_display import Display

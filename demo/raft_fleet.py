@@ -18,7 +18,7 @@ from adapter.metaservice.config import EtcdSection, MetaConfig
 from adapter.metaservice.etcd.leader_balancer import Leaders, opened
 from adapter.metaservice.etcd.leader_placement import METADATA
 from adapter.model.records import OffsetKey
-from adapter.runtime.config import parse
+from adapter.runtime.settings.config import parse
 from adapter.testing.etcd import LocalCluster, LocalMember
 from adapter.testing.processes import ServiceProcess, ended, free_port
 from demo.cluster import stored_positions

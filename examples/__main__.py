@@ -16,8 +16,8 @@ import nats.errors
 from rich.console import Console
 from rich.text import Text
 
-from adapter.runtime import logs
-from adapter.runtime.config import LogSection
+from adapter.runtime.settings.config import LogSection
+from adapter.runtime.telemetry import logs
 from adapter.testing.processes import adapter_process, ended, meta_process
 from demo.cluster import DemoError
 from demo.playing import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, Stage, tell

@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple, Self
 from hpack import Encoder
 from hyperframe.frame import Frame, GoAwayFrame, RstStreamFrame
 
-from adapter.runtime.addresses import split_address
+from adapter.runtime.settings.addresses import split_address
 from adapter.testing.waiting import PATIENCE_S
 from tests.http2_client import PREFACE, message, request
 

@@ -1,4 +1,4 @@
-"""The client's side of HTTP/2 and gRPC for tests, on `h2`, `hyperframe` and `hpack`: no code of adapter/runtime/http2.
+"""The client's side of HTTP/2 and gRPC for tests, on `h2`, `hyperframe` and `hpack`: no code of adapter/runtime/serving/http2.
 
 Frames one by one for what no honest client sends; `Client` for what one does: h2 raises wherever the server breaks a rule.
 """

@@ -11,12 +11,12 @@ import grpc
 import grpc.aio
 
 from adapter.errors import AdapterError
-from adapter.runtime.failures import FAILED, META_SERVICE
-from adapter.runtime.secret_files import read_token
+from adapter.runtime.serving.failures import FAILED, META_SERVICE
+from adapter.runtime.settings.secret_files import read_token
 
 if TYPE_CHECKING:  # a command that calls a Meta Service needs no client of adapters, and one without TLS no pydantic
     from adapter.client.client import OffsetClient
-    from adapter.runtime.config import ClientTls
+    from adapter.runtime.settings.config import ClientTls
 
 R = TypeVar("R")
 

@@ -12,10 +12,10 @@ from adapter.cli.connection import Target
 from adapter.cli.output import CSV, JSON, TABLE, Form, warn
 from adapter.errors import InvalidInputError
 from adapter.model.records import U64_MAX
-from adapter.runtime.addresses import ADAPTER_LISTEN, ADAPTER_SOCKET, META_LISTEN
+from adapter.runtime.settings.addresses import ADAPTER_LISTEN, ADAPTER_SOCKET, META_LISTEN
 
 if TYPE_CHECKING:  # loads pydantic, which a command without TLS does not need
-    from adapter.runtime.config import ClientTls
+    from adapter.runtime.settings.config import ClientTls
 
 
 def default_address() -> str:
@@ -121,7 +121,7 @@ def _tls_of(**files: Path | None) -> "ClientTls | None":
     named = {name: path for name, path in files.items() if path}
     if not named:
         return None
-    from adapter.runtime.config import ClientTls, parse  # noqa: PLC0415 - takes 100 ms to import
+    from adapter.runtime.settings.config import ClientTls, parse  # noqa: PLC0415 - takes 100 ms to import
 
     return parse(named, ClientTls, source="--tls-ca, --tls-cert, --tls-key")
 

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from adapter.client.offset_store.remote import RemoteOffsetStore
     from adapter.client.offset_store.start import ConsumeFromWhere, QueueBounds, StartPositions, consume_timestamp_ms
     from adapter.client.offset_store.store import OffsetStore, OffsetStoreError, ReadOffsetType
-    from adapter.runtime.config import ClientTls
+    from adapter.runtime.settings.config import ClientTls
 
 _LAZY = {
-    "ClientTls": "adapter.runtime.config",
+    "ClientTls": "adapter.runtime.settings.config",
     "ConsumeFromWhere": "adapter.client.offset_store.start",
     "LocalFileOffsetStore": "adapter.client.offset_store.local_file",
     "OffsetStore": "adapter.client.offset_store.store",

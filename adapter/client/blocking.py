@@ -20,7 +20,7 @@ from adapter.model.records import DEFAULT_NAMESPACE, CommitMode, Member, ReadMod
 from adapter.rpc import offsets_pb
 
 if TYPE_CHECKING:  # loads pydantic, which a client without TLS does not need
-    from adapter.runtime.config import ClientTls
+    from adapter.runtime.settings.config import ClientTls
 
 R = TypeVar("R")
 Call: TypeAlias = Callable[[], Coroutine[Any, Any, R]]

@@ -19,7 +19,7 @@ from adapter.model.bounds import Bounds
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.runtime.channels import close_channels, open_channel
 from adapter.runtime.clocks import wall_ms
-from adapter.runtime.config import OptionalAddress, Section
+from adapter.runtime.settings.config import OptionalAddress, Section
 
 R = TypeVar("R")
 

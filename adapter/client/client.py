@@ -19,12 +19,12 @@ from adapter.client.progress import Progress
 from adapter.errors import ConfigError, InvalidInputError
 from adapter.model.records import DEFAULT_NAMESPACE, CommitMode, Member, ReadMode
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.runtime.addresses import is_loopback
 from adapter.runtime.channels import open_channel
+from adapter.runtime.settings.addresses import is_loopback
 
 if TYPE_CHECKING:
     from adapter.rpc import lag_grpc, lag_pb
-    from adapter.runtime.config import ClientTls  # loads pydantic, which a client without TLS does not need
+    from adapter.runtime.settings.config import ClientTls  # loads pydantic, which a client without TLS does not need
 
 USER_KEY = "x-offset-adapter-user"  # metadata of admin calls: the name of the calling user
 # Unlimited: the adapter is trusted, and the size of a reply depends on the group.

@@ -30,7 +30,7 @@ from adapter.console.views.charts import Charts
 from adapter.console.views.live import Live, StreamKey
 from adapter.console.views.view import Fragments, Query, Site, View, digest
 from adapter.fleet.fleet import FleetApi
-from adapter.runtime.addresses import is_loopback
+from adapter.runtime.settings.addresses import is_loopback
 
 log = structlog.get_logger(__name__)
 

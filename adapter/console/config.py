@@ -7,9 +7,18 @@ from pydantic import AfterValidator, Field, Strict, model_validator
 
 from adapter.console.access.config import AccessSection, check_access
 from adapter.fleet.section import FleetSection
-from adapter.runtime.addresses import CONSOLE_LISTEN, is_loopback
-from adapter.runtime.config import Address, ClientTls, FilePath, LogSection, MetricsSection, Section, ServerTls, StopSection
-from adapter.runtime.live import LiveSettings
+from adapter.runtime.settings.addresses import CONSOLE_LISTEN, is_loopback
+from adapter.runtime.settings.config import (
+    Address,
+    ClientTls,
+    FilePath,
+    LogSection,
+    MetricsSection,
+    Section,
+    ServerTls,
+    StopSection,
+)
+from adapter.runtime.settings.live import LiveSettings
 
 _HOST = re.compile(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]")
 

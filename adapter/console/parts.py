@@ -7,7 +7,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
-from adapter.runtime.live import NOTHING_NEW, Prepared
+from adapter.runtime.settings.live import NOTHING_NEW, Prepared
 
 
 def _nothing(_: Request) -> Mapping[str, Any]:

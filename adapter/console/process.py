@@ -28,15 +28,16 @@ from adapter.console.sources.admin_calls import AdminCalls
 from adapter.console.sources.meta_instances import MetaInstances, RaftOpening
 from adapter.errors import ListenError
 from adapter.fleet.fleet import Fleet
-from adapter.runtime import descriptors, logs, metrics_http
-from adapter.runtime.addresses import split_address
-from adapter.runtime.certificates import load_chain, read_server_files, server_context
-from adapter.runtime.config import Loaded, ServerTls, StopSection
-from adapter.runtime.live import NOTHING_NEW, Prepared
-from adapter.runtime.metrics import GaugesCollector
+from adapter.runtime import descriptors
 from adapter.runtime.notify import manager
 from adapter.runtime.process import Until
-from adapter.runtime.reloading import Reloading, ReloadingCollector
+from adapter.runtime.settings.addresses import split_address
+from adapter.runtime.settings.certificates import load_chain, read_server_files, server_context
+from adapter.runtime.settings.config import Loaded, ServerTls, StopSection
+from adapter.runtime.settings.live import NOTHING_NEW, Prepared
+from adapter.runtime.settings.reloading import Reloading, ReloadingCollector
+from adapter.runtime.telemetry import logs, metrics_http
+from adapter.runtime.telemetry.metrics import GaugesCollector
 
 log = structlog.get_logger(__name__)
 

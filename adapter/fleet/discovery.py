@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from adapter.errors import TransientError
 from adapter.fleet.section import DNS
-from adapter.runtime.addresses import split_address
+from adapter.runtime.settings.addresses import split_address
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 

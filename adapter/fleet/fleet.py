@@ -31,11 +31,11 @@ from adapter.fleet.shards import ShardsCache
 from adapter.fleet.table import GroupTable, Sorting
 from adapter.fleet.views import AdapterView, Change, GroupPage, GroupShards, GroupView, Health, Key
 from adapter.rpc import lag_pb
-from adapter.runtime.certificates import PemFiles, read_client_files
 from adapter.runtime.clocks import wall_ms
-from adapter.runtime.reading import soon
-from adapter.runtime.renewed_files import renewed_client_files
-from adapter.runtime.secret_files import read_token
+from adapter.runtime.settings.certificates import PemFiles, read_client_files
+from adapter.runtime.settings.reading import soon
+from adapter.runtime.settings.renewed_files import renewed_client_files
+from adapter.runtime.settings.secret_files import read_token
 from adapter.runtime.slices import in_slices
 
 log = structlog.get_logger(__name__)

@@ -24,9 +24,9 @@ from adapter.fleet.table import GroupTable
 from adapter.fleet.views import AdapterView, Health, Key
 from adapter.rpc import lag_grpc, lag_pb, offsets_pb
 from adapter.runtime.backoff import pause_s
-from adapter.runtime.certificates import PemFiles
 from adapter.runtime.channels import RetiredChannels, close_channels, open_channel_with
 from adapter.runtime.clocks import wall_ms
+from adapter.runtime.settings.certificates import PemFiles
 from adapter.runtime.slices import in_slices
 
 log = structlog.get_logger(__name__)

@@ -25,7 +25,7 @@ import structlog
 from adapter.errors import AdapterError, InvalidInputError, NotReadyError, OverloadedError
 from adapter.fleet.scaling import GroupState, Trigger, is_active, parse_trigger, target_of, values
 from adapter.rpc import scaler_grpc, scaler_pb
-from adapter.runtime.statuses import Context, answering, status_of, trailing_of
+from adapter.runtime.serving.statuses import Context, answering, status_of, trailing_of
 
 log = structlog.get_logger(__name__)
 

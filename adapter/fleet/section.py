@@ -5,8 +5,8 @@ from typing import Annotated, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, Strict, model_validator
 
-from adapter.runtime.addresses import is_loopback, split_address
-from adapter.runtime.config import ClientTls, FilePath, Section
+from adapter.runtime.settings.addresses import is_loopback, split_address
+from adapter.runtime.settings.config import ClientTls, FilePath, Section
 
 DNS = "dns:"
 UNIX = "unix:"

@@ -13,7 +13,7 @@ from typing import IO
 from adapter.formats import kafka_csv, offsets_json, rocketmq_json, rocketmq_rocksdb, rocketmq_rows
 from adapter.formats.rocketmq_rocksdb import Layout
 from adapter.formats.rows import Naming, NotReadableError, OffsetRow, Reject
-from adapter.runtime import files
+from adapter.runtime.durable import files
 
 BACKUP = ".bak"  # RocketMQ's backup of the previous file: ConfigManager.persist, LocalFileOffsetStore.readLocalOffset
 # A broker with enableLmq stores all its offsets in this file: LmqConsumerOffsetManager.configFilePath.

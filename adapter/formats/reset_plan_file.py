@@ -13,7 +13,7 @@ from adapter.formats import files as formats
 from adapter.formats.files import Format
 from adapter.formats.rows import Naming, NotReadableError, OffsetRow, Reject
 from adapter.model.records import GroupKey, OffsetKey
-from adapter.runtime import files
+from adapter.runtime.durable import files
 
 PROBLEMS_SHOWN = 100
 

@@ -29,8 +29,8 @@ from adapter.formats.rocketmq_rows import problem_of_broker, rows_of
 from adapter.formats.rocksdb_layouts import Entry
 from adapter.formats.rows import Naming, OffsetRow, Reject
 from adapter.model.queues import queue_of
-from adapter.runtime import rocks
-from adapter.runtime.files import sync_directory
+from adapter.runtime.durable import rocks
+from adapter.runtime.durable.files import sync_directory
 
 Layout = Literal["v1", "v2"]
 R = TypeVar("R")

@@ -18,7 +18,7 @@ from rocksdict import BlockBasedOptions, Cache, DBRecoveryMode, Options, Rdict
 
 from adapter.errors import AdapterError, DiskFullError, StoreDamagedError
 from adapter.formats.rows import NotReadableError
-from adapter.runtime import rocks
+from adapter.runtime.durable import rocks
 
 TRIES = 10  # a flush or compaction in between restarts the copy; RocketMQ's stores have about one in an hour
 # Every block is read once, so a larger cache would have no use.

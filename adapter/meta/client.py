@@ -42,12 +42,12 @@ from adapter.model.records import (
     StoreReport,
 )
 from adapter.rpc import meta_grpc, meta_pb
-from adapter.runtime.certificates import PemFiles, read_client_files
 from adapter.runtime.channels import RetiredChannels, close_channels, open_channel_with
 from adapter.runtime.clocks import wall_ms
-from adapter.runtime.live import NOTHING_NEW, Prepared
-from adapter.runtime.logs import harmless
+from adapter.runtime.settings.certificates import PemFiles, read_client_files
+from adapter.runtime.settings.live import NOTHING_NEW, Prepared
 from adapter.runtime.slices import SLICE, in_slices, others
+from adapter.runtime.telemetry.logs import harmless
 
 R = TypeVar("R")
 

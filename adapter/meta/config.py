@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, Strict
 
 from adapter.meta.labels import DEFAULT_SHARD_NAMES, pattern_of
 from adapter.model.names import name_of_part
-from adapter.runtime.config import Address, ClientTls, Section, not_empty
+from adapter.runtime.settings.config import Address, ClientTls, Section, not_empty
 
 
 def _shard_names(value: str) -> str:

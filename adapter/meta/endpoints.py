@@ -21,8 +21,8 @@ from adapter.meta.errors import DeniedError, NotLeaderError, translated
 from adapter.meta.store_marks import ServerReports
 from adapter.model.records import StoreMark, StoreStart
 from adapter.rpc import meta_grpc, meta_pb, metadata_grpc
-from adapter.runtime.addresses import split_address
 from adapter.runtime.clocks import wall_ms
+from adapter.runtime.settings.addresses import split_address
 
 if TYPE_CHECKING:  # exists only in the stubs
     from adapter.rpc.meta_service_pb2_grpc import MetaServiceServiceAsyncStub as Stub

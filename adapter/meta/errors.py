@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 
 from adapter.errors import AdapterError, MetaUnavailableError, RefusedError, TimedOutError, UnknownCallError
-from adapter.runtime.pushback import pushback_s
+from adapter.runtime.serving.pushback import pushback_s
 
 # The same request may succeed when it is sent again: another endpoint is tried at once.
 _UNAVAILABLE = {

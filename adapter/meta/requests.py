@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from adapter.errors import InvalidInputError
 from adapter.model.names import check_name
 from adapter.model.records import DEFAULT_NAMESPACE, GroupKey
-from adapter.runtime.large_calls import MAX_NAMED
+from adapter.runtime.serving.large_calls import MAX_NAMED
 from adapter.runtime.slices import others
 
 NAMES_SLICE = 500  # names checked before the event loop runs other tasks

@@ -7,8 +7,8 @@ from pydantic import AfterValidator, Field, Strict, model_validator
 
 from adapter.fleet.section import FleetSection
 from adapter.model.names import name_of_part
-from adapter.runtime.addresses import META_LISTEN, split_address
-from adapter.runtime.config import (
+from adapter.runtime.settings.addresses import META_LISTEN, split_address
+from adapter.runtime.settings.config import (
     Address,
     ClientTls,
     FilePath,
@@ -20,7 +20,7 @@ from adapter.runtime.config import (
     StopSection,
     not_empty,
 )
-from adapter.runtime.live import LiveSettings
+from adapter.runtime.settings.live import LiveSettings
 
 Served = Literal["offsets", "metadata"]
 

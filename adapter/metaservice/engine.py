@@ -32,7 +32,7 @@ from adapter.model.records import (
     taken_up,
 )
 from adapter.rpc import meta_pb
-from adapter.runtime.watermark import Loss
+from adapter.runtime.durable.watermark import Loss
 
 GROUP_PAGE, GROUP_PAGE_BYTES = 10_000, 16 * 2**20  # page size of `whole_group`
 SIZE = struct.Struct("<H")  # of the sizes in `PackedRows`

@@ -23,7 +23,7 @@ from adapter.metaservice.metadata import (
 )
 from adapter.model.names import check_name
 from adapter.rpc import metadata_grpc, metadata_pb
-from adapter.runtime.statuses import Context, answering
+from adapter.runtime.serving.statuses import Context, answering
 
 SERVICE = "offsets.meta.v1.MetadataStore"
 RPCS = ("Put", "Get", "Delete", "List")

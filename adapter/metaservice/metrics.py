@@ -5,7 +5,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from adapter.model.records import Status
-from adapter.runtime.metrics import LATENCY_BUCKETS
+from adapter.runtime.telemetry.metrics import LATENCY_BUCKETS
 
 
 class MetaMetrics:

@@ -45,9 +45,9 @@ from adapter.model.records import (
 )
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.runtime.clocks import wall_ms
-from adapter.runtime.large_calls import MAX_BYTES, MAX_NAMED
+from adapter.runtime.serving.large_calls import MAX_BYTES, MAX_NAMED
+from adapter.runtime.serving.statuses import Context, answering
 from adapter.runtime.slices import SLICE, in_slices, others
-from adapter.runtime.statuses import Context, answering
 
 PATH_MAX_BYTES = 4096  # Linux's PATH_MAX
 NO_ROOM = "the reply has no room for the stored record"

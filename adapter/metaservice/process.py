@@ -19,17 +19,18 @@ from adapter.metaservice.metrics import MetaMetrics
 from adapter.metaservice.offset_service import MetaService
 from adapter.metaservice.stores import PREFIX, Stores, opened
 from adapter.rpc import meta_grpc, metadata_grpc
-from adapter.runtime import descriptors, logs, metrics_http
-from adapter.runtime.certificates import ServerCertificate
+from adapter.runtime import descriptors
 from adapter.runtime.clocks import wall_ms
-from adapter.runtime.config import Loaded
-from adapter.runtime.listener import GrpcServer, listening
-from adapter.runtime.live import NOTHING_NEW, Live, Prepared
-from adapter.runtime.metrics import GaugesCollector
 from adapter.runtime.notify import manager
 from adapter.runtime.process import Until
-from adapter.runtime.reloading import Reloading, ReloadingCollector
-from adapter.runtime.request_sizes import NAMES, Sizes
+from adapter.runtime.serving.listener import GrpcServer, listening
+from adapter.runtime.serving.request_sizes import NAMES, Sizes
+from adapter.runtime.settings.certificates import ServerCertificate
+from adapter.runtime.settings.config import Loaded
+from adapter.runtime.settings.live import NOTHING_NEW, Live, Prepared
+from adapter.runtime.settings.reloading import Reloading, ReloadingCollector
+from adapter.runtime.telemetry import logs, metrics_http
+from adapter.runtime.telemetry.metrics import GaugesCollector
 
 if TYPE_CHECKING:
     from adapter.fleet.scaler import ExternalScaler

@@ -22,9 +22,9 @@ from adapter.metaservice.etcd.raft_watch import RaftMetrics
 from adapter.metaservice.metadata import MetadataStore
 from adapter.metaservice.rocksdb.engine import RocksDbEngine
 from adapter.metaservice.rocksdb.metadata import RocksDbMetadata
-from adapter.runtime.disk_space import DiskSpace
-from adapter.runtime.metrics import GaugesCollector
+from adapter.runtime.durable.disk_space import DiskSpace
 from adapter.runtime.retry import retrying
+from adapter.runtime.telemetry.metrics import GaugesCollector
 
 PREFIX = "offset_meta"  # of the names of metrics
 FIRST_TRY_S, MAX_PAUSE_S = 0.1, 2.0  # backoff while a start waits for etcd

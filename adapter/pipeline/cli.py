@@ -12,8 +12,8 @@ from adapter import __version__
 from adapter.errors import AdapterError, InvalidInputError
 from adapter.pipeline import jobs
 from adapter.pipeline.config import JobConfig
-from adapter.runtime import logs
-from adapter.runtime.config import LogSection, load
+from adapter.runtime.settings.config import LogSection, load
+from adapter.runtime.telemetry import logs
 
 Conf = Mapping[str, str]
 

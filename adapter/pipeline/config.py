@@ -11,7 +11,7 @@ from adapter.model.lag_rows import LagSettings
 from adapter.model.names import check_name
 from adapter.model.records import DEFAULT_NAMESPACE
 from adapter.pipeline import places
-from adapter.runtime.config import Address, ClientTls, LogSection, MetricsSection, Section
+from adapter.runtime.settings.config import Address, ClientTls, LogSection, MetricsSection, Section
 
 OffsetFormat = Literal["rocketmq", "rocketmq-client", "kafka-csv"]
 

@@ -29,11 +29,11 @@ from adapter.model.records import DEFAULT_NAMESPACE
 from adapter.pipeline.config import fields_of
 from adapter.pipeline.outbox import Commit, Outbox
 from adapter.rpc import offsets_pb
-from adapter.runtime.addresses import split_address
 from adapter.runtime.clocks import wall_ms
+from adapter.runtime.settings.addresses import split_address
 
 if TYPE_CHECKING:
-    from adapter.runtime.config import ClientTls
+    from adapter.runtime.settings.config import ClientTls
 
 log = structlog.get_logger(__name__)
 

@@ -23,7 +23,7 @@ from adapter.rpc import offsets_pb
 from adapter.runtime.retry import Attempts, retrying
 
 if TYPE_CHECKING:
-    from adapter.runtime.config import ClientTls
+    from adapter.runtime.settings.config import ClientTls
 
 log = structlog.get_logger(__name__)
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 from adapter.errors import AdapterError, ConfigError
-from adapter.runtime import files
+from adapter.runtime.durable import files
 
 # Hadoop's URL schemes for S3; pyarrow knows s3 only.
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}

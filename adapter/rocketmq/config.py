@@ -8,8 +8,8 @@ from adapter.errors import ConfigError
 from adapter.model.names import name_of_part
 from adapter.model.records import DEFAULT_NAMESPACE
 from adapter.rocketmq.signing import Signer
-from adapter.runtime.config import ClientTls, FilePath, OptionalAddress, Section
-from adapter.runtime.secret_files import read_secret
+from adapter.runtime.settings.config import ClientTls, FilePath, OptionalAddress, Section
+from adapter.runtime.settings.secret_files import read_secret
 
 
 class RocketmqTls(ClientTls):

@@ -15,7 +15,7 @@ from adapter.rocketmq.config import RocketmqSection
 from adapter.rocketmq.errors import BrokerError, BrokerRefusedError, BrokerUnreachableError
 from adapter.rocketmq.frames import LENGTH, SUCCESS, Reply, check_length, decode_reply, encode_request
 from adapter.rocketmq.signing import Signer
-from adapter.runtime.addresses import split_address
+from adapter.runtime.settings.addresses import split_address
 
 BUFFER_BYTES = 2**20  # read ahead
 MAX_WAITING = 1_000  # calls of one connection

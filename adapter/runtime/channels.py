@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import grpc
 import grpc.aio
 
-from adapter.runtime.certificates import PemFiles, read_client_files
+from adapter.runtime.settings.certificates import PemFiles, read_client_files
 
 if TYPE_CHECKING:  # pydantic takes time to import, and a command without TLS does not need it
-    from adapter.runtime.config import ClientTls
+    from adapter.runtime.settings.config import ClientTls
 
 Options = Sequence[tuple[str, int | str]]
 

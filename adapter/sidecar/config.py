@@ -12,8 +12,8 @@ from adapter.meta.config import MetaSection
 from adapter.model.names import name_of_part
 from adapter.model.records import HOLD_MS
 from adapter.rocketmq.config import RocketmqSection
-from adapter.runtime.addresses import ADAPTER_LISTEN, ADAPTER_SOCKET
-from adapter.runtime.config import (
+from adapter.runtime.settings.addresses import ADAPTER_LISTEN, ADAPTER_SOCKET
+from adapter.runtime.settings.config import (
     Address,
     FilePath,
     LogSection,
@@ -23,8 +23,8 @@ from adapter.runtime.config import (
     ServerSection,
     StopSection,
 )
-from adapter.runtime.live import LiveSettings
-from adapter.runtime.telemetry import TelemetrySection
+from adapter.runtime.settings.live import LiveSettings
+from adapter.runtime.telemetry.spans import TelemetrySection
 
 Mode = Literal["write_back", "write_through"]
 

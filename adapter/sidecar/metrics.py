@@ -14,7 +14,7 @@ from prometheus_client.utils import floatToGoString
 
 from adapter.model.records import GroupKey, Status
 from adapter.rpc import offsets_pb
-from adapter.runtime.metrics import LATENCY_BUCKETS
+from adapter.runtime.telemetry.metrics import LATENCY_BUCKETS
 
 _SIZE_BUCKETS = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 

@@ -29,20 +29,21 @@ from adapter.fleet.scaler import SERVICE as SCALER
 from adapter.fleet.scaler import ExternalScaler
 from adapter.meta.client import GrpcMetaClient, MetaClient
 from adapter.rpc import lag_grpc, offsets_grpc
-from adapter.runtime import descriptors, logs, metrics_http
-from adapter.runtime.certificates import ServerCertificate
+from adapter.runtime import descriptors
 from adapter.runtime.clocks import REAL, Clocks
-from adapter.runtime.config import Loaded
-from adapter.runtime.disk_space import DiskSpace
-from adapter.runtime.listener import GrpcServer, listening
-from adapter.runtime.live import NOTHING_NEW, Prepared
-from adapter.runtime.metrics import CountersCollector, GaugesCollector
+from adapter.runtime.durable.disk_space import DiskSpace
 from adapter.runtime.notify import manager
 from adapter.runtime.process import Until
-from adapter.runtime.reloading import Reloading, ReloadingCollector
-from adapter.runtime.request_sizes import NAMES, Sizes
 from adapter.runtime.retry import Attempts, retrying
-from adapter.runtime.telemetry_opening import telemetry_of
+from adapter.runtime.serving.listener import GrpcServer, listening
+from adapter.runtime.serving.request_sizes import NAMES, Sizes
+from adapter.runtime.settings.certificates import ServerCertificate
+from adapter.runtime.settings.config import Loaded
+from adapter.runtime.settings.live import NOTHING_NEW, Prepared
+from adapter.runtime.settings.reloading import Reloading, ReloadingCollector
+from adapter.runtime.telemetry import logs, metrics_http
+from adapter.runtime.telemetry.metrics import CountersCollector, GaugesCollector
+from adapter.runtime.telemetry.opening import telemetry_of
 from adapter.sidecar.api.access import Access
 from adapter.sidecar.api.commits import Commits
 from adapter.sidecar.api.gauges import SidecarGauges

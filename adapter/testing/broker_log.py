@@ -11,7 +11,7 @@ import grpc.aio
 
 from adapter.model.bounds import ShardKey
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.runtime.statuses import Context
+from adapter.runtime.serving.statuses import Context
 
 
 @dataclass

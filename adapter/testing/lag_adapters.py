@@ -11,9 +11,9 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from adapter.rpc import lag_grpc, lag_pb, offsets_grpc, offsets_pb
-from adapter.runtime.addresses import split_address
-from adapter.runtime.http2.server import Http2Server
-from adapter.runtime.statuses import Context
+from adapter.runtime.serving.http2.server import Http2Server
+from adapter.runtime.serving.statuses import Context
+from adapter.runtime.settings.addresses import split_address
 
 _State = offsets_pb.StatusReply
 _PART = 1_000  # groups in one reply

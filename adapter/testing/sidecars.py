@@ -9,7 +9,7 @@ from typing import Any
 
 from adapter.client.broker_log import BrokerLog, NoBrokerLog
 from adapter.meta.client import MetaClient
-from adapter.runtime.config import parse
+from adapter.runtime.settings.config import parse
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.process import Sidecar
 from adapter.testing.fake_meta import FakeMeta

@@ -22,8 +22,8 @@ from rich import box
 from rich.console import Console as Terminal
 from rich.table import Table
 
-from adapter.runtime import logs
-from adapter.runtime.config import LogSection
+from adapter.runtime.settings.config import LogSection
+from adapter.runtime.telemetry import logs
 from demo.alerts import faults
 from demo.alerts.disk import SmallDisk, small_disk
 from demo.alerts.faults import Fault

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from adapter.model.bounds import ShardKey
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.runtime.statuses import Context
+from adapter.runtime.serving.statuses import Context
 
 MARK_MS = 1_000  # between two marks of the past that a log begins with
 TRIM_AT = 256  # marks that retention has passed and that are still kept

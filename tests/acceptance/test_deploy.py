@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from adapter.metaservice.config import MetaConfig
-from adapter.runtime.addresses import split_address
-from adapter.runtime.config import load
+from adapter.runtime.settings.addresses import split_address
+from adapter.runtime.settings.config import load
 from adapter.sidecar.config import AdapterConfig
 from adapter.testing.etcd import RECOMMENDED, EtcdMissingError, etcd_binary
 from tests.release.manifests import settings as manifest_settings

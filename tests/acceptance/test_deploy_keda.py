@@ -10,7 +10,7 @@ import yaml
 from adapter.fleet.scaler import STREAMS_MAX
 from adapter.fleet.scaling import KEYS, LAG_METRIC, SECONDS_METRIC, parse_trigger
 from adapter.metaservice.config import MetaConfig
-from adapter.runtime.config import parse
+from adapter.runtime.settings.config import parse
 
 ROOT = Path(__file__).parents[2]
 KEDA = ROOT / "deploy" / "keda"

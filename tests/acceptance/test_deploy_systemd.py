@@ -13,7 +13,7 @@ import pytest
 from adapter.client.client import OffsetClient
 from adapter.console.config import ConsoleConfig
 from adapter.metaservice.config import MetaConfig
-from adapter.runtime.config import load
+from adapter.runtime.settings.config import load
 from adapter.sidecar.config import AdapterConfig
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, free_port, meta_process
 from adapter.testing.service_manager import service_manager

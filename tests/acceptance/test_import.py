@@ -13,7 +13,7 @@ from adapter.cli.files.sorting import OffsetSorter
 from adapter.errors import InvalidInputError
 from adapter.formats.files import Format
 from adapter.formats.rows import Naming
-from adapter.runtime import rocks
+from adapter.runtime.durable import rocks
 from tests.acceptance.conftest import Pair, Ran, run
 from tests.acceptance.exports import unpack
 from tests.acceptance.helpers import commit, standing

@@ -12,7 +12,7 @@ from adapter.metaservice.etcd import change_notes as etcd_notes
 from adapter.metaservice.rocksdb import change_notes as rocksdb_notes
 from adapter.model.codec import encode_key, encode_record
 from adapter.model.records import GroupKey, OffsetKey, SaveEntry, StoreMark, next_era
-from adapter.runtime import rocks
+from adapter.runtime.durable import rocks
 from tests.contract.cases import CLUSTER
 from tests.contract.engines import Opened, etcd
 from tests.embedded_engine import opened as rocksdb

@@ -24,7 +24,7 @@ from adapter.model.codec import decode_key, decode_record
 from adapter.model.names import METADATA_MAX_BYTES
 from adapter.model.records import DEFAULT_NAMESPACE, OffsetKey, ReadMode, SaveEntry, SaveOutcome, Status
 from adapter.rpc import meta_pb, offsets_pb
-from adapter.runtime.statuses import Context
+from adapter.runtime.serving.statuses import Context
 from adapter.sidecar.config import AdapterConfig
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config, running_sidecar

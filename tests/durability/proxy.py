@@ -7,7 +7,7 @@ import anyio
 import anyio.abc
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from adapter.runtime.addresses import split_address
+from adapter.runtime.settings.addresses import split_address
 from adapter.testing.processes import free_port
 
 

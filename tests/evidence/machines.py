@@ -168,8 +168,8 @@ def _fuzz(seed: int) -> Command:
 def _properties(seed: int) -> Command:
     tests = [
         "tests/unit/formats/test_fuzz.py",
-        "tests/unit/runtime/http2/test_properties.py",
-        "tests/unit/runtime/http2/test_machine.py",
+        "tests/unit/runtime/serving/http2/test_properties.py",
+        "tests/unit/runtime/serving/http2/test_machine.py",
     ]
     chosen = random.Random(seed).choice(tests)
     return _pytest(seed, chosen, f"--hypothesis-seed={seed}", HTTP2_EXAMPLES=str(HTTP2_EXAMPLES))
@@ -295,8 +295,8 @@ MACHINES = {
             of_pytest(_nothing_more),
             roots=(
                 "tests.unit.formats.test_fuzz",
-                "tests.unit.runtime.http2.test_properties",
-                "tests.unit.runtime.http2.test_machine",
+                "tests.unit.runtime.serving.http2.test_properties",
+                "tests.unit.runtime.serving.http2.test_machine",
             ),
         ),
     )

@@ -8,9 +8,9 @@ from zlib import crc32
 from hpack import Decoder
 from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, RstStreamFrame
 
-from adapter.runtime.http2.connection import MESSAGE_MAX, STREAMS_MAX, Connection
-from adapter.runtime.http2.credit import EXTRA_CREDIT_MAX
-from adapter.runtime.http2.streams import CALL, ENDED, MESSAGE, RESET, WRITABLE, Stream
+from adapter.runtime.serving.http2.connection import MESSAGE_MAX, STREAMS_MAX, Connection
+from adapter.runtime.serving.http2.credit import EXTRA_CREDIT_MAX
+from adapter.runtime.serving.http2.streams import CALL, ENDED, MESSAGE, RESET, WRITABLE, Stream
 from tests.http2_client import frames_of, opening
 
 # Bytes of all that a connection holds, beyond what its servicers have not taken and not read: see `held`.

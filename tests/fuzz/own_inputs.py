@@ -29,7 +29,7 @@ from adapter.pipeline.config import JobConfig
 from adapter.pipeline.journal.listing import Segment
 from adapter.pipeline.journal.segment import UNREADABLE, read_segment
 from adapter.rpc import meta_pb, offsets_pb
-from adapter.runtime.config import parse
+from adapter.runtime.settings.config import parse
 from adapter.sidecar.api.commit_requests import ParsedCommit, parse_commit, parse_in_slices, size_of
 from adapter.sidecar.api.requests import parse_reset, parse_wanted
 from adapter.sidecar.config import AdapterConfig

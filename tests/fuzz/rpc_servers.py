@@ -32,9 +32,9 @@ from adapter.model.bounds import Bounds
 from adapter.model.codec import decode_record, encode_record, unpack_names
 from adapter.model.names import METADATA_MAX_BYTES, name_problem
 from adapter.model.records import EPOCH_MAX, OffsetRecord
-from adapter.runtime import rocks
 from adapter.runtime.clocks import Clocks
-from adapter.runtime.reloading import Reloading
+from adapter.runtime.durable import rocks
+from adapter.runtime.settings.reloading import Reloading
 from adapter.sidecar.api.access import Access
 from adapter.sidecar.api.offset_admin import OffsetAdmin
 from adapter.sidecar.api.offset_service import OffsetService

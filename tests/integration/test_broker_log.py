@@ -16,7 +16,7 @@ from adapter.errors import BrokerLogError, TransientError
 from adapter.model.bounds import ShardKey
 from adapter.model.records import U64_MAX
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.runtime.statuses import status_of
+from adapter.runtime.serving.statuses import status_of
 from adapter.testing.broker_log import serving
 from adapter.testing.processes import free_port
 from tests.integration.brokers import ScriptedBroker, broker_without_methods, hanging_broker, memory_log

@@ -27,8 +27,8 @@ from adapter.fleet import fleet as fleets
 from adapter.fleet.fleet import Fleet
 from adapter.fleet.views import AdapterView, Health
 from adapter.rpc import offsets_pb
-from adapter.runtime.addresses import split_address
-from adapter.runtime.config import parse
+from adapter.runtime.settings.addresses import split_address
+from adapter.runtime.settings.config import parse
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually
 from tests.integration.certificates import Authority, Certificate

@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from adapter.runtime.metrics_http import CONNECTIONS_MAX
+from adapter.runtime.telemetry.metrics_http import CONNECTIONS_MAX
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, free_port, meta_process
 from tests.http2_client import opening
 from tests.integration.helpers import PATIENCE_S, commits, rpc, wait_until

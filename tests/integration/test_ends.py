@@ -15,8 +15,8 @@ import pytest
 
 from adapter.metaservice.rocksdb.engine import RocksDbEngine
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.runtime import rocks
-from adapter.runtime.listener import listening
+from adapter.runtime.durable import rocks
+from adapter.runtime.serving.listener import listening
 from adapter.sidecar.config import AdapterServerSection
 from tests.integration.helpers import PATIENCE_S
 

@@ -13,8 +13,8 @@ from adapter.errors import ConfigError, MetaUnavailableError, RefusedError
 from adapter.metaservice.config import EtcdSection, MembersSection
 from adapter.metaservice.etcd.client import EtcdCluster
 from adapter.rpc import etcd_pb
-from adapter.runtime.config import ClientTls
-from adapter.runtime.live import NOTHING_NEW, Prepared
+from adapter.runtime.settings.config import ClientTls
+from adapter.runtime.settings.live import NOTHING_NEW, Prepared
 from adapter.testing.etcd import LocalCluster, etcd_binary
 from adapter.testing.processes import free_port
 from adapter.testing.waiting import eventually

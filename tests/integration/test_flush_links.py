@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from adapter.errors import MetaUnavailableError
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.runtime.telemetry import Span, TraceContext
+from adapter.runtime.telemetry.spans import Span, TraceContext
 from adapter.sidecar import process
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually

@@ -8,10 +8,10 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from adapter.runtime import listener
-from adapter.runtime.activation import Inherited
-from adapter.runtime.config import ServerSection, ServerTls
-from adapter.runtime.listener import listening
+from adapter.runtime.serving import listener
+from adapter.runtime.serving.activation import Inherited
+from adapter.runtime.serving.listener import listening
+from adapter.runtime.settings.config import ServerSection, ServerTls
 from adapter.testing.waiting import PATIENCE_S
 from tests.integration.certificates import Authority
 

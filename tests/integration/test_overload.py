@@ -23,10 +23,10 @@ from adapter.model.codec import encode_key, encode_plain
 from adapter.model.records import GroupKey, OffsetKey, SaveEntry, SaveOutcome, StoreReport
 from adapter.rpc import meta_grpc, offsets_pb
 from adapter.runtime.clocks import wall_ms
-from adapter.runtime.config import ServerSection
-from adapter.runtime.listener import listening
-from adapter.runtime.pushback import pushback_s
 from adapter.runtime.retry import retrying
+from adapter.runtime.serving.listener import listening
+from adapter.runtime.serving.pushback import pushback_s
+from adapter.runtime.settings.config import ServerSection
 from adapter.testing.processes import ended, meta_process
 from tests.integration.helpers import PATIENCE_S, commits, key, meta_section, record, serving, stored_in, until_clean
 from tests.model.engine import MemoryEngine

@@ -4,7 +4,7 @@ import asyncio
 
 from hyperframe.frame import PingFrame
 
-from adapter.runtime.listener import listening
+from adapter.runtime.serving.listener import listening
 from adapter.sidecar.config import AdapterServerSection
 from tests.http2_attacks import PING, Attacker, frame
 

@@ -20,7 +20,7 @@ from adapter.metaservice.config import EtcdSection, MetaConfig
 from adapter.metaservice.etcd.leader_balancer import Balancer, opened
 from adapter.metaservice.etcd.leader_placement import apart
 from adapter.rpc import etcd_grpc, etcd_pb
-from adapter.runtime.config import load
+from adapter.runtime.settings.config import load
 from adapter.testing.etcd import LocalCluster
 from adapter.testing.waiting import PATIENCE_S
 from tests.durability.etcd_cluster import etcd

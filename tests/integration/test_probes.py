@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from adapter.errors import ListenError
 from adapter.rpc import offsets_pb
-from adapter.runtime import metrics_http
+from adapter.runtime.telemetry import metrics_http
 from adapter.sidecar.config import AdapterMetricsSection
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, free_port, meta_process
 from tests.durability.machine import NOWHERE

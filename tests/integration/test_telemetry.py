@@ -13,10 +13,10 @@ from structlog.testing import capture_logs
 
 from adapter.errors import ConfigError
 from adapter.rpc import offsets_pb
-from adapter.runtime import otlp
-from adapter.runtime.otlp import AT_ONCE, QUEUED_MAX, OtlpTelemetry
-from adapter.runtime.telemetry import Span, TelemetrySection, TraceContext
-from adapter.runtime.telemetry_opening import telemetry_of
+from adapter.runtime.telemetry import otlp
+from adapter.runtime.telemetry.opening import telemetry_of
+from adapter.runtime.telemetry.otlp import AT_ONCE, QUEUED_MAX, OtlpTelemetry
+from adapter.runtime.telemetry.spans import Span, TelemetrySection, TraceContext
 from adapter.sidecar.process import Sidecar
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, free_port

@@ -17,7 +17,7 @@ from adapter.meta.client import GrpcMetaClient
 from adapter.metaservice import process
 from adapter.metaservice.config import MetaConfig
 from adapter.model.records import SaveEntry, Status
-from adapter.runtime.config import parse
+from adapter.runtime.settings.config import parse
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config, running_sidecar
 from adapter.testing.waiting import eventually

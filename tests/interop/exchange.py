@@ -16,7 +16,7 @@ from adapter.formats.files import Format
 from adapter.formats.rocketmq_rocksdb import Layout
 from adapter.formats.rows import Naming, OffsetRow
 from adapter.model.queues import queue_of
-from adapter.runtime import rocks
+from adapter.runtime.durable import rocks
 from tests.interop.rocketmq import KINDS, SINGLE, Broker, Client, Kind, Line, newest
 
 TABLE: list[Line] = [

@@ -15,7 +15,7 @@ from adapter.pipeline.lag import job as lag_job
 from adapter.pipeline.lag.files import LagFiles
 from adapter.pipeline.places import Place
 from adapter.pipeline.transfer import import_job
-from adapter.runtime.config import parse
+from adapter.runtime.settings.config import parse
 from tests.interop.spark_jars import google_storage, hdfs
 from tests.pipeline.bulk_meta import BulkMeta, serving
 from tests.pipeline.conftest import spark as _spark

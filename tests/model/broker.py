@@ -19,9 +19,9 @@ from adapter.errors import AdapterError, ContendedError, DiskFullError, NotReady
 from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.runtime.clocks import Clocks
-from adapter.runtime.http2.admission import SHARE_S
-from adapter.runtime.http2.server import Http2Server
-from adapter.runtime.listener import GrpcServer
+from adapter.runtime.serving.http2.admission import SHARE_S
+from adapter.runtime.serving.http2.server import Http2Server
+from adapter.runtime.serving.listener import GrpcServer
 from adapter.sidecar.config import AdapterConfig, WalSync
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.recovery import RecoveryReport

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 PATHS = (
     "adapter/model/records.py",
     "adapter/model/codec.py",
-    "adapter/runtime/http2/*.py",
+    "adapter/runtime/serving/http2/*.py",
     "adapter/runtime/coalescing.py",
     "adapter/sidecar/process.py",
     "adapter/sidecar/api/commit*.py",
@@ -44,7 +44,7 @@ PATHS = (
 
 # What of that way the model does not run, by the module of tests/model that is there instead.
 REPLACED = {
-    "disk.py": ("adapter/sidecar/ledger/disk.py", "adapter/runtime/rocks.py", "adapter/runtime/watermark.py"),
+    "disk.py": ("adapter/sidecar/ledger/disk.py", "adapter/runtime/durable/rocks.py", "adapter/runtime/durable/watermark.py"),
     "network.py": (
         *(f"adapter/meta/{name}.py" for name in ("client", "endpoints", "errors", "group_saves", "save_window", "wire")),
         *(f"adapter/metaservice/{name}.py" for name in ("offset_service", "bulk_checks", "group_reads", "limits")),

@@ -37,7 +37,7 @@ from adapter.model.records import (
     deleted,
     expired,
 )
-from adapter.runtime.watermark import Loss
+from adapter.runtime.durable.watermark import Loss
 
 SNAPSHOT_PAGE = 10_000
 

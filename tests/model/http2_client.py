@@ -12,7 +12,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, Event, ResponseReceived, StreamEnded, StreamReset, TrailersReceived
 
-from adapter.runtime.http2.server import Http2Server
+from adapter.runtime.serving.http2.server import Http2Server
 from tests.model.order import PlacedPeer
 
 COMMIT = "/offsets.v1.OffsetStore/CommitOffsets"

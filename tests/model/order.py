@@ -10,7 +10,7 @@ from typing import Any
 
 from anyio._backends import _asyncio
 
-from adapter.runtime.http2.server import Http2Peer
+from adapter.runtime.serving.http2.server import Http2Peer
 
 places = Random(0)  # of the run that is played, which seeds it
 _drawn = places.getrandbits

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hpack import Encoder
 
 from adapter.rpc import offsets_pb
-from adapter.runtime.http2.server import Http2Server
+from adapter.runtime.serving.http2.server import Http2Server
 from tests.model.http2_client import COMMIT, HEADERS, STREAM, Wire
 from tests.model.machines import GROUPS
 from tests.model.order import PlacedPeer

@@ -13,7 +13,7 @@ from enum import Enum
 from h2.settings import SettingCodes
 
 from adapter.rpc import offsets_pb
-from adapter.runtime.http2.server import READ_MAX
+from adapter.runtime.serving.http2.server import READ_MAX
 from tests.model import choices as st
 from tests.model.broker import WRITE_THROUGH, Broker, Running, Setup, State
 from tests.model.choices import rule

@@ -34,7 +34,7 @@ from adapter.model.records import (
     StoreReport,
 )
 from adapter.rpc import meta_pb, offsets_pb
-from adapter.runtime.statuses import Context
+from adapter.runtime.serving.statuses import Context
 from adapter.sidecar.api.offset_service import OffsetService
 from adapter.sidecar.api.traced import TracedOffsetService
 from adapter.sidecar.engine.core import Core
@@ -58,10 +58,10 @@ from tests.unit.calls import UNIX, AbortedError, FakeContext, context
 # What is a thousand in production, and six here in all: by the module that has it, its name, and what it is here.
 SMALL = (
     ("adapter.runtime.slices", "SLICE", 2),
-    ("adapter.runtime.large_calls", "SLICE_ROWS", 2),
-    ("adapter.runtime.large_calls", "MAX_ROWS", 4),
-    ("adapter.runtime.large_calls", "MAX_CHANGES", 3),
-    ("adapter.runtime.large_calls", "MAX_NAMED", 4),
+    ("adapter.runtime.serving.large_calls", "SLICE_ROWS", 2),
+    ("adapter.runtime.serving.large_calls", "MAX_ROWS", 4),
+    ("adapter.runtime.serving.large_calls", "MAX_CHANGES", 3),
+    ("adapter.runtime.serving.large_calls", "MAX_NAMED", 4),
     ("adapter.sidecar.engine.groups", "PAGE_KEYS", 2),
     ("adapter.sidecar.engine.groups", "MAX_VISITED", 4),
     ("adapter.sidecar.engine.reads", "GROUP_ROWS", 1),
@@ -84,7 +84,7 @@ SMALL = (
     ("adapter.sidecar.api.commit_requests", "MAX_GOOD_NAMES", 3),
     ("adapter.sidecar.api.commits", "SMALL", 1),
     ("adapter.sidecar.api.commit_stream", "MAX_PIPELINED", 2),
-    ("adapter.runtime.http2.headers", "KNOWN_MAX", 2),
+    ("adapter.runtime.serving.http2.headers", "KNOWN_MAX", 2),
 )
 LAST_ERA = EPOCH_MAX >> ERA_BITS << ERA_BITS
 EPOCHS = st.sampled_from([0, 1, 2, 1 << ERA_BITS, EPOCH_MAX - 1, EPOCH_MAX, EPOCH_MAX - (1 << ERA_BITS), LAST_ERA])

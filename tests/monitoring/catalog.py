@@ -16,9 +16,9 @@ from adapter.metaservice.metrics import MetaMetrics
 from adapter.metaservice.stores import PREFIX, opened
 from adapter.pipeline.lag.metrics import LagMetrics
 from adapter.runtime import descriptors
-from adapter.runtime.config import parse
-from adapter.runtime.metrics import GaugesCollector
-from adapter.runtime.reloading import Reloading, ReloadingCollector
+from adapter.runtime.settings.config import parse
+from adapter.runtime.settings.reloading import Reloading, ReloadingCollector
+from adapter.runtime.telemetry.metrics import GaugesCollector
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.processes import free_port
 from adapter.testing.sidecars import adapter_config, running_sidecar

@@ -2,17 +2,17 @@
 
 from tests.mutants.mutant import Mutant
 
-_SIZES = "unit/runtime/test_request_sizes.py::"
+_SIZES = "unit/runtime/serving/test_request_sizes.py::"
 _SOURCE = "unit/sidecar/lag/test_scaler_source.py::"
 _CONNECTIONS = "unit/console/test_connections.py::"
-_READING = "unit/runtime/test_reading.py::"
-_RELOADING = "unit/runtime/test_reloading.py::"
+_READING = "unit/runtime/settings/test_reading.py::"
+_RELOADING = "unit/runtime/settings/test_reloading.py::"
 _SCALING = "unit/fleet/test_scaling.py::"
 
 BOUNDS_MUTANTS = (
     Mutant(
         "methods-without-lists-take-4-mib",
-        "runtime/request_sizes.py",
+        "runtime/serving/request_sizes.py",
         "        return self.most if path in self.large else SMALL\n",
         "        return self.most\n",
         "a call without a token makes two million objects of a request before anybody looks at it",
@@ -20,7 +20,7 @@ BOUNDS_MUTANTS = (
     ),
     Mutant(
         "fields-of-large-requests-are-not-counted",
-        "runtime/request_sizes.py",
+        "runtime/serving/request_sizes.py",
         "        left -= 1\n",
         "        left -= 0\n",
         "4 MiB of empty groups hold the event loop for half a second and take 240 MiB",
@@ -28,7 +28,7 @@ BOUNDS_MUTANTS = (
     ),
     Mutant(
         "names-within-groups-are-not-counted",
-        "runtime/request_sizes.py",
+        "runtime/serving/request_sizes.py",
         "                left = _count(data, at, min(at + size, end), shape[tag], left)\n",
         "                pass\n",
         "a single group with two million empty names holds up all commits",
@@ -36,7 +36,7 @@ BOUNDS_MUTANTS = (
     ),
     Mutant(
         "longer-tags-pass-the-count",
-        "runtime/request_sizes.py",
+        "runtime/serving/request_sizes.py",
         "            tag, at = _number(data, at - 1)\n",
         "            return left\n",
         "the same request with its numbers written longer is not counted",
@@ -68,7 +68,7 @@ BOUNDS_MUTANTS = (
     ),
     Mutant(
         "a-file-that-is-cut-off-is-taken",
-        "runtime/reloading.py",
+        "runtime/settings/reloading.py",
         "            if not allow_defaults:\n",
         "            if False:\n",
         "an empty file at SIGHUP turns the admin token off, and sends offsets to the default endpoint",
@@ -76,7 +76,7 @@ BOUNDS_MUTANTS = (
     ),
     Mutant(
         "fewer-tables-of-a-list-are-taken",
-        "runtime/config.py",
+        "runtime/settings/config.py",
         '            found[f"{prefix}{name}"] = len(value) if tables else 1\n',
         '            found[f"{prefix}{name}"] = 1\n',
         "a file that is cut off among its policies acknowledges commits that were to be written through",
@@ -84,7 +84,7 @@ BOUNDS_MUTANTS = (
     ),
     Mutant(
         "a-last-line-without-its-end-is-taken",
-        "runtime/config.py",
+        "runtime/settings/config.py",
         "            if self.ends_in_newline and not later.ends_in_newline:",
         "            if False:",
         "a number that has lost its last digits is in force",
@@ -92,7 +92,7 @@ BOUNDS_MUTANTS = (
     ),
     Mutant(
         "any-kind-of-file-is-read",
-        "runtime/reading.py",
+        "runtime/settings/reading.py",
         "        if not stat.S_ISREG(found.st_mode):\n",
         "        if False:\n",
         "a device without an end fills the memory",
@@ -100,7 +100,7 @@ BOUNDS_MUTANTS = (
     ),
     Mutant(
         "reads-that-hang-pile-up",
-        "runtime/reading.py",
+        "runtime/settings/reading.py",
         "        if self._last and not self._last.done():\n",
         "        if False:\n",
         "a mount that hangs costs a thread every 5 seconds",
@@ -108,7 +108,7 @@ BOUNDS_MUTANTS = (
     ),
     Mutant(
         "a-read-that-hangs-keeps-the-process",
-        "runtime/reading.py",
+        "runtime/settings/reading.py",
         "daemon=True",
         "daemon=False",
         "SIGTERM does not end a process whose mount hangs",

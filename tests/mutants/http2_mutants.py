@@ -82,7 +82,7 @@ HTTP2_MUTANTS = (
     ),
     Mutant(
         "answer-is-not-sent",
-        "runtime/http2/call.py",
+        "runtime/serving/http2/call.py",
         "            self._peer.flush_soon()  # a write is usually scheduled already, but it may have run before this\n",
         "",
         "now and then a commit is stored and its consumer waits for ever",
@@ -90,7 +90,7 @@ HTTP2_MUTANTS = (
     ),
     Mutant(
         "refused-call-is-done",
-        "runtime/http2/call.py",
+        "runtime/serving/http2/call.py",
         "        self._stream.call = self._message = self._requests = self._offered = self._task = None\n",
         "        self._task = None\n",
         "a call that is refused for its form is done all the same",
@@ -106,7 +106,7 @@ HTTP2_MUTANTS = (
     ),
     Mutant(
         "who-reads-nothing-is-read-on",
-        "runtime/http2/server.py",
+        "runtime/serving/http2/server.py",
         "        self.can_write.clear()\n        self._stop_reading()\n",
         "        self.can_write.clear()\n",
         "a peer that sends commits and reads no answers fills the memory",
@@ -114,7 +114,7 @@ HTTP2_MUTANTS = (
     ),
     Mutant(
         "tls-without-http2-is-served",
-        "runtime/http2/server.py",
+        "runtime/serving/http2/server.py",
         "if self._tls and self._tls.selected_alpn_protocol() != ALPN:",
         "if False:",
         "a client that never agreed on HTTP/2 is sent frames of it",
@@ -122,7 +122,7 @@ HTTP2_MUTANTS = (
     ),
     Mutant(
         "old-versions-of-tls-are-taken",
-        "runtime/certificates.py",
+        "runtime/settings/certificates.py",
         "    context.set_ciphers(CIPHERS)\n",
         "    context.set_ciphers('ALL:@SECLEVEL=0')\n    context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED\n",
         "a client that is forced down to TLS 1.1 is served",
@@ -130,7 +130,7 @@ HTTP2_MUTANTS = (
     ),
     Mutant(
         "handshakes-without-a-bound",
-        "runtime/http2/handshakes.py",
+        "runtime/serving/http2/handshakes.py",
         "        if len(self._under_way) < HANDSHAKES_MAX:\n            return True\n",
         "        return True\n",
         "half-open handshakes take all connections and their memory",
@@ -138,7 +138,7 @@ HTTP2_MUTANTS = (
     ),
     Mutant(
         "half-open-handshakes-keep-their-place",
-        "runtime/http2/handshakes.py",
+        "runtime/serving/http2/handshakes.py",
         "        if now - began < HANDSHAKE_LEAST_S:\n",
         "        if now - began < HANDSHAKE_S:\n",
         "256 peers that say nothing keep everybody out for 10 s, again and again",
@@ -146,7 +146,7 @@ HTTP2_MUTANTS = (
     ),
     Mutant(
         "handshakes-that-are-made-are-closed",
-        "runtime/http2/handshakes.py",
+        "runtime/serving/http2/handshakes.py",
         "        if now - began < HANDSHAKE_LEAST_S:\n            return False\n",
         "",
         "after a restart clients that come together close each other's handshakes",
@@ -154,7 +154,7 @@ HTTP2_MUTANTS = (
     ),
     Mutant(
         "renewed-files-of-before",
-        "runtime/certificates.py",
+        "runtime/settings/certificates.py",
         "            self._files, self.context = files, context\n",
         "            self._files = files\n",
         "a renewed certificate is never shown, and clients of a CA that is gone are let in",
@@ -162,7 +162,7 @@ HTTP2_MUTANTS = (
     ),
     Mutant(
         "tls-is-cut-at-a-stop",
-        "runtime/http2/server.py",
+        "runtime/serving/http2/server.py",
         "            self._transport.close()  # sends close_notify",
         "            self._transport.abort()  # sends close_notify",
         "a client loses the answers that it had not read when the adapter stopped",

@@ -101,12 +101,12 @@ META_MUTANTS = (
     ),
     Mutant(
         "scan-ends-where-it-cannot-read",
-        "runtime/rocks.py",
+        "runtime/durable/rocks.py",
         "    guarded(rest.status)\n    if rest.valid():\n",
         "    if rest.valid():\n",
         "one damaged block, and an export silently lacks everything behind it",
         (
-            "unit/runtime/test_rocks.py::test_a_damaged_table_is_an_error_and_never_a_short_read",
+            "unit/runtime/durable/test_rocks.py::test_a_damaged_table_is_an_error_and_never_a_short_read",
             "unit/metaservice/rocksdb/test_splits.py::test_a_damaged_table_fails_a_scan_and_a_split",
         ),
     ),
@@ -192,12 +192,12 @@ META_MUTANTS = (
     ),
     Mutant(
         "merge-takes-rows-it-skipped-for-absent",
-        "runtime/rocks.py",
+        "runtime/durable/rocks.py",
         "        rest.status()\n",
         "        pass\n",
         "behind many removed tombstones, or a damaged block, a merge writes lower offsets over what stands",
         (
-            "unit/runtime/test_rocks.py::test_rows_that_are_not_worth_a_look_are_not_read",
+            "unit/runtime/durable/test_rocks.py::test_rows_that_are_not_worth_a_look_are_not_read",
             "unit/metaservice/rocksdb/test_merge_ways.py::test_keys_that_come_back_from_a_sweep_are_new",
         ),
     ),
@@ -325,7 +325,7 @@ META_MUTANTS = (
     ),
     Mutant(
         "store-made-in-place",
-        "runtime/rocks.py",
+        "runtime/durable/rocks.py",
         '    fresh = path.with_name(f"{path.name}.new")\n    if fresh.exists():\n        shutil.rmtree(fresh)\n',
         "    fresh = path\n",
         "a start that dies while it makes the store leaves one that is refused for ever",

@@ -7,7 +7,7 @@ _EXIST = ("monitoring/test_expressions.py::test_every_metric_and_label_of_every_
 _FIRES = ("monitoring/test_alerts.py::test_an_alert_fires_within_its_time_says_the_values_and_is_resolved",)
 _RESTART = ("monitoring/test_alerts.py::test_a_restart_does_not_resolve_an_alert_that_fires",)
 _ROLLING = ("monitoring/test_alerts.py::test_no_alert_fires_while_processes_are_restarted_one_after_the_other",)
-_SPACE = "unit/runtime/test_disk_space.py::"
+_SPACE = "unit/runtime/durable/test_disk_space.py::"
 _RAFT = "unit/metaservice/etcd/test_raft_watch.py::"
 
 MONITORING_MUTANTS = (
@@ -69,7 +69,7 @@ MONITORING_MUTANTS = (
     ),
     Mutant(
         "a-disk-that-hangs-is-asked-again",
-        "runtime/disk_space.py",
+        "runtime/durable/disk_space.py",
         "        if self._asking and self._asking.is_alive():\n            return None\n",
         "",
         "each scrape adds a thread that never ends while a disk hangs",
@@ -77,7 +77,7 @@ MONITORING_MUTANTS = (
     ),
     Mutant(
         "space-for-root-counts",
-        "runtime/disk_space.py",
+        "runtime/durable/disk_space.py",
         "found.f_bavail * found.f_frsize",
         "found.f_bfree * found.f_frsize",
         "the disk is full for the adapter, and its metric says that a twentieth is free",

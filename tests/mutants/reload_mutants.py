@@ -2,10 +2,10 @@
 
 from tests.mutants.mutant import Mutant
 
-_RELOADING = "unit/runtime/test_reloading.py::"
+_RELOADING = "unit/runtime/settings/test_reloading.py::"
 _POLICIES = "unit/sidecar/engine/test_policy_change.py::"
-_CERTIFICATES = "unit/runtime/test_certificates.py::"
-_SECRETS = "unit/runtime/test_secret_files.py::"
+_CERTIFICATES = "unit/runtime/settings/test_certificates.py::"
+_SECRETS = "unit/runtime/settings/test_secret_files.py::"
 _RELOAD = "integration/test_reload.py::"
 
 RELOAD_MUTANTS = (
@@ -52,7 +52,7 @@ RELOAD_MUTANTS = (
     ),
     Mutant(
         "what-needs-a-restart-is-taken",
-        "runtime/live.py",
+        "runtime/settings/live.py",
         "        return name in self.names\n",
         "        return name in self.names or before != after\n",
         "the status says that every commit is synced, and none is",
@@ -60,7 +60,7 @@ RELOAD_MUTANTS = (
     ),
     Mutant(
         "client-certificates-begin-without-a-restart",
-        "runtime/live.py",
+        "runtime/settings/live.py",
         "            return before is not None and after is not None\n",
         "            return True\n",
         "the settings say that clients need a certificate, and everybody is let in",
@@ -68,7 +68,7 @@ RELOAD_MUTANTS = (
     ),
     Mutant(
         "a-refused-file-is-taken-by-half",
-        "runtime/reloading.py",
+        "runtime/settings/reloading.py",
         "            prepared = await self._prepare(settings)\n        except ConfigError as error:\n            self.last_error",
         "            prepared = []\n            for prepare in self._parts:\n                prepared.append(prepare(settings))\n"
         "                _apply(prepared[-1:])\n        except ConfigError as error:\n            self.last_error",
@@ -77,7 +77,7 @@ RELOAD_MUTANTS = (
     ),
     Mutant(
         "a-refusal-ends-what-listens-to-signals",
-        "runtime/reloading.py",
+        "runtime/settings/reloading.py",
         "        except ConfigError:\n            return  # logged already\n",
         "        except ZeroDivisionError:\n            return\n",
         "after a bad file no later one is taken by SIGHUP before another one comes",
@@ -85,7 +85,7 @@ RELOAD_MUTANTS = (
     ),
     Mutant(
         "a-change-before-the-signals-are-handled-is-lost",
-        "runtime/reloading.py",
+        "runtime/settings/reloading.py",
         "            if self.differs:\n                self.ask()\n",
         "",
         "a SIGHUP in the first second changes nothing, and nobody is told",
@@ -93,7 +93,7 @@ RELOAD_MUTANTS = (
     ),
     Mutant(
         "replaced-files-are-not-noticed",
-        "runtime/reloading.py",
+        "runtime/settings/reloading.py",
         "            if replaced:\n                _apply(prepared)\n",
         "            if replaced:\n",
         "a certificate that Kubernetes renewed expires in the process",
@@ -101,7 +101,7 @@ RELOAD_MUTANTS = (
     ),
     Mutant(
         "a-handshake-keeps-the-old-certificate",
-        "runtime/certificates.py",
+        "runtime/settings/certificates.py",
         "            self._files, self.context = files, context\n",
         "            self._files = files\n",
         "new connections see a certificate that has expired",
@@ -109,7 +109,7 @@ RELOAD_MUTANTS = (
     ),
     Mutant(
         "a-key-of-another-certificate",
-        "runtime/certificates.py",
+        "runtime/settings/certificates.py",
         "            context.load_cert_chain(cert, key, password=_no_password)\n",
         "            pass\n",
         "half a replacement is taken, and no client can connect any more",
@@ -117,7 +117,7 @@ RELOAD_MUTANTS = (
     ),
     Mutant(
         "a-file-of-root-is-open-to-all",
-        "runtime/secret_files.py",
+        "runtime/settings/secret_files.py",
         "        return stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO\n",
         "        return stat.S_IWGRP | stat.S_IXGRP\n",
         "every process of the machine can read the token",
@@ -125,7 +125,7 @@ RELOAD_MUTANTS = (
     ),
     Mutant(
         "a-group-may-read-any-token",
-        "runtime/secret_files.py",
+        "runtime/settings/secret_files.py",
         "    if owner == 0:\n",
         "    if owner >= 0:\n",
         "a token that its owner left open to a group of people is used",
@@ -149,7 +149,7 @@ RELOAD_MUTANTS = (
     ),
     Mutant(
         "a-flush-pause-keeps-its-length",
-        "runtime/live.py",
+        "runtime/settings/live.py",
         "            self._changed.set()\n",
         "",
         "what was acknowledged is not flushed for a minute that nobody wants any more",

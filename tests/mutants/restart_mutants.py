@@ -5,13 +5,13 @@ from tests.mutants.mutant import Mutant
 RESTART = "durability/test_restart.py"
 UNDER_LOAD = f"{RESTART}::test_restarts_under_load_refuse_no_commit_and_lose_none"
 BETWEEN = f"{RESTART}::test_who_connects_between_two_processes_is_served_by_the_second"
-SOCKETS = "unit/runtime/test_activation.py"
+SOCKETS = "unit/runtime/serving/test_activation.py"
 LEAVING = "integration/http2/test_leaving.py"
 
 RESTART_MUTANTS = (
     Mutant(
         "nobody-is-asked-to-leave",
-        "runtime/http2/control.py",
+        "runtime/serving/http2/control.py",
         "        self._out.append(frames.go_away(frames.ID_MAX, Code.NO_ERROR))\n",
         "",
         "clients learn of the stop by calls that fail",
@@ -19,7 +19,7 @@ RESTART_MUTANTS = (
     ),
     Mutant(
         "connections-are-closed-before-their-clients-know",
-        "runtime/http2/server.py",
+        "runtime/serving/http2/server.py",
         "            if now - self._asked_to_leave < ASKED_S:\n                return\n",
         "",
         "a call that is on its way when the server says its last one is not done",
@@ -27,7 +27,7 @@ RESTART_MUTANTS = (
     ),
     Mutant(
         "the-end-of-the-output-comes-before-the-last-call-is-named",
-        "runtime/http2/server.py",
+        "runtime/serving/http2/server.py",
         "            self.connection.go_away()\n            self._flush()\n        if not",
         "            self.connection.go_away()\n            self._told_all = now\n            self._flush()\n        if not",
         "a client does not learn that a call was not begun, and reports it as failed",
@@ -35,7 +35,7 @@ RESTART_MUTANTS = (
     ),
     Mutant(
         "a-connection-that-was-just-accepted-is-forgotten",
-        "runtime/http2/server.py",
+        "runtime/serving/http2/server.py",
         "        if self._server.leaving:\n            self.drain()  # it was accepted before the listening socket was closed\n",
         "",
         "who connected in the moment of the stop sends a commit to a server that goes away",
@@ -43,7 +43,7 @@ RESTART_MUTANTS = (
     ),
     Mutant(
         "the-server-accepts-while-clients-leave",
-        "runtime/http2/server.py",
+        "runtime/serving/http2/server.py",
         "        for server in self._listening:\n            server.close()\n        self._listening.clear()\n",
         "",
         "connections come faster than they leave, and each is one more that the stop breaks off",
@@ -59,7 +59,7 @@ RESTART_MUTANTS = (
     ),
     Mutant(
         "a-socket-of-the-service-manager-is-unlinked",
-        "runtime/listener.py",
+        "runtime/serving/listener.py",
         "        if unix_path and own and own == _file_at(unix_path):\n",
         "        if unix_path:\n",
         "nobody can connect to the Unix socket after the first restart",
@@ -67,7 +67,7 @@ RESTART_MUTANTS = (
     ),
     Mutant(
         "the-socket-of-the-next-process-is-unlinked",
-        "runtime/listener.py",
+        "runtime/serving/listener.py",
         "        if unix_path and own and own == _file_at(unix_path):\n",
         "        if unix_path and own:\n",
         "the next process serves, and nobody can connect to its Unix socket",
@@ -75,7 +75,7 @@ RESTART_MUTANTS = (
     ),
     Mutant(
         "waiting-clients-are-accepted-at-once",
-        "runtime/listener.py",
+        "runtime/serving/listener.py",
         " for each in handed.unix]\n",
         " for each in handed.unix]\n        asyncio.get_running_loop().create_task(self.accept_waiting())\n",
         "who waited through a restart is refused, because the adapter still recovers",
@@ -99,7 +99,7 @@ RESTART_MUTANTS = (
     ),
     Mutant(
         "any-tcp-socket-is-taken",
-        "runtime/activation.py",
+        "runtime/serving/activation.py",
         "    if address not in wanted or port not in {0, handed_port}:",
         "    if address not in wanted:",
         "the adapter serves a port that no client knows",
@@ -107,7 +107,7 @@ RESTART_MUTANTS = (
     ),
     Mutant(
         "sockets-of-another-process-are-taken",
-        "runtime/activation.py",
+        "runtime/serving/activation.py",
         "    if not pid or pid != str(os.getpid()):",
         "    if not pid:",
         "a process takes descriptors that are something else in it",
@@ -115,7 +115,7 @@ RESTART_MUTANTS = (
     ),
     Mutant(
         "a-client-that-is-gone-ends-the-stop",
-        "runtime/http2/server.py",
+        "runtime/serving/http2/server.py",
         "        except OSError:  # the client has gone, and the event loop has not read that so far\n",
         "        except BlockingIOError:\n",
         "a client that leaves in the moment of a stop ends it: nothing is flushed, and the exit code is 1",

@@ -56,15 +56,15 @@ TELEMETRY_MUTANTS = (
     ),
     Mutant(
         "unsampled-is-sampled",
-        "runtime/telemetry.py",
+        "runtime/telemetry/spans.py",
         "-[0-9a-f][13579bdf]",
         "-[0-9a-f][0-9a-f]",
         "every commit of a traced caller is linked, though nobody records it",
-        ("unit/runtime/test_telemetry.py::test_no_other_caller_is_found",),
+        ("unit/runtime/telemetry/test_spans.py::test_no_other_caller_is_found",),
     ),
     Mutant(
         "offered-commits-are-not-told",
-        "runtime/http2/call.py",
+        "runtime/serving/http2/call.py",
         "call=_ToldCall if take.done else Call)",
         "call=Call)",
         "most commits over the built-in server get no link",

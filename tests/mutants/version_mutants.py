@@ -2,7 +2,7 @@
 
 from tests.mutants.mutant import Mutant
 
-_MARK = "unit/runtime/test_format_mark.py::"
+_MARK = "unit/runtime/durable/test_format_mark.py::"
 _VERSIONS = "upgrade/test_versions.py::"
 _ETCD = "upgrade/test_versions_etcd.py::"
 _SEGMENTS = "unit/sidecar/journal/test_segments.py::"
@@ -10,7 +10,7 @@ _SEGMENTS = "unit/sidecar/journal/test_segments.py::"
 VERSION_MUTANTS = (
     Mutant(
         "a-later-version-is-read",
-        "runtime/format_mark.py",
+        "runtime/durable/format_mark.py",
         "    if version > form.version:\n",
         "    if version > form.version + 1:\n",
         "an old program writes its own records into a store of a later one, which loses them or misreads them",
@@ -18,7 +18,7 @@ VERSION_MUTANTS = (
     ),
     Mutant(
         "a-damaged-mark-is-an-old-one",
-        "runtime/format_mark.py",
+        "runtime/durable/format_mark.py",
         "    if data is None:\n        return False\n    advice",
         "    if data is None or not data.endswith(b'\\n'):\n        return False\n    advice",
         "half a mark of a later version is taken for a store from before the marks",
@@ -26,7 +26,7 @@ VERSION_MUTANTS = (
     ),
     Mutant(
         "the-checksum-of-a-mark-is-not-compared",
-        "runtime/format_mark.py",
+        "runtime/durable/format_mark.py",
         "    if data != marked(line):\n",
         "    if not data:\n",
         "one flipped bit turns version 3 into version 1",
@@ -34,7 +34,7 @@ VERSION_MUTANTS = (
     ),
     Mutant(
         "any-form-will-do",
-        "runtime/format_mark.py",
+        "runtime/durable/format_mark.py",
         "    if found.name != form.name:\n",
         "    if not found.name:\n",
         "an adapter opens the directory of a Meta Service",
@@ -42,7 +42,7 @@ VERSION_MUTANTS = (
     ),
     Mutant(
         "a-mark-is-written-in-place",
-        "runtime/format_mark.py",
+        "runtime/durable/format_mark.py",
         '    fresh = directory / f"{FILE}.new"\n',
         "    fresh = directory / FILE\n",
         "a kill or a full disk leaves half a mark, and the store does not start",

@@ -16,7 +16,7 @@ from adapter.pipeline.jobs import Switches
 from adapter.pipeline.transfer import export_job as exports_job
 from adapter.pipeline.transfer import import_job as imports_job
 from adapter.rpc import meta_grpc, meta_pb
-from adapter.runtime.config import parse as parse_config
+from adapter.runtime.settings.config import parse as parse_config
 
 
 class Jobs:

@@ -21,7 +21,7 @@ from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS
 from adapter.pipeline.transfer import export_job as exports_job
 from adapter.pipeline.transfer import exports
 from adapter.pipeline.transfer import import_job as imports_job
-from adapter.runtime.config import parse as parse_config
+from adapter.runtime.settings.config import parse as parse_config
 from adapter.testing.processes import ServiceProcess, meta_process
 from tests.pipeline.bulk_meta import BulkMeta, kill_the_caller, no_fault, serving
 from tests.pipeline.import_runs import Jobs

@@ -19,7 +19,7 @@ from adapter.pipeline.lag import job as lag_job
 from adapter.pipeline.lag.files import BatchInfo
 from adapter.pipeline.lag.metrics import LagMetrics
 from adapter.pipeline.places import Place
-from adapter.runtime.config import MetricsSection
+from adapter.runtime.settings.config import MetricsSection
 from adapter.testing.processes import free_port
 from adapter.testing.waiting import eventually
 from tests.pipeline.segments import commits, write_segment

@@ -21,7 +21,7 @@ from adapter.pipeline.report import job as report_job
 from adapter.pipeline.report.content import Report
 from adapter.pipeline.tables import MANIFEST, read_table, write_table
 from adapter.pipeline.transfer import export_job, import_job
-from adapter.runtime.config import parse
+from adapter.runtime.settings.config import parse
 from tests.pipeline.bulk_meta import BulkMeta, serving
 from tests.pipeline.object_store import SECRET, s3_bucket
 from tests.pipeline.segments import RUN, commits, write_segment

@@ -20,7 +20,7 @@ from adapter.pipeline.config import JobConfig
 from adapter.pipeline.jobs import JobError, Switches
 from adapter.pipeline.reconcile import job as reconcile_job
 from adapter.rpc import meta_grpc, meta_pb, offsets_pb
-from adapter.runtime.config import parse
+from adapter.runtime.settings.config import parse
 from adapter.testing.processes import ServiceProcess, ended, meta_process
 from tests.pipeline.bulk_meta import BulkMeta, serving
 

@@ -13,7 +13,7 @@ from adapter.errors import ConfigError, MetaUnavailableError, RefusedError
 from adapter.meta.blocking import MetaCalls
 from adapter.meta.config import MetaSection
 from adapter.model.codec import encode_key, encode_record
-from adapter.runtime.config import ClientTls
+from adapter.runtime.settings.config import ClientTls
 from adapter.testing.processes import free_port
 from tests.integration.certificates import Authority
 from tests.pipeline.bulk_meta import BulkMeta, answer_lost, never_came, serving

@@ -11,7 +11,7 @@ from adapter.errors import ConfigError
 from adapter.pipeline.offsets.options import ReadOptions, WriteOptions, parse_options
 from adapter.pipeline.offsets.snapshot import SnapshotReader
 from adapter.pipeline.offsets.source import OffsetsDataSource
-from adapter.runtime.config import ClientTls
+from adapter.runtime.settings.config import ClientTls
 
 
 def test_options_are_read_whatever_their_capitals() -> None:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from adapter.runtime.config import Section, parse
+from adapter.runtime.settings.config import Section, parse
 
 C = TypeVar("C", bound=Section)
 

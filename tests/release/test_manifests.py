@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from adapter.metaservice.config import MetaConfig
-from adapter.runtime.addresses import split_address
+from adapter.runtime.settings.addresses import split_address
 from adapter.sidecar.config import AdapterConfig
 from tests.release import manifests
 

@@ -8,8 +8,8 @@ import grpc
 from google.protobuf.message import Message
 
 from adapter.client.client import USER_KEY
-from adapter.runtime.http2.call import Call, Requests
-from adapter.runtime.statuses import Context
+from adapter.runtime.serving.http2.call import Call, Requests
+from adapter.runtime.serving.statuses import Context
 
 TOKEN = "0123456789abcdef"  # noqa: S105 - an example
 UNIX, TCP = "unix:", "ipv4:127.0.0.1:5"

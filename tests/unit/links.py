@@ -15,7 +15,7 @@ from adapter.client.progress import Progress
 from adapter.errors import AdapterError, DiskFullError, FencedError, NotReadyError, RefusedError
 from adapter.model.records import CommitMode, GroupKey, Member, OffsetKey, OffsetRecord, decide
 from adapter.rpc import offsets_pb
-from adapter.runtime.statuses import status_of
+from adapter.runtime.serving.statuses import status_of
 from adapter.sidecar.api.commit_requests import parse_commit
 from adapter.sidecar.ledger.operations import Entry
 from tests.model.loop import VirtualLoop

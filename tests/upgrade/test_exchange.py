@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from adapter.runtime import format_mark
+from adapter.runtime.durable import format_mark
 from adapter.testing.history import History
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 from tests.durability.etcd_cluster import etcd

@@ -25,8 +25,8 @@ from adapter.pipeline.journal.listing import Lister
 from adapter.pipeline.journal.segment import UNREADABLE, read_segment
 from adapter.pipeline.places import Place
 from adapter.pipeline.reconcile.snapshots import find_snapshots
-from adapter.runtime import format_mark
-from adapter.runtime.format_mark import ADAPTER_STORE, META_ETCD, META_STORE, OFFSET_FILE, Form
+from adapter.runtime.durable import format_mark
+from adapter.runtime.durable.format_mark import ADAPTER_STORE, META_ETCD, META_STORE, OFFSET_FILE, Form
 from adapter.sidecar.config import JournalSection
 from adapter.sidecar.journal.notes import Counts
 from adapter.sidecar.journal.segments import SegmentFiles

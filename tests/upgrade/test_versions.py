@@ -19,8 +19,8 @@ from adapter.metaservice.rocksdb import store as meta_store
 from adapter.metaservice.rocksdb.engine import RocksDbEngine
 from adapter.model.queues import MessageQueue
 from adapter.model.records import OffsetKey, OffsetRecord
-from adapter.runtime import format_mark, rocks
-from adapter.runtime.format_mark import ADAPTER_STORE, FILE, META_STORE, OFFSET_FILE, Form
+from adapter.runtime.durable import format_mark, rocks
+from adapter.runtime.durable.format_mark import ADAPTER_STORE, FILE, META_STORE, OFFSET_FILE, Form
 from adapter.sidecar.config import StoreSection
 from adapter.sidecar.ledger import disk
 from adapter.sidecar.ledger.repair import repair as adapter_repair

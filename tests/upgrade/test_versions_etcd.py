@@ -18,8 +18,8 @@ from adapter.metaservice.etcd.sharding import Layout
 from adapter.model.codec import prefix_end
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry
 from adapter.rpc import etcd_grpc, etcd_pb
-from adapter.runtime import format_mark
-from adapter.runtime.format_mark import META_ETCD
+from adapter.runtime.durable import format_mark
+from adapter.runtime.durable.format_mark import META_ETCD
 from tests.contract.etcd import shared_cluster, shared_members, shared_section
 
 METADATA, OFFSETS = "contract", "contract-2"  # of the clusters that tests share

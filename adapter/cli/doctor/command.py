@@ -19,8 +19,8 @@ from adapter.cli.process.check_config import doubts
 from adapter.cli.table import LEFT, Rows, Side, print_table
 from adapter.errors import ConfigError
 from adapter.metaservice.config import MetaConfig
-from adapter.runtime import logs
-from adapter.runtime.config import LogSection, load
+from adapter.runtime.settings.config import LogSection, load
+from adapter.runtime.telemetry import logs
 from adapter.sidecar.config import AdapterConfig
 
 FIELDS = Finding._fields
@@ -92,7 +92,9 @@ def _adapter_checks(config: AdapterConfig, source: Path | None) -> dict[str, Che
     if config.journal.path:
         checks["journal"] = partial(machine.packages, "journal", "journal.path", "adapter.sidecar.journal.writer", "journal")
     if config.telemetry.endpoint:
-        checks["telemetry"] = partial(machine.packages, "telemetry", "telemetry.endpoint", "adapter.runtime.otlp", "otel")
+        checks["telemetry"] = partial(
+            machine.packages, "telemetry", "telemetry.endpoint", "adapter.runtime.telemetry.otlp", "otel"
+        )
     if config.server.unix_socket:
         checks["Unix socket"] = partial(running.unix_socket_directory, config.server.unix_socket)
     checks |= _of_secrets(config)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from adapter.cli.doctor.findings import FAIL, OK, WARN, Finding
-from adapter.runtime.files import user_name
+from adapter.runtime.durable.files import user_name
 from adapter.runtime.wording import counted
 
 SYNCS, SYNC_BYTES, SYNCS_S = 20, 4_096, 2.0  # how many are measured, each of how many bytes, in how many seconds at most

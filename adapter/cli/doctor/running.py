@@ -11,8 +11,8 @@ from adapter.cli.doctor.findings import FAIL, OK, WARN, Finding
 from adapter.cli.output import enum_name
 from adapter.errors import ConfigError
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.runtime.addresses import split_address
 from adapter.runtime.channels import open_blocking_channel
+from adapter.runtime.settings.addresses import split_address
 
 TIMEOUT_S = 10.0
 _LISTEN = "0A"  # the state in /proc/net/tcp
@@ -92,7 +92,7 @@ def meta_service(store: Path | None, listen: str) -> Iterator[Finding]:
 def unix_socket_directory(path: str) -> Iterator[Finding]:
     """Whether the Unix socket listens, or can be made: the length of its path, and the rights of its directory."""
     from adapter.cli.doctor.disk import nearest  # noqa: PLC0415 - only needed here
-    from adapter.runtime.listener import UNIX_PATH_MAX  # noqa: PLC0415 - imports the server
+    from adapter.runtime.serving.listener import UNIX_PATH_MAX  # noqa: PLC0415 - imports the server
 
     name, place = "Unix socket", Path(path).absolute()
     parent = nearest(place.parent)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from adapter.cli.doctor.findings import FAIL, OK, WARN, Finding
 from adapter.errors import ConfigError
-from adapter.runtime.config import ClientTls, ServerTls
-from adapter.runtime.secret_files import read_secret, read_token
-from adapter.runtime.telemetry import TelemetrySection, read_headers
+from adapter.runtime.settings.config import ClientTls, ServerTls
+from adapter.runtime.settings.secret_files import read_secret, read_token
+from adapter.runtime.telemetry.spans import TelemetrySection, read_headers
 
 SOON = timedelta(days=30)
 CREDENTIALS = Path("/run/credentials")  # of systemd's units that run

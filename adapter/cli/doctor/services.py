@@ -14,9 +14,9 @@ from adapter.metaservice.etcd.leader_balancer import opened
 from adapter.metaservice.etcd.leader_placement import RaftGroup
 from adapter.model.records import DEFAULT_NAMESPACE
 from adapter.rpc import meta_grpc, meta_pb
-from adapter.runtime.addresses import split_address
 from adapter.runtime.channels import open_blocking_channel
 from adapter.runtime.clocks import CLOCK_LIMIT_MS, wall_ms
+from adapter.runtime.settings.addresses import split_address
 
 TIMEOUT_S = 10.0
 NAME = "Meta Service"

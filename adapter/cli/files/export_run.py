@@ -23,7 +23,7 @@ from adapter.formats.rocketmq_rocksdb import Layout
 from adapter.formats.rows import Naming, NotReadableError, OffsetRow
 from adapter.model.queues import queue_of
 from adapter.model.records import GroupKey
-from adapter.runtime import files
+from adapter.runtime.durable import files
 from adapter.runtime.wording import counted
 from adapter.sidecar.engine.broadcast import is_of_client
 

@@ -15,7 +15,7 @@ from adapter.formats.broker_places import SINGLE_STORE, V1_STORE
 from adapter.formats.files import Format
 from adapter.formats.rocketmq_rocksdb import Layout
 from adapter.formats.rows import Naming
-from adapter.runtime import files
+from adapter.runtime.durable import files
 
 _FORMATS = click.Choice([kind.value for kind in Format])
 

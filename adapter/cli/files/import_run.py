@@ -27,7 +27,7 @@ from adapter.formats.files import Format
 from adapter.formats.reset_plan_file import reject_text
 from adapter.formats.rows import Naming, NotReadableError, OffsetRow, Reject
 from adapter.rpc import offsets_pb
-from adapter.runtime import files
+from adapter.runtime.durable import files
 
 # Limits of one request: with names it stays below gRPC's 4 MiB, and commits do not wait long behind it.
 PIECE_ROWS = 500

@@ -17,7 +17,7 @@ from adapter.cli.output import progress, tell, warn
 from adapter.cli.table import print_json
 from adapter.errors import ConfigError, InvalidInputError
 from adapter.rpc import offsets_pb
-from adapter.runtime import files
+from adapter.runtime.durable import files
 from adapter.runtime.wording import counted
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from adapter.meta.config import MetaSection
 from adapter.model.paging import DEFAULT_PAGE
 from adapter.model.records import DEFAULT_NAMESPACE, GroupKey
 from adapter.rpc import offsets_pb
-from adapter.runtime import logs
-from adapter.runtime.config import LogSection
+from adapter.runtime.settings.config import LogSection
+from adapter.runtime.telemetry import logs
 from adapter.sidecar.api.replies import shard_offset
 
 

@@ -27,9 +27,9 @@ from adapter.metaservice.config import EtcdSection, MetaConfig
 from adapter.metaservice.etcd.leader_balancer import Balancer, opened
 from adapter.metaservice.etcd.leader_placement import ClusterState, Move, RaftGroup, RaftMember, apart, plan, problems
 from adapter.metaservice.etcd.lease import LeaseTakenError
-from adapter.runtime import logs
-from adapter.runtime.config import LogSection, load
 from adapter.runtime.process import on_signals
+from adapter.runtime.settings.config import LogSection, load
+from adapter.runtime.telemetry import logs
 
 EVENTS_SHOWN = 10  # lines under the live table
 GOOD = "good"

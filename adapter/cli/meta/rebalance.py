@@ -17,9 +17,9 @@ from adapter.cli.table import print_json
 from adapter.errors import AdapterError, InvalidInputError, TransientError
 from adapter.metaservice.config import EtcdSection, MetaConfig
 from adapter.metaservice.etcd.rebalancing import Plan, opened
-from adapter.runtime import logs
-from adapter.runtime.config import LogSection, load
 from adapter.runtime.process import on_signals
+from adapter.runtime.settings.config import LogSection, load
+from adapter.runtime.telemetry import logs
 from adapter.runtime.wording import counted
 
 

@@ -9,9 +9,9 @@ from adapter.errors import ConfigError
 from adapter.metaservice.config import MetaConfig
 from adapter.metaservice.process import HOUR_MS
 from adapter.metaservice.rocksdb.repair import repair as repair_store
-from adapter.runtime import logs
 from adapter.runtime.clocks import wall_ms
-from adapter.runtime.config import load
+from adapter.runtime.settings.config import load
+from adapter.runtime.telemetry import logs
 
 
 @click.command()

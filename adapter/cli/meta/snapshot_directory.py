@@ -18,7 +18,7 @@ from adapter.model.arrow import decode_packed
 from adapter.model.schemas import RECORDS
 from adapter.model.snapshots import MANIFEST, Manifest
 from adapter.rpc import meta_pb
-from adapter.runtime.files import sync_directory
+from adapter.runtime.durable.files import sync_directory
 
 FILE_ROWS = 1_000_000  # a file of some 10 MB
 ROW_GROUP = 131_072  # rows that are collected before they are written

@@ -14,7 +14,7 @@ from adapter.cli.offsets import shift as offsets_shift
 from adapter.cli.offsets.change import ChangeOptions, Shards
 from adapter.errors import InvalidInputError
 from adapter.model.records import GroupKey
-from adapter.runtime import files
+from adapter.runtime.durable import files
 from adapter.runtime.times import before_ms, datetime_ms
 
 SHIFT_MAX = 2**63 - 1  # of a sint64

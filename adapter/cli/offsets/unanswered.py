@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from adapter.errors import InvalidInputError
 from adapter.rpc import offsets_pb
-from adapter.runtime import files
+from adapter.runtime.durable import files
 
 
 class Unanswered(NamedTuple):

@@ -9,8 +9,8 @@ import click
 from adapter.cli import options
 from adapter.cli.output import Form, flattened, show_object, warn
 from adapter.metaservice.config import MetaConfig
-from adapter.runtime.addresses import is_loopback
-from adapter.runtime.config import Section, load
+from adapter.runtime.settings.addresses import is_loopback
+from adapter.runtime.settings.config import Section, load
 from adapter.sidecar.config import AdapterConfig
 
 

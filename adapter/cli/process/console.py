@@ -10,9 +10,9 @@ import click
 
 from adapter.cli import options
 from adapter.errors import ConfigError
-from adapter.runtime import logs
-from adapter.runtime.config import load, load_file
 from adapter.runtime.process import run_process
+from adapter.runtime.settings.config import load, load_file
+from adapter.runtime.telemetry import logs
 
 if TYPE_CHECKING:  # needs the extra `console`
     from adapter.console.sources.meta_instances import RaftOpening

@@ -6,8 +6,8 @@ import click
 
 from adapter.cli import options
 from adapter.cli.output import tell
-from adapter.runtime import logs
-from adapter.runtime.config import load
+from adapter.runtime.settings.config import load
+from adapter.runtime.telemetry import logs
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.ledger.repair import repair as repair_store
 from adapter.sidecar.ledger.repair import start_from_meta as set_aside

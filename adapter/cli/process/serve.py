@@ -6,9 +6,9 @@ from pathlib import Path
 import click
 
 from adapter.cli import options
-from adapter.runtime import logs
-from adapter.runtime.config import load_file
 from adapter.runtime.process import run_process
+from adapter.runtime.settings.config import load_file
+from adapter.runtime.telemetry import logs
 
 
 @click.command()

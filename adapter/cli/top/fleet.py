@@ -21,7 +21,7 @@ from adapter.fleet.section import FleetSection
 from adapter.fleet.views import AdapterView, GroupView, Health, Key
 from adapter.rpc import lag_pb
 from adapter.runtime.clocks import wall_ms
-from adapter.runtime.config import parse
+from adapter.runtime.settings.config import parse
 from adapter.runtime.wording import counted
 
 PAGE: Final = 2_000  # groups that are taken before anything else may happen

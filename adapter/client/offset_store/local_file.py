@@ -25,9 +25,9 @@ from adapter.formats.rows import Naming, OffsetRow, Reject
 from adapter.model.names import check_name
 from adapter.model.queues import MessageQueue, queue_of, shard_of
 from adapter.model.records import DEFAULT_NAMESPACE, LONG_MAX
-from adapter.runtime import format_mark
-from adapter.runtime.files import sync_directory
-from adapter.runtime.format_mark import OFFSET_FILE
+from adapter.runtime.durable import format_mark
+from adapter.runtime.durable.files import sync_directory
+from adapter.runtime.durable.format_mark import OFFSET_FILE
 
 log = structlog.get_logger(__name__)
 

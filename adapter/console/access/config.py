@@ -6,8 +6,8 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, Strict, model_validator
 
-from adapter.runtime.addresses import is_loopback
-from adapter.runtime.config import FilePath, Section
+from adapter.runtime.settings.addresses import is_loopback
+from adapter.runtime.settings.config import FilePath, Section
 
 _HEADER = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 # Of these, a server or a proxy on the way makes something of its own.

@@ -32,10 +32,10 @@ from adapter.console.access.tokens import Failures, Token, Tokens
 from adapter.console.pages import JSON, form_of, json_of, linker, page
 from adapter.console.parts import Part
 from adapter.errors import ConfigError
-from adapter.runtime import logs
-from adapter.runtime.live import NOTHING_NEW, Prepared
-from adapter.runtime.logs import harmless
-from adapter.runtime.secret_files import read_secret
+from adapter.runtime.settings.live import NOTHING_NEW, Prepared
+from adapter.runtime.settings.secret_files import read_secret
+from adapter.runtime.telemetry import logs
+from adapter.runtime.telemetry.logs import harmless
 
 log = structlog.get_logger(__name__)
 audit = logs.audit()

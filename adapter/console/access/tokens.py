@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from adapter.errors import ConfigError
-from adapter.runtime.secret_files import TOKEN_MIN, read_secret_lines
+from adapter.runtime.settings.secret_files import TOKEN_MIN, read_secret_lines
 
 PEOPLE_MAX = 1_000  # of a file
 FAILURES, FAILURES_OF_ALL = 5, 100  # within WINDOW_S

@@ -32,10 +32,10 @@ from adapter.fleet.section import FleetSection
 from adapter.look.shown import name as shown_name
 from adapter.model.names import check_name
 from adapter.model.records import DEFAULT_NAMESPACE
-from adapter.runtime import logs
-from adapter.runtime.logs import harmless
-from adapter.runtime.reading import soon
-from adapter.runtime.secret_files import read_token
+from adapter.runtime.settings.reading import soon
+from adapter.runtime.settings.secret_files import read_token
+from adapter.runtime.telemetry import logs
+from adapter.runtime.telemetry.logs import harmless
 
 log = structlog.get_logger(__name__)
 audit = logs.audit()

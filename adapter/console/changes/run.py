@@ -27,8 +27,8 @@ from adapter.fleet.views import AdapterView, Health
 from adapter.model.records import U64_MAX
 from adapter.rpc import offsets_pb
 from adapter.runtime.clocks import wall_ms
-from adapter.runtime.reading import soon
-from adapter.runtime.secret_files import read_token
+from adapter.runtime.settings.reading import soon
+from adapter.runtime.settings.secret_files import read_token
 
 log = structlog.get_logger(__name__)
 

@@ -21,8 +21,8 @@ from adapter.fleet.section import FleetSection
 from adapter.fleet.views import AdapterView
 from adapter.rpc import offsets_pb
 from adapter.runtime.channels import RetiredChannels, close_channels, open_channel
-from adapter.runtime.reading import soon
-from adapter.runtime.secret_files import read_token
+from adapter.runtime.settings.reading import soon
+from adapter.runtime.settings.secret_files import read_token
 
 CHANGES_MAX = 200  # of one adapter, for one group
 _NO_ACCESS = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}

@@ -17,10 +17,10 @@ import grpc.aio
 from adapter.console.config import MetaInstancesSection
 from adapter.errors import AdapterError
 from adapter.rpc import meta_grpc, meta_pb
-from adapter.runtime.certificates import PemFiles, read_client_files
 from adapter.runtime.channels import RetiredChannels, close_channels, open_channel_with
 from adapter.runtime.clocks import wall_ms
-from adapter.runtime.renewed_files import renewed_client_files
+from adapter.runtime.settings.certificates import PemFiles, read_client_files
+from adapter.runtime.settings.renewed_files import renewed_client_files
 
 
 class MetaInstance(NamedTuple):

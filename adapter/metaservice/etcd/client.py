@@ -23,10 +23,10 @@ from adapter.metaservice.etcd.elections import Elections
 from adapter.metaservice.etcd.errors import translate, wants_token
 from adapter.model.records import StoreMark
 from adapter.rpc import etcd_grpc, etcd_pb
-from adapter.runtime.certificates import PemFiles, read_client_files
 from adapter.runtime.channels import RetiredChannels, close_channels, open_channel_with
-from adapter.runtime.live import NOTHING_NEW, Prepared
-from adapter.runtime.secret_files import read_secret
+from adapter.runtime.settings.certificates import PemFiles, read_client_files
+from adapter.runtime.settings.live import NOTHING_NEW, Prepared
+from adapter.runtime.settings.secret_files import read_secret
 
 if TYPE_CHECKING:  # exist only in the stubs
     from adapter.rpc.etcd_pb2_grpc import AuthAsyncStub, ClusterAsyncStub, KVAsyncStub, LeaseAsyncStub, MaintenanceAsyncStub

@@ -62,8 +62,8 @@ from adapter.model.records import (
 )
 from adapter.rpc import etcd_pb
 from adapter.runtime.clocks import REAL, Clocks
+from adapter.runtime.durable.watermark import Loss
 from adapter.runtime.slices import others
-from adapter.runtime.watermark import Loss
 
 log = structlog.get_logger(__name__)
 

@@ -12,8 +12,8 @@ import structlog
 from adapter.errors import DiskFullError, MetaUnavailableError
 from adapter.metaservice.etcd.client import EtcdCluster
 from adapter.rpc import etcd_pb
-from adapter.runtime import format_mark
-from adapter.runtime.format_mark import META_ETCD
+from adapter.runtime.durable import format_mark
+from adapter.runtime.durable.format_mark import META_ETCD
 
 log = structlog.get_logger(__name__)
 

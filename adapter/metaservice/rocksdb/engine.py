@@ -55,12 +55,12 @@ from adapter.model.records import (
     expired,
     is_old_tombstone,
 )
-from adapter.runtime import rocks
 from adapter.runtime.clocks import wall_ms
 from adapter.runtime.coalescing import Coalescer
-from adapter.runtime.large_calls import LargeCalls
+from adapter.runtime.durable import rocks
+from adapter.runtime.durable.watermark import Loss
+from adapter.runtime.serving.large_calls import LargeCalls
 from adapter.runtime.slices import in_slices, others
-from adapter.runtime.watermark import Loss
 
 log = structlog.get_logger(__name__)
 

@@ -21,10 +21,10 @@ from adapter.metaservice.rocksdb.metadata import LAST_REVISION, REVISION_FORM
 from adapter.metaservice.rocksdb.store import DATA, FAMILIES, LOSS, META, REPAIRED, ROWS, SCHEMA, STATE, State
 from adapter.model.codec import decode_record, decode_seq
 from adapter.model.records import STORE_ID_BYTES, is_old_tombstone
-from adapter.runtime import format_mark, rocks
 from adapter.runtime.clocks import wall_ms
-from adapter.runtime.files import refuse_root_for, sync_directory
-from adapter.runtime.watermark import Loss, Watermark
+from adapter.runtime.durable import format_mark, rocks
+from adapter.runtime.durable.files import refuse_root_for, sync_directory
+from adapter.runtime.durable.watermark import Loss, Watermark
 
 log = structlog.get_logger(__name__)
 

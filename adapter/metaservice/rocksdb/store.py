@@ -20,9 +20,9 @@ from adapter.errors import StoreDamagedError, StoreLockedError
 from adapter.metaservice.bulk import KeySample
 from adapter.model.codec import decode_seq
 from adapter.model.records import STORE_ID_BYTES, StoreStart
-from adapter.runtime import format_mark, rocks
-from adapter.runtime.format_mark import META_STORE
-from adapter.runtime.watermark import Loss, Watermark
+from adapter.runtime.durable import format_mark, rocks
+from adapter.runtime.durable.format_mark import META_STORE
+from adapter.runtime.durable.watermark import Loss, Watermark
 
 log = structlog.get_logger(__name__)
 

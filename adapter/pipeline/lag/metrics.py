@@ -20,8 +20,8 @@ from pyspark.sql.streaming.listener import (
 from adapter.errors import ListenError
 from adapter.pipeline.journal.offset import from_json, step
 from adapter.pipeline.lag.files import BatchInfo
-from adapter.runtime.addresses import split_address
-from adapter.runtime.config import MetricsSection
+from adapter.runtime.settings.addresses import split_address
+from adapter.runtime.settings.config import MetricsSection
 
 PREFIX = "offset_lag_job"
 OBSERVED = "journal"  # the name of the observation in the progress of the query

@@ -11,7 +11,7 @@ from adapter.errors import ConfigError
 from adapter.meta.config import MetaSection
 from adapter.model.names import name_problem
 from adapter.pipeline.places import redacted
-from adapter.runtime.config import Address, ClientTls
+from adapter.runtime.settings.config import Address, ClientTls
 
 FORMAT = "offsets"
 MAX_PAGE = 20_000  # the Meta Service's limit

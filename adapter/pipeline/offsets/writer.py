@@ -26,7 +26,7 @@ from adapter.model.records import MAX_ENTRIES
 from adapter.pipeline.offsets.options import WriteOptions
 from adapter.pipeline.offsets.rows import bad_rows, completed, refusal, without
 from adapter.rpc import meta_pb
-from adapter.runtime import files
+from adapter.runtime.durable import files
 from adapter.runtime.wording import counted
 
 log = structlog.get_logger(__name__)

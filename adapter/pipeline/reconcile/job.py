@@ -16,7 +16,7 @@ from adapter.pipeline.reconcile import compare as reconcile
 from adapter.pipeline.reconcile.snapshots import AGAIN, Snapshots, find_snapshots, read_snapshots
 from adapter.pipeline.spark_errors import SPARK_ERRORS
 from adapter.pipeline.tables import DAMAGED, damage, delete_table, read_table, write_table
-from adapter.runtime.logs import harmless
+from adapter.runtime.telemetry.logs import harmless
 from adapter.runtime.wording import counted
 
 _SHOWN = 20

@@ -17,7 +17,7 @@ from adapter.errors import ConfigError, InvalidInputError
 from adapter.model.schemas import BROKER, SNAPSHOT, SNAPSHOT_VERSION, TAKEN_AT_MS, VERSION_OF_SNAPSHOT
 from adapter.pipeline.places import Place, data_files, unusable
 from adapter.pipeline.tables import read_parquet
-from adapter.runtime.logs import harmless
+from adapter.runtime.telemetry.logs import harmless
 
 AGAIN = "take it again with `offset-adapter snapshot`"
 

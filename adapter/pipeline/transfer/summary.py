@@ -8,7 +8,7 @@ from rich.table import Table
 
 from adapter.model.names import NAME_MAX_BYTES
 from adapter.pipeline.jobs import Switches
-from adapter.runtime.logs import harmless
+from adapter.runtime.telemetry.logs import harmless
 from adapter.runtime.wording import counted
 
 SHOWN = 20

@@ -23,13 +23,13 @@ from google.protobuf.message import Message
 from adapter.client.client import USER_KEY
 from adapter.errors import AccessDeniedError, AdapterError, UnauthenticatedError
 from adapter.rpc import offsets_pb
-from adapter.runtime import logs
-from adapter.runtime.http2 import call as http2
-from adapter.runtime.live import NOTHING_NEW, Prepared
-from adapter.runtime.logs import TEXT_MAX, harmless
-from adapter.runtime.secret_files import read_token
+from adapter.runtime.serving.http2 import call as http2
+from adapter.runtime.serving.statuses import Context, status_of, text_of, trailing_of
+from adapter.runtime.settings.live import NOTHING_NEW, Prepared
+from adapter.runtime.settings.secret_files import read_token
 from adapter.runtime.slices import others
-from adapter.runtime.statuses import Context, status_of, text_of, trailing_of
+from adapter.runtime.telemetry import logs
+from adapter.runtime.telemetry.logs import TEXT_MAX, harmless
 from adapter.sidecar.api.refusals import Refusals
 from adapter.sidecar.api.replies import change_row
 from adapter.sidecar.config import AdapterConfig

@@ -10,8 +10,8 @@ from typing import NamedTuple, TypeGuard
 
 from adapter.errors import AdapterError, NotReadyError
 from adapter.rpc import offsets_pb
-from adapter.runtime.http2.call import Requests
-from adapter.runtime.statuses import status_of
+from adapter.runtime.serving.http2.call import Requests
+from adapter.runtime.serving.statuses import status_of
 from adapter.sidecar.api.commits import Committing, PreparedCommit, ReplyRows
 from adapter.sidecar.engine.policies import Policies
 

@@ -22,8 +22,8 @@ import structlog
 from adapter.errors import AdapterError, InvalidInputError
 from adapter.meta.slash_names import name_problem
 from adapter.rpc import offsets_pb
-from adapter.runtime.large_calls import LargeCalls
-from adapter.runtime.statuses import status_of
+from adapter.runtime.serving.large_calls import LargeCalls
+from adapter.runtime.serving.statuses import status_of
 from adapter.sidecar.api.commit_requests import ParsedCommit, parse_commit, parse_in_slices, size_of
 from adapter.sidecar.api.replies import raised_rows, superseded_rows
 from adapter.sidecar.engine.core import Core

@@ -14,9 +14,9 @@ from adapter.errors import AdapterError, TooLargeError
 from adapter.model.bounds import Bounds, ShardKey
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
 from adapter.rpc import offsets_pb
-from adapter.runtime.large_calls import SLICE_ROWS
+from adapter.runtime.serving.large_calls import SLICE_ROWS
+from adapter.runtime.serving.statuses import Context
 from adapter.runtime.slices import others
-from adapter.runtime.statuses import Context
 from adapter.sidecar.api.replies import describe_row
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import LOAD_GROUPS, Wanted

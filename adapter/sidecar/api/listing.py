@@ -6,9 +6,9 @@ from adapter.model.codec import decode_key, encode_key, pack_names
 from adapter.model.paging import DEFAULT_PAGE, parse_listed, parse_page, parse_page_token
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
 from adapter.rpc import offsets_pb
-from adapter.runtime.large_calls import MAX_BYTES, SLICE_ROWS
+from adapter.runtime.serving.large_calls import MAX_BYTES, SLICE_ROWS
+from adapter.runtime.serving.statuses import Context
 from adapter.runtime.slices import others
-from adapter.runtime.statuses import Context
 from adapter.sidecar.api.replies import shard_offset
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.ledger.watching import Watcher

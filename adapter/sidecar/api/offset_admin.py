@@ -12,9 +12,9 @@ from adapter.model.codec import pack_names
 from adapter.model.paging import DEFAULT_PAGE, parse_listed, parse_page
 from adapter.model.records import CommitMode
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.runtime.reloading import Reloading
+from adapter.runtime.serving.statuses import Context
+from adapter.runtime.settings.reloading import Reloading
 from adapter.runtime.slices import in_slices
-from adapter.runtime.statuses import Context
 from adapter.sidecar.api.access import Access, audited
 from adapter.sidecar.api.commit_requests import parse_in_slices, size_of
 from adapter.sidecar.api.describing import Describing

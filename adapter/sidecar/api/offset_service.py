@@ -14,8 +14,8 @@ import structlog
 from adapter.errors import AdapterError
 from adapter.model.records import OffsetKey, OffsetRecord, ReadMode
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.runtime.http2.call import Requests, Take
-from adapter.runtime.statuses import Context, answering, status_of, trailing_of
+from adapter.runtime.serving.http2.call import Requests, Take
+from adapter.runtime.serving.statuses import Context, answering, status_of, trailing_of
 from adapter.sidecar.api.commit_stream import CommitStream
 from adapter.sidecar.api.commits import Commits, Committing
 from adapter.sidecar.api.listing import changes, list_page, listed_row, stored_row

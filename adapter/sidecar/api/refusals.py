@@ -6,7 +6,7 @@ Whoever reaches the port can be refused as often as they like, and must not deci
 import asyncio
 from collections import Counter
 
-from adapter.runtime import logs
+from adapter.runtime.telemetry import logs
 
 audit = logs.audit()
 

@@ -10,7 +10,7 @@ from adapter.meta.requests import NAMES_SLICE, parse_names
 from adapter.model.names import NAME_MAX_BYTES, check_name
 from adapter.model.records import DEFAULT_NAMESPACE, GroupKey, ReadMode
 from adapter.rpc import offsets_pb
-from adapter.runtime.large_calls import MAX_CHANGES, MAX_NAMED
+from adapter.runtime.serving.large_calls import MAX_CHANGES, MAX_NAMED
 from adapter.runtime.slices import others
 from adapter.sidecar.api.commit_requests import MAX_OFFSETS
 from adapter.sidecar.engine.broadcast import OF_CLIENT, OF_LOWEST, BroadcastQuery, group_of_client, group_of_lowest

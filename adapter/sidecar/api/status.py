@@ -6,7 +6,7 @@ from collections.abc import Callable
 from adapter import __version__
 from adapter.meta.client import MetaClient
 from adapter.rpc import offsets_pb
-from adapter.runtime.reloading import Reloading
+from adapter.runtime.settings.reloading import Reloading
 from adapter.sidecar.api.state import SidecarState
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.core import Core

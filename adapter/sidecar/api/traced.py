@@ -9,9 +9,9 @@ from itertools import chain
 from adapter.errors import AdapterError, NotReadyError
 from adapter.model.records import DEFAULT_NAMESPACE, OffsetKey
 from adapter.rpc import offsets_pb
-from adapter.runtime.http2.headers import Metadata
-from adapter.runtime.statuses import Context
-from adapter.runtime.telemetry import TraceContext, sampled
+from adapter.runtime.serving.http2.headers import Metadata
+from adapter.runtime.serving.statuses import Context
+from adapter.runtime.telemetry.spans import TraceContext, sampled
 from adapter.sidecar.api.commits import Commits, Committing, Done, PreparedCommit, ReplyRows
 from adapter.sidecar.api.offset_service import OffsetService
 from adapter.sidecar.engine.core import Core

@@ -13,7 +13,7 @@ import structlog
 
 from adapter.errors import InvalidInputError
 from adapter.model.records import OffsetKey, OffsetRecord
-from adapter.runtime.files import replacing
+from adapter.runtime.durable.files import replacing
 from adapter.sidecar.bridge.agreement import era_of
 
 log = structlog.get_logger(__name__)

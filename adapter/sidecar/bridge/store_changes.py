@@ -13,7 +13,7 @@ import anyio
 
 from adapter.model.codec import pack_names
 from adapter.model.records import OffsetKey, OffsetRecord
-from adapter.runtime.large_calls import SLICE_ROWS
+from adapter.runtime.serving.large_calls import SLICE_ROWS
 from adapter.runtime.slices import others
 from adapter.sidecar.bridge.agreement import Agreed
 from adapter.sidecar.ledger.store import LocalStore

@@ -18,7 +18,7 @@ from adapter.model.codec import group_prefix
 from adapter.model.records import ChangedGroups, GroupKey, OffsetKey, StoreMark, meet
 from adapter.runtime.backoff import jitter
 from adapter.runtime.clocks import Clocks
-from adapter.runtime.large_calls import SLICE_ROWS
+from adapter.runtime.serving.large_calls import SLICE_ROWS
 from adapter.runtime.slices import others
 from adapter.sidecar.engine.expiry import Expiry
 from adapter.sidecar.engine.group_loader import LOAD_KEYS, GroupLoader

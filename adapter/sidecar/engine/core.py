@@ -16,7 +16,7 @@ from adapter.meta.client import MetaClient
 from adapter.meta.epochless import Saver
 from adapter.meta.labels import ShardLabels
 from adapter.runtime.clocks import REAL, Clocks
-from adapter.runtime.large_calls import LargeCalls
+from adapter.runtime.serving.large_calls import LargeCalls
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.broadcast import Broadcasts
 from adapter.sidecar.engine.changed_elsewhere import ChangedElsewhere

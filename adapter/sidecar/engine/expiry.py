@@ -14,8 +14,8 @@ from adapter.errors import AdapterError, ContendedError, TransientError
 from adapter.meta.store_marks import SKEW_HELP
 from adapter.model.codec import group_prefix
 from adapter.model.records import GroupKey, OffsetKey, expired
-from adapter.runtime import logs
-from adapter.runtime.live import Live
+from adapter.runtime.settings.live import Live
+from adapter.runtime.telemetry import logs
 from adapter.sidecar.config import ExpirySection
 from adapter.sidecar.engine.broadcast import Broadcasts, is_of_client
 from adapter.sidecar.engine.flusher import Flusher

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Protocol
 
 from adapter.model.records import GroupKey, Held, OffsetKey
-from adapter.runtime.telemetry import Span, TraceContext
+from adapter.runtime.telemetry.spans import Span, TraceContext
 from adapter.sidecar.ledger.dirty import DirtyKeys
 
 LINKS_MAX = 128  # what OpenTelemetry's SDK keeps of a span, by default

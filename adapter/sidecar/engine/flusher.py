@@ -18,8 +18,8 @@ from adapter.meta.epochless import Saver
 from adapter.meta.packed import Chunk, Outcomes, chunks
 from adapter.model.records import GroupKey, Held, OffsetKey, OffsetRecord, Run, SaveOutcome, Status
 from adapter.runtime.backoff import pause_s
-from adapter.runtime.live import Live
 from adapter.runtime.retry import retrying
+from adapter.runtime.settings.live import Live
 from adapter.runtime.slices import in_slices, others
 from adapter.runtime.wording import counted
 from adapter.sidecar.config import FlushSection

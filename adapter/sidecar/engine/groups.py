@@ -11,9 +11,9 @@ from adapter.model.codec import group_prefix, pack_names, unpack_names
 from adapter.model.names import NAME_MAX_BYTES
 from adapter.model.paging import parse_page_token
 from adapter.model.records import LONG_MAX, GroupKey, OffsetKey
-from adapter.runtime.large_calls import SLICE_ROWS, LargeCalls
+from adapter.runtime.serving.large_calls import SLICE_ROWS, LargeCalls
+from adapter.runtime.serving.statuses import Context
 from adapter.runtime.slices import others
-from adapter.runtime.statuses import Context
 from adapter.sidecar.ledger.dirty import DirtyKeys
 from adapter.sidecar.ledger.ledger import Ledger
 from adapter.sidecar.ledger.write_batch import Stored

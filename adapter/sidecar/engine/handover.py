@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from adapter.errors import ContendedError, MetaUnavailableError, RefusedError
 from adapter.model.codec import group_prefix
 from adapter.model.records import GroupKey, OffsetKey
-from adapter.runtime.large_calls import SLICE_ROWS, LargeCalls
 from adapter.runtime.retry import retrying
+from adapter.runtime.serving.large_calls import SLICE_ROWS, LargeCalls
 from adapter.runtime.slices import others
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.group_loader import GroupLoader, Wanted

@@ -22,7 +22,7 @@ from adapter.model.records import (
     resolve,
 )
 from adapter.runtime.coalescing import Coalescer
-from adapter.runtime.large_calls import Room
+from adapter.runtime.serving.large_calls import Room
 from adapter.runtime.slices import SLICE, in_slices, others
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.group_loader import GroupLoader

@@ -8,9 +8,9 @@ from typing import TypeVar
 from adapter.errors import ContendedError, MetaUnavailableError, TooLargeError
 from adapter.model.codec import group_prefix
 from adapter.model.records import OffsetKey, OffsetRecord, ReadMode, is_held
-from adapter.runtime.large_calls import MAX_BYTES, MAX_ROWS, SLICE_ROWS, LargeCalls
+from adapter.runtime.serving.large_calls import MAX_BYTES, MAX_ROWS, SLICE_ROWS, LargeCalls
+from adapter.runtime.serving.statuses import Context
 from adapter.runtime.slices import others
-from adapter.runtime.statuses import Context
 from adapter.sidecar.engine.group_loader import LARGE_LIMIT_S, GroupLoader, Wanted, until_settled
 from adapter.sidecar.engine.tombstones import Tombstones
 from adapter.sidecar.ledger.ledger import Ledger

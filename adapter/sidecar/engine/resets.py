@@ -22,8 +22,8 @@ from adapter.model.bounds import Bounds, ShardKey
 from adapter.model.codec import group_prefix
 from adapter.model.queues import topics_of
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, decide, is_deleted
-from adapter.runtime.large_calls import MAX_CHANGES, SLICE_ROWS
 from adapter.runtime.retry import retrying
+from adapter.runtime.serving.large_calls import MAX_CHANGES, SLICE_ROWS
 from adapter.runtime.slices import in_slices, others
 from adapter.sidecar.engine.change_memory import SINCE, ChangeId, ChangeMemory, Planned, is_since
 from adapter.sidecar.engine.flusher import Flusher

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 import structlog
 
 from adapter.model.schemas import BROKER, JOURNAL, JOURNAL_VERSION, VERSION_OF_JOURNAL
-from adapter.runtime.files import sync_directory
+from adapter.runtime.durable.files import sync_directory
 from adapter.sidecar.config import JournalSection
 from adapter.sidecar.journal.frames import Found, framed, read, write_all
 from adapter.sidecar.journal.notes import Counts

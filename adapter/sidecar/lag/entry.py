@@ -11,7 +11,7 @@ import anyio
 
 from adapter.errors import AdapterError, SwitchedOffError
 from adapter.rpc import lag_grpc, lag_pb
-from adapter.runtime.statuses import Context, status_of, trailing_of
+from adapter.runtime.serving.statuses import Context, status_of, trailing_of
 
 OFF = "this adapter keeps no lag: lag.shards = 0 in its configuration; set it to the number of shards to keep, and start it again"
 

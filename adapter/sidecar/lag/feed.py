@@ -18,7 +18,7 @@ import numpy as np
 from adapter.model.bounds import Bounds, ShardKey
 from adapter.model.codec import encode_key, pack_names
 from adapter.model.records import Held, OffsetKey
-from adapter.runtime.large_calls import SLICE_ROWS
+from adapter.runtime.serving.large_calls import SLICE_ROWS
 from adapter.runtime.slices import others
 from adapter.sidecar.ledger.store import LocalStore
 from adapter.sidecar.shard_bounds import ReportedBounds

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from adapter.model.lag_rows import Ints
 from adapter.model.lag_status import Status
 from adapter.rpc import lag_pb
-from adapter.runtime.metrics import LATENCY_BUCKETS
+from adapter.runtime.telemetry.metrics import LATENCY_BUCKETS
 from adapter.sidecar.config import LagSection
 from adapter.sidecar.lag.view import View
 

@@ -9,7 +9,7 @@ from adapter.errors import AdapterError, NotReadyError
 from adapter.fleet.scaling import GroupState, ShardState
 from adapter.model.records import GroupKey
 from adapter.rpc import lag_pb
-from adapter.runtime.large_calls import SLICE_ROWS
+from adapter.runtime.serving.large_calls import SLICE_ROWS
 from adapter.runtime.slices import others
 
 if TYPE_CHECKING:  # these load numpy, which an adapter does only when commits are served

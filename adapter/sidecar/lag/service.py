@@ -14,9 +14,9 @@ from adapter.model.names import check_name
 from adapter.model.paging import DEFAULT_PAGE, MAX_PAGE
 from adapter.model.records import DEFAULT_NAMESPACE, GroupKey
 from adapter.rpc import lag_grpc, lag_pb
-from adapter.runtime.large_calls import MAX_BYTES, SLICE_ROWS
+from adapter.runtime.serving.large_calls import MAX_BYTES, SLICE_ROWS
+from adapter.runtime.serving.statuses import Context, answering, status_of, trailing_of
 from adapter.runtime.slices import others
-from adapter.runtime.statuses import Context, answering, status_of, trailing_of
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.lag.filters import Filter
 from adapter.sidecar.lag.live import LiveLag

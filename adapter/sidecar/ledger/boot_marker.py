@@ -7,7 +7,7 @@ were not synced then left no trace on the disk: neither in the WAL nor in the wa
 import os
 from pathlib import Path
 
-from adapter.runtime.files import sync_directory
+from adapter.runtime.durable.files import sync_directory
 from adapter.sidecar.config import WalSync
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

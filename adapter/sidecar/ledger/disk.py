@@ -19,9 +19,9 @@ import anyio.to_thread
 from rocksdict import Rdict, WriteBatch
 
 from adapter.errors import StorageFailedError, StoreDamagedError, StoreLockedError
-from adapter.runtime import format_mark, rocks
-from adapter.runtime.format_mark import ADAPTER_STORE
-from adapter.runtime.watermark import Watermark
+from adapter.runtime.durable import format_mark, rocks
+from adapter.runtime.durable.format_mark import ADAPTER_STORE
+from adapter.runtime.durable.watermark import Watermark
 from adapter.sidecar.config import WalSync
 from adapter.sidecar.ledger import boot_marker
 

@@ -12,9 +12,9 @@ import structlog
 from rocksdict import Rdict
 
 from adapter.errors import StorageFailedError, StoreDamagedError, StoreLockedError
-from adapter.runtime import format_mark, rocks
-from adapter.runtime.files import refuse_root_for
-from adapter.runtime.format_mark import ADAPTER_STORE
+from adapter.runtime.durable import format_mark, rocks
+from adapter.runtime.durable.files import refuse_root_for
+from adapter.runtime.durable.format_mark import ADAPTER_STORE
 from adapter.runtime.wording import counted
 from adapter.sidecar.config import StoreSection
 from adapter.sidecar.ledger.disk import refuse_later_version

@@ -18,7 +18,7 @@ import structlog
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError
 from adapter.model.codec import decode_record, decode_seq, decode_stored, encode_key, encode_shards, prefix_end
 from adapter.model.records import STORE_ID_BYTES, Absent, GroupKey, Held, Member, OffsetKey, OffsetRecord
-from adapter.runtime.watermark import Loss
+from adapter.runtime.durable.watermark import Loss
 from adapter.sidecar.config import WalSync
 from adapter.sidecar.ledger.disk import ADVICE, Batch, Disk, RocksDisk
 from adapter.sidecar.ledger.group_state import GroupStates

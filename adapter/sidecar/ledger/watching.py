@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from adapter.errors import NotReadyError, OverloadedError
 from adapter.model.records import OffsetKey
-from adapter.runtime.large_calls import SLICE_ROWS
+from adapter.runtime.serving.large_calls import SLICE_ROWS
 
 MAX_WATCHERS = 100
 MAX_BEHIND = 10_000  # keys that wait for one watcher: at most a megabyte, beside keys that all watchers share

@@ -22,12 +22,12 @@ from hyperframe.frame import GoAwayFrame, HeadersFrame
 
 from adapter.rpc import offsets_pb
 from adapter.runtime import descriptors
-from adapter.runtime.certificates import ServerCertificate
-from adapter.runtime.config import ServerSection, ServerTls
-from adapter.runtime.http2 import handshakes
-from adapter.runtime.http2.handshakes import HANDSHAKES_MAX
-from adapter.runtime.http2.server import Http2Peer, Http2Server
-from adapter.runtime.listener import GrpcServer, listening
+from adapter.runtime.serving.http2 import handshakes
+from adapter.runtime.serving.http2.handshakes import HANDSHAKES_MAX
+from adapter.runtime.serving.http2.server import Http2Peer, Http2Server
+from adapter.runtime.serving.listener import GrpcServer, listening
+from adapter.runtime.settings.certificates import ServerCertificate
+from adapter.runtime.settings.config import ServerSection, ServerTls
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 from adapter.testing.waiting import eventually
 from tests import http2_attacks as attacks

@@ -12,8 +12,8 @@ import grpc
 import pytest
 from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, PingFrame, SettingsFrame
 
-from adapter.runtime.http2 import server as http2_server
-from adapter.runtime.http2.server import LEAVING_LOOK_S, Http2Peer, Http2Server
+from adapter.runtime.serving.http2 import server as http2_server
+from adapter.runtime.serving.http2.server import LEAVING_LOOK_S, Http2Peer, Http2Server
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config, running_sidecar
 from adapter.testing.waiting import eventually

@@ -13,15 +13,15 @@ import grpc.aio
 import pytest
 from hyperframe.frame import DataFrame, GoAwayFrame, HeadersFrame, PingFrame
 
-from adapter.runtime.http2 import server as http2_server
-from adapter.runtime.http2.call import Call, Requests
-from adapter.runtime.http2.connection import STREAMS_MAX, Connection
-from adapter.runtime.http2.control import Control
-from adapter.runtime.http2.flood import FloodGuard
-from adapter.runtime.http2.receiving import Receiver
-from adapter.runtime.http2.sending import Sender
-from adapter.runtime.http2.server import Http2Peer, Http2Server
-from adapter.runtime.http2.streams import Stream
+from adapter.runtime.serving.http2 import server as http2_server
+from adapter.runtime.serving.http2.call import Call, Requests
+from adapter.runtime.serving.http2.connection import STREAMS_MAX, Connection
+from adapter.runtime.serving.http2.control import Control
+from adapter.runtime.serving.http2.flood import FloodGuard
+from adapter.runtime.serving.http2.receiving import Receiver
+from adapter.runtime.serving.http2.sending import Sender
+from adapter.runtime.serving.http2.server import Http2Peer, Http2Server
+from adapter.runtime.serving.http2.streams import Stream
 from adapter.testing.waiting import eventually
 from tests.durability.proxy import Proxy
 from tests.http2_attacks import (

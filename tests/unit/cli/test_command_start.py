@@ -54,7 +54,7 @@ def test_a_command_that_calls_imports_grpc_and_nothing_of_the_processes(command:
     found = imported(*command, *NOWHERE)
     heavy = {
         *HEAVY,
-        "adapter.runtime.config",
+        "adapter.runtime.settings.config",
         "adapter.sidecar.engine.core",
         "adapter.sidecar.ledger.store",
         "adapter.rpc.etcd_pb2",

@@ -13,7 +13,7 @@ from adapter.console.additions import parts_of
 from adapter.console.app import make_app
 from adapter.console.config import ConsoleConfig
 from adapter.fleet.views import AdapterView, Health
-from adapter.runtime.config import parse
+from adapter.runtime.settings.config import parse
 from tests.unit.console.fakes import FakeCalls, FakeFleet, FakeMeta
 
 VIEW, ADMIN = "view-token-of-vera-0123456789", "admin-token-of-ann-0123456789"

@@ -13,8 +13,8 @@ import pytest
 from adapter.fleet.scaler import SERVICE, ExternalScaler
 from adapter.fleet.scaling import LAG_METRIC, SECONDS_METRIC, GroupState, ShardState
 from adapter.rpc import scaler_grpc, scaler_pb
-from adapter.runtime.config import ServerSection
-from adapter.runtime.listener import listening
+from adapter.runtime.serving.listener import listening
+from adapter.runtime.settings.config import ServerSection
 from adapter.testing.lag_adapters import shard_lag
 from adapter.testing.waiting import PATIENCE_S, eventually
 

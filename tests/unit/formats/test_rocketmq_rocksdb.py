@@ -16,7 +16,7 @@ from adapter.formats.rocksdb_layouts import Entry
 from adapter.formats.rows import Naming, NotReadableError, Reject
 from adapter.model.queues import QUEUE_MAX
 from adapter.model.records import LONG_MAX
-from adapter.runtime import rocks
+from adapter.runtime.durable import rocks
 from tests.unit.rocksdb_stores import (
     ENTRIES,
     NAMES,

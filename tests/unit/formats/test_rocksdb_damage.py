@@ -14,7 +14,7 @@ from adapter.formats import rocksdb_layouts as layouts
 from adapter.formats.rocketmq_rocksdb import write
 from adapter.formats.rocksdb_layouts import Entry
 from adapter.formats.rows import Naming, NotReadableError, OffsetRow
-from adapter.runtime import rocks
+from adapter.runtime.durable import rocks
 from tests.unit.rocksdb_stores import (
     TABLE,
     V1_VALUE,

@@ -12,7 +12,7 @@ from adapter.formats import rocksdb_layouts as layouts
 from adapter.formats.rocketmq_rocksdb import Layout, read, write
 from adapter.formats.rows import Naming, OffsetRow
 from adapter.model.records import LONG_MAX
-from adapter.runtime import rocks
+from adapter.runtime.durable import rocks
 from tests.unit.rocksdb_stores import TABLE, content, each_layout, files, read_all, real
 
 

@@ -5,7 +5,7 @@ import pytest
 from adapter.errors import ConfigError
 from adapter.meta.config import MetaSection
 from adapter.meta.labels import ShardLabels
-from adapter.runtime.config import parse
+from adapter.runtime.settings.config import parse
 
 
 @pytest.mark.parametrize(

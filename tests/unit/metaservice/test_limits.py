@@ -20,10 +20,10 @@ from adapter.metaservice.limits import MAX_DELAY_S, MIN_DELAY_S, SPREAD, Limit, 
 from adapter.metaservice.metrics import MetaMetrics
 from adapter.model.records import SaveEntry, SaveOutcome
 from adapter.runtime.clocks import Clocks
-from adapter.runtime.failures import FAILED, META_SERVICE, SERVER
-from adapter.runtime.pushback import MAX_PUSHBACK_S, PUSHBACK, pushback_s
 from adapter.runtime.retry import retrying
-from adapter.runtime.statuses import status_of, trailing_of
+from adapter.runtime.serving.failures import FAILED, META_SERVICE, SERVER
+from adapter.runtime.serving.pushback import MAX_PUSHBACK_S, PUSHBACK, pushback_s
+from adapter.runtime.serving.statuses import status_of, trailing_of
 from adapter.sidecar.engine.core import running_core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To

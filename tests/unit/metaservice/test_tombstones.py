@@ -13,7 +13,7 @@ from adapter.metaservice.config import TombstoneSection
 from adapter.metaservice.engine import Engine
 from adapter.metaservice.metrics import MetaMetrics
 from adapter.metaservice.process import HOUR_MS, STORES_KEPT_MS, drop_tombstones
-from adapter.runtime.live import Live
+from adapter.runtime.settings.live import Live
 from adapter.testing.waiting import eventually
 
 NOW_MS = 1_700_000_000_000

@@ -9,7 +9,7 @@ from annotated_types import Ge, Le
 
 from adapter.errors import ConfigError
 from adapter.pipeline.config import JobConfig, MetaSection
-from adapter.runtime.config import ClientTls, load, parse
+from adapter.runtime.settings.config import ClientTls, load, parse
 from tests.unit.config_files import FILES, comment_above, names_in, settings, with_examples
 
 FILE = FILES / "job.toml"

@@ -18,7 +18,7 @@ from adapter.pipeline.places import Place
 from adapter.pipeline.transfer import imports
 from adapter.pipeline.transfer.import_entries import ENTRIES, csv_entries, entries
 from adapter.pipeline.transfer.import_files import Piece, find_files, pieces
-from adapter.runtime.config import parse as parse_config
+from adapter.runtime.settings.config import parse as parse_config
 
 CSV_LINES = [
     "g,t,0,5",

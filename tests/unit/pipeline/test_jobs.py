@@ -16,7 +16,7 @@ from adapter.errors import ConfigError
 from adapter.pipeline import jobs
 from adapter.pipeline.config import JobConfig
 from adapter.pipeline.jobs import INTERRUPTED, Switches, run_job, run_plain_job
-from adapter.runtime.config import parse
+from adapter.runtime.settings.config import parse
 
 
 class Session:

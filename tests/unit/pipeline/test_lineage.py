@@ -15,7 +15,7 @@ from adapter.pipeline.jobs import Switches, run_plain_job
 from adapter.pipeline.lag.files import TABLES
 from adapter.pipeline.lag.schemas import GROUPS
 from adapter.pipeline.places import Place
-from adapter.runtime.config import parse
+from adapter.runtime.settings.config import parse
 from tests.pipeline import lag_tables
 
 S3 = "s3a://KEY:SECRET@bucket/a b?endpoint_override=127.0.0.1:1&scheme=http"

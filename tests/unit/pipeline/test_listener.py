@@ -20,7 +20,7 @@ from adapter.errors import ConfigError, InvalidInputError, TransientError
 from adapter.pipeline import outbox
 from adapter.pipeline.listener import OffsetCommitListener, Position, kafka_positions
 from adapter.rpc import offsets_pb
-from adapter.runtime.config import ClientTls
+from adapter.runtime.settings.config import ClientTls
 from adapter.testing.sidecars import sidecar_in_thread
 from adapter.testing.waiting import PATIENCE_S, eventually
 

@@ -14,7 +14,7 @@ from adapter.look.shown import name as shown_name
 from adapter.pipeline.config import JobConfig
 from adapter.pipeline.report.content import Bar, GroupPoint, Point, Reject, Report, Rewind, RewindTotals
 from adapter.pipeline.report.page import SCRIPT, TEMPLATE, render, with_gaps
-from adapter.runtime.config import load
+from adapter.runtime.settings.config import load
 from tests.unit.pipeline.reports import AT_MS, HOSTILE, group, report_of
 
 ROOT = Path(__file__).parents[3]

@@ -13,7 +13,7 @@ import pytest
 from adapter.errors import ContendedError, InvalidInputError, OverloadedError, TooLargeError
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, ReadMode
 from adapter.rpc import offsets_pb
-from adapter.runtime.large_calls import MAX_NAMED, SLICE_ROWS, LargeCalls, Room
+from adapter.runtime.serving.large_calls import MAX_NAMED, SLICE_ROWS, LargeCalls, Room
 from adapter.sidecar.api.commit_requests import MAX_GROUPS, MAX_OFFSETS, parse_commit, parse_in_slices, size_of
 from adapter.sidecar.api.describing import MAX_DESCRIBED
 from adapter.sidecar.api.requests import parse_wanted

@@ -9,7 +9,7 @@ import pytest
 
 from adapter.cli.doctor import secrets
 from adapter.cli.doctor.findings import FAIL, OK, WARN
-from adapter.runtime.config import ClientTls, ServerTls
+from adapter.runtime.settings.config import ClientTls, ServerTls
 from tests.integration.certificates import Authority
 
 

@@ -23,7 +23,7 @@ from adapter.model.codec import encode_key, encode_record
 from adapter.model.records import U64_MAX
 from adapter.model.schemas import BROKER, SNAPSHOT, TAKEN_AT_MS, VERSION_OF_SNAPSHOT
 from adapter.rpc import offsets_pb
-from adapter.runtime.statuses import Context
+from adapter.runtime.serving.statuses import Context
 from tests.unit.helpers import key, record, tombstone
 
 Reply = offsets_pb.SnapshotOffsetsReply
@@ -196,7 +196,7 @@ async def test_a_place_that_cannot_be_written_is_named(out: Path, tmp_path: Path
 
 async def test_a_full_disk_is_an_error_of_one_line(out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrow writes through our file, so its errors are the kernel's."""
-    monkeypatch.setattr("adapter.runtime.files.os.fsync", _no_space)
+    monkeypatch.setattr("adapter.runtime.durable.files.os.fsync", _no_space)
     async with serving(Adapter(WHOLE), tmp_path) as target:
         with pytest.raises(AdapterError, match="cannot be written: No space left on device"):
             await take(target, str(out / "x.parquet"), as_json=False)

@@ -11,7 +11,7 @@ from adapter.console.access.guard import LOOPBACK_NAMES, TARGET_MAX, Limits
 from adapter.console.app import hosts_of
 from adapter.console.config import ConsoleConfig
 from adapter.errors import ConfigError
-from adapter.runtime.config import parse
+from adapter.runtime.settings.config import parse
 from tests.unit.console.fakes import BASE, FakeFleet, application, client_of
 
 

@@ -16,7 +16,7 @@ from adapter.metaservice.rocksdb import engine as rocksdb_engine
 from adapter.metaservice.rocksdb.engine import RocksDbEngine
 from adapter.model.codec import encode_key, encode_record, pack_names
 from adapter.model.records import EPOCH_MAX, OffsetKey, OffsetRecord, SaveEntry
-from adapter.runtime import rocks
+from adapter.runtime.durable import rocks
 from tests.embedded_engine import opened
 from tests.unit.helpers import key, record, tombstone
 

@@ -16,8 +16,8 @@ from adapter.metaservice.rocksdb.metadata import RocksDbMetadata
 from adapter.metaservice.rocksdb.store import DATA, FAMILIES, REPAIRED, check, open_store
 from adapter.model.codec import encode_key, encode_record
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, StoreReport
-from adapter.runtime import rocks
-from adapter.runtime.watermark import Watermark
+from adapter.runtime.durable import rocks
+from adapter.runtime.durable.watermark import Watermark
 from adapter.testing.waiting import eventually
 from tests.durability.wal_damage import DAMAGE, WAL_DAMAGE
 from tests.unit.helpers import key, record

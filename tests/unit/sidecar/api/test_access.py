@@ -11,7 +11,7 @@ import pytest
 from adapter.cli.options import default_address
 from adapter.client import client
 from adapter.errors import AccessDeniedError, ConfigError, UnauthenticatedError
-from adapter.runtime.secret_files import TOKEN_MIN, read_token
+from adapter.runtime.settings.secret_files import TOKEN_MIN, read_token
 from adapter.sidecar.api.access import Access
 from adapter.testing.sidecars import adapter_config
 from tests.unit.calls import TCP, TOKEN, UNIX, call_of_user, context

@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 from adapter.errors import ContendedError, InvalidInputError
 from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.rpc import offsets_pb
-from adapter.runtime.logs import TEXT_MAX, harmless
-from adapter.runtime.statuses import Context
+from adapter.runtime.serving.statuses import Context
+from adapter.runtime.telemetry.logs import TEXT_MAX, harmless
 from adapter.sidecar.api import refusals
 from adapter.sidecar.api.access import CLAIM_MAX, ITEMS_MAX, ROWS_MAX, Access, audited
 from adapter.sidecar.engine.reset_plans import OffsetChange

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from adapter.model.records import OffsetKey, OffsetRecord
-from adapter.runtime.watermark import Watermark
+from adapter.runtime.durable.watermark import Watermark
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.recovery import RecoveryReport
 from adapter.sidecar.ledger.store import LocalStore

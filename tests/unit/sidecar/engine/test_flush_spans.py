@@ -6,7 +6,7 @@ import pytest
 
 from adapter.errors import MetaUnavailableError
 from adapter.model.records import OffsetKey, SaveEntry, SaveOutcome, Status
-from adapter.runtime.telemetry import Span, TraceContext
+from adapter.runtime.telemetry.spans import Span, TraceContext
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.flush_spans import LINKS_MAX, FlushSpans
 from adapter.testing.fake_meta import FakeMeta

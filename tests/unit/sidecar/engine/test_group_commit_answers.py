@@ -11,9 +11,9 @@ import pytest
 
 from adapter.errors import DiskFullError
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.runtime.http2.admission import PROVEN_MESSAGES
-from adapter.runtime.http2.call import Requests
-from adapter.runtime.http2.server import Http2Server
+from adapter.runtime.serving.http2.admission import PROVEN_MESSAGES
+from adapter.runtime.serving.http2.call import Requests
+from adapter.runtime.serving.http2.server import Http2Server
 from adapter.sidecar.api.commit_stream import MAX_PIPELINED
 from adapter.sidecar.api.offset_service import ENDED, OffsetService
 from adapter.sidecar.engine.core import Core

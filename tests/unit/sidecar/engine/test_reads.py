@@ -9,7 +9,7 @@ import pytest
 from adapter.errors import MetaUnavailableError, TimedOutError
 from adapter.meta.client import GroupsPage
 from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord, ReadMode
-from adapter.runtime.watermark import Watermark
+from adapter.runtime.durable.watermark import Watermark
 from adapter.sidecar.api.listing import listed_row
 from adapter.sidecar.engine import group_loader
 from adapter.sidecar.engine.core import Core

@@ -10,7 +10,7 @@ import pytest
 from adapter.errors import StorageFailedError, StoreDamagedError
 from adapter.model.codec import decode_key, decode_record, decode_seq, encode_key, encode_record
 from adapter.model.records import GroupKey, Member, OffsetKey, OffsetRecord
-from adapter.runtime import rocks
+from adapter.runtime.durable import rocks
 from adapter.sidecar.ledger import snapshot
 from adapter.sidecar.ledger.snapshot import PAGE_BYTES, PAGE_RECORDS, Snapshot, Snapshots
 from adapter.sidecar.ledger.store import LocalStore

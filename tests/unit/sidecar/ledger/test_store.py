@@ -19,8 +19,8 @@ from rocksdict import Rdict
 from adapter.errors import DiskFullError, StorageFailedError, StoreDamagedError, StoreLockedError
 from adapter.model.codec import encode_key, encode_record, group_prefix
 from adapter.model.records import GroupKey, Member, OffsetKey, OffsetRecord
-from adapter.runtime import rocks
-from adapter.runtime.watermark import Loss, Watermark
+from adapter.runtime.durable import rocks
+from adapter.runtime.durable.watermark import Loss, Watermark
 from adapter.sidecar.ledger import disk
 from adapter.sidecar.ledger.store import LocalStore
 from adapter.sidecar.ledger.write_batch import Stored
@@ -196,7 +196,7 @@ SLOW_FIRST_OPEN = """
 import sys, time
 from pathlib import Path
 from adapter.errors import AdapterError
-from adapter.runtime import rocks
+from adapter.runtime.durable import rocks
 from adapter.sidecar.ledger.store import LocalStore
 
 def slowly(path, families, new=rocks.new):
