@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 from adapter.fleet.merging import together
 from adapter.fleet.views import Key
+from adapter.model.lag_order import DECIDING
+from adapter.model.lag_rows import largest_first
 from adapter.model.lag_status import severity
 from adapter.rpc import lag_pb
 
@@ -35,9 +37,9 @@ _COLUMNS: dict[str, tuple[Any, float]] = {  # type, and the value of a free row
     "owner": (np.int32, NOBODY),
     "status": (np.uint8, 0),
     "lag": (np.int64, UNKNOWN),
-    "seconds": (np.float64, np.nan),
+    "lag_seconds": (np.float64, np.nan),
     "trend": (np.float64, np.nan),
-    "rate": (np.float64, np.nan),
+    "commit_rate": (np.float64, np.nan),
     "last_commit": (np.int64, 0),
     "stale_since": (np.int64, 0),  # of a group that several adapters have
     "inexact": (np.bool_, 0),
@@ -302,9 +304,9 @@ class GroupTable:
         columns = self._columns
         columns["status"][row] = group.status if group.status in STATUSES else lag_pb.LAG_STATUS_UNSPECIFIED
         columns["lag"][row] = min(group.lag, INT64_MAX) if group.HasField("lag") else UNKNOWN
-        columns["seconds"][row] = group.lag_seconds if group.HasField("lag_seconds") else np.nan
+        columns["lag_seconds"][row] = group.lag_seconds if group.HasField("lag_seconds") else np.nan
         columns["trend"][row] = group.trend if group.HasField("trend") else np.nan
-        columns["rate"][row] = group.commit_rate if group.HasField("commit_rate") else np.nan
+        columns["commit_rate"][row] = group.commit_rate if group.HasField("commit_rate") else np.nan
         columns["last_commit"][row] = min(group.last_commit_at_ms, INT64_MAX)
         columns["changed"][row] = True
 
@@ -373,25 +375,19 @@ class Sorting:
         return namespace.encode() + SEPARATOR + group.encode()
 
     def _sorted(self, order: int) -> Rows:
-        rows = self._rows_in(lag_pb.NAME)  # what is equal stays in key order
-        columns = {name: column[rows] for name, column in self._columns.items()}
-        lag = -columns["lag"]  # an unknown one is -1 here, the smallest
-        seconds = _down(columns["seconds"])
-        by: tuple[npt.NDArray[Any], ...]
-        if order == lag_pb.LAG:
-            by = (seconds, lag)
-        elif order == lag_pb.LAG_SECONDS:
-            by = (lag, seconds)
-        elif order == lag_pb.TREND:
-            by = (lag, _down(columns["trend"]))
-        elif order == lag_pb.COMMIT_RATE:
-            by = (_down(columns["rate"]),)
-        elif order == lag_pb.LAST_COMMIT:
-            last = columns["last_commit"]
-            by = (np.where(last == 0, INT64_MAX, last),)
-        else:
-            by = (lag, seconds, -_SEVERITIES[columns["status"]])
-        return rows[np.lexsort(by)]
+        rows = self._rows_in(lag_pb.NAME)
+        places = largest_first([self._column(name)[rows] for name in DECIDING[order]], np.arange(len(rows)))
+        return rows[places]
+
+    def _column(self, name: str) -> npt.NDArray[Any]:
+        """One of DECIDING."""
+        if name == "severity":
+            severities: npt.NDArray[Any] = _SEVERITIES[self._columns["status"]]
+            return severities
+        if name == "idle":
+            last = self._columns["last_commit"]
+            return np.where(last > 0, -last, -INT64_MAX)
+        return self._columns[name]
 
     def _chosen(self, chosen: lag_pb.LagFilter, text: str) -> Mask:
         status = self._columns["status"]
@@ -437,8 +433,3 @@ def plain_sum(groups: Iterable[lag_pb.GroupLag]) -> lag_pb.GroupLag:
     total.status, total.worst_shard, total.status_since_ms = worst.status, worst.worst_shard, worst.status_since_ms
     total.burrow = max(part.burrow for part in parts)
     return total
-
-
-def _down(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Numbers whose smallest is the largest of these; what is unknown comes last."""
-    return np.where(np.isnan(values), np.inf, -values)

@@ -8,5 +8,5 @@
 - `queues`: how RocketMQ's queues and Kafka's partitions map to shards.
 - `paging`: page sizes and page tokens of list requests.
 - `bounds`: first and end offset of a shard's log.
-- `lag_rows`, `lag`: what lag is judged by, and its rules; need numpy.
+- `lag_rows`, `lag`: what lag is judged by, and its rules; need numpy. `lag_status`: states; `lag_order`: orders of groups.
 """

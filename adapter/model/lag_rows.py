@@ -12,7 +12,7 @@ threads takes care that only one of them uses a table.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -201,6 +201,12 @@ class Heads:
 
 def _arrays(table: Commits | Heads) -> list[Ints]:
     return [getattr(table, field.name) for field in fields(table)]
+
+
+def largest_first(columns: Sequence[npt.NDArray[Any]], ranks: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+    """The places of rows: by the first column, then the next, at last by their ranks. What is unknown, -1 or NaN, comes last."""
+    falling = (np.where(np.isnan(column), np.inf, -column) if column.dtype.kind == "f" else -column for column in columns)
+    return np.lexsort((ranks, *reversed([*falling])))
 
 
 def _above(new: Sequence[Ints], old: Sequence[Ints]) -> Bools:

@@ -1,4 +1,4 @@
-"""The state of a shard or group, and which of two is worse. Loads no numpy: commands and the console need only this.
+"""The state of a shard or group, and how bad it is. Loads no numpy: commands and the console need only this.
 
 What each state means is in `adapter.model.lag`.
 """
@@ -23,11 +23,6 @@ class Status(IntEnum):
 # with one shard that works would hide the others. REWIND is better than STALL: the consumer still works.
 BY_SEVERITY: Final = (Status.OK, Status.UNKNOWN, *list(Status)[2:])
 _SEVERITIES: Final = {int(status): place for place, status in enumerate(BY_SEVERITY)}
-
-
-def worst_first(status: int, lag_seconds: float | None, lag: int | None) -> tuple[int, float, int]:
-    """The order of what is shown, the worst first: by status, then lag in seconds, then messages, unknown last."""
-    return -severity(status), 1.0 if lag_seconds is None else -lag_seconds, 1 if lag is None else -lag
 
 
 def severity(status: int) -> int:

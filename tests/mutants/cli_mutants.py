@@ -162,8 +162,8 @@ CLI_MUTANTS = (
     Mutant(
         "top-forgets-what-got-worse",
         "cli/top/rows.py",
-        "return (not worse, *worst_first(",
-        "return (False, *worst_first(",
+        "return sort_key((worse, *values)",
+        "return sort_key((False, *values)",
         "a group that begins to fall behind is hidden below those that were stopped for days",
         ("unit/cli/top/test_rows.py::test_by_worst_a_group_that_got_worse_lately_stands_before_all_that_were_bad_before",),
     ),

@@ -100,9 +100,9 @@ FLEET_MUTANTS = (
     ),
     Mutant(
         "fleet-unknown-lag-sorts-first",
-        "fleet/table.py",
-        "    return np.where(np.isnan(values), np.inf, -values)\n",
-        "    return np.where(np.isnan(values), -np.inf, -values)\n",
+        "model/lag_rows.py",
+        "np.where(np.isnan(column), np.inf, -column)",
+        "np.where(np.isnan(column), -np.inf, -column)",
         "groups of which nothing is known hide those that are late",
         (f"{_TABLE}test_an_order_is_that_of_plain_python",),
     ),

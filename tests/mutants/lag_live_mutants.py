@@ -172,10 +172,10 @@ LAG_LIVE_MUTANTS = (
     Mutant(
         "top-orders-equal-groups-by-name-alone",
         "cli/top/rows.py",
-        "    if then := _THEN.get(order):\n",
-        "    if (then := _THEN.get(order)) and False:\n",
+        "DECIDING[ORDERS[order]])\n",
+        "DECIDING[ORDERS[order]][:1])\n",
         "the same groups stand in another order in the console",
-        ("unit/fleet/test_one_order.py::test_groups_stand_in_the_same_order_everywhere",),
+        ("unit/model/test_lag_order.py::test_groups_stand_in_the_same_order_everywhere",),
     ),
     Mutant(
         "superseded-groups-are-kept-for-ever",

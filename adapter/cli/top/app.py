@@ -185,7 +185,8 @@ class GroupsScreen(Screen[None]):
 
     def action_next_order(self) -> None:
         """Sort by the next key."""
-        self.action_order(ORDERS[(ORDERS.index(self.order) + 1) % len(ORDERS)])
+        orders = [*ORDERS]
+        self.action_order(orders[(orders.index(self.order) + 1) % len(orders)])
 
     def action_order(self, order: Order) -> None:
         """Sort by this."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option(
     "--sort",
     "order",
-    type=click.Choice(ORDERS),
+    type=click.Choice([*ORDERS]),
     default="worst",
     show_default=True,
     help="worst: by status, then lag time and lag. Oldest commit first, else the largest.",

@@ -14,7 +14,8 @@ import anyio
 from adapter.cli.connection import CallError, Target
 from adapter.cli.output import TABLE, Form, fields_of, listing, note, warn
 from adapter.cli.top.feed import Event, Lost, Shards, State
-from adapter.cli.top.listing import COLUMNS, ORDERS, Wanted, cells_of, group_values, told_of_all
+from adapter.cli.top.listing import COLUMNS, Wanted, cells_of, group_values, told_of_all
+from adapter.cli.top.rows import ORDERS
 from adapter.fleet.fleet import Fleet, FleetApi
 from adapter.fleet.link import NOT_ASKED
 from adapter.fleet.section import FleetSection

@@ -8,19 +8,10 @@ from adapter.cli.groups.lag import listed
 from adapter.cli.lag_text import age_text, rate_text, shards_text, span_text, status_word, trend_text
 from adapter.cli.output import TABLE, Form, as_dict, fields_of, listing, note, warn
 from adapter.cli.table import LEFT, RIGHT, Side
-from adapter.cli.top.rows import Order
+from adapter.cli.top.rows import ORDERS, Order
 from adapter.rpc import lag_pb
 from adapter.runtime.wording import counted
 
-ORDERS: Final[dict[Order, lag_pb.LagOrder.ValueType]] = {
-    "worst": lag_pb.WORST,
-    "lag": lag_pb.LAG,
-    "seconds": lag_pb.LAG_SECONDS,
-    "trend": lag_pb.TREND,
-    "rate": lag_pb.COMMIT_RATE,
-    "last-commit": lag_pb.LAST_COMMIT,
-    "name": lag_pb.NAME,
-}
 COLUMNS: Final[dict[str, Side]] = {
     "status": LEFT,
     "namespace": LEFT,

@@ -8,11 +8,20 @@ from fnmatch import fnmatchcase
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from adapter.cli.table import visible
-from adapter.model.lag_status import severity, worst_first
+from adapter.model.lag_order import DECIDING, sort_key
+from adapter.model.lag_status import severity
 from adapter.rpc import lag_pb
 
 Order = Literal["worst", "lag", "seconds", "trend", "rate", "last-commit", "name"]
-ORDERS: Final[tuple[Order, ...]] = ("worst", "lag", "seconds", "trend", "rate", "last-commit", "name")
+ORDERS: Final[dict[Order, lag_pb.LagOrder.ValueType]] = {
+    "worst": lag_pb.WORST,
+    "lag": lag_pb.LAG,
+    "seconds": lag_pb.LAG_SECONDS,
+    "trend": lag_pb.TREND,
+    "rate": lag_pb.COMMIT_RATE,
+    "last-commit": lag_pb.LAST_COMMIT,
+    "name": lag_pb.NAME,
+}
 
 LATELY_MS = 120_000  # how long a changed status is marked, and one that got worse stands first
 Key: TypeAlias = tuple[str, str]
@@ -38,6 +47,15 @@ class GroupRow(NamedTuple):
     def lately(self, now_ms: int) -> str:
         """How its status changed within the last LATELY_MS; SAME if it did not."""
         return self.change if now_ms - self.since_ms < LATELY_MS else SAME
+
+    def value(self, name: str) -> float | None:
+        """One of DECIDING; None if it is unknown."""
+        if name == "severity":
+            return severity(self.status)
+        if name == "idle":
+            return -self.last_commit_at_ms or None
+        value: float | None = getattr(self, name)
+        return value
 
 
 class Rows:
@@ -139,36 +157,12 @@ def _row(key: Key, group: lag_pb.GroupLag, before: GroupRow | None) -> GroupRow:
 
 
 def _sorted(rows: Sequence[GroupRow], order: Order, now_ms: int, *, backwards: bool) -> list[GroupRow]:
-    if order == "name":
-        return sorted(rows, key=lambda row: row.key, reverse=backwards)
-    if order == "worst":
-        since_ms = now_ms - LATELY_MS
-        bad = severity(lag_pb.WARN)
+    since_ms, bad = now_ms - LATELY_MS, severity(lag_pb.WARN)
+    turned = backwards and order in {"worst", "name"}  # what these begin with is always known
 
-        def worst(row: GroupRow) -> tuple[bool, int, float, int, Key]:
-            worse = row.change == WORSE and severity(row.status) >= bad and row.since_ms > since_ms
-            return (not worse, *worst_first(row.status, row.lag_seconds, row.lag), row.key)
+    def key(row: GroupRow) -> tuple[tuple[float, ...], Key]:
+        worse = order == "worst" and row.change == WORSE and severity(row.status) >= bad and row.since_ms > since_ms
+        values = map(row.value, DECIDING[ORDERS[order]])
+        return sort_key((worse, *values), smallest_first=backwards and not turned), row.key
 
-        return sorted(rows, key=worst, reverse=backwards)
-    value = _VALUES[order]
-    rows = sorted(rows, key=lambda row: row.key)
-    if then := _THEN.get(order):
-        rows.sort(key=lambda row: -1 if (second := then(row)) is None else second, reverse=not backwards)
-    known, unknown = ([row for row in rows if (value(row) is None) is none] for none in (False, True))
-    known.sort(key=value, reverse=(order != "last-commit") != backwards)  # type: ignore[arg-type] # none is None
-    return known + unknown
-
-
-_VALUES: dict[Order, Callable[[GroupRow], float | None]] = {
-    "lag": lambda row: row.lag,
-    "seconds": lambda row: row.lag_seconds,
-    "trend": lambda row: row.trend,
-    "rate": lambda row: row.commit_rate,
-    "last-commit": lambda row: row.last_commit_at_ms or None,
-}
-# What decides between equal ones, as in ListGroupLag.
-_THEN: dict[Order, Callable[[GroupRow], float | None]] = {
-    "lag": _VALUES["seconds"],
-    "seconds": _VALUES["lag"],
-    "trend": _VALUES["lag"],
-}
+    return sorted(rows, key=key, reverse=turned)

@@ -20,7 +20,7 @@ from adapter.cli.table import RIGHT, visible
 from adapter.cli.top.feed import Feed, Shards, why
 from adapter.cli.top.live_table import DIM, PLAIN, Cell, Column, LiveTable
 from adapter.cli.top.rows import Key
-from adapter.model.lag_status import worst_first
+from adapter.model.lag_order import worst_first
 from adapter.rpc import lag_pb
 
 EVERY_S: Final = 1.0

@@ -18,7 +18,7 @@ from adapter.console.views.groups import STATUS_WORDS, group_json
 from adapter.console.views.view import Built, Fragments, Link, Query, Site, Table, View
 from adapter.fleet.views import AdapterView, GroupShards, Health, ShardRow
 from adapter.look.pages import row_id
-from adapter.model.lag_status import worst_first
+from adapter.model.lag_order import worst_first
 from adapter.rpc import offsets_pb
 
 CHANGES_SHOWN = 100

@@ -11,7 +11,8 @@ import numpy as np
 
 from adapter.model.codec import unpack_names
 from adapter.model.lag import SEVERITIES, Judgement, Sums
-from adapter.model.lag_rows import UNKNOWN, US_OF_MS, Bools, Floats, Ints
+from adapter.model.lag_order import DECIDING
+from adapter.model.lag_rows import UNKNOWN, US_OF_MS, Bools, Floats, Ints, largest_first
 from adapter.model.records import LONG_MAX, GroupKey
 from adapter.rpc import lag_pb
 
@@ -104,23 +105,19 @@ class View:
         found = self._orders.get(kind)
         if found is None:
             groups = np.flatnonzero(self.kept)
-            keys = [-_low(column[groups]) for column in self._columns(kind)]
-            found = self._orders[kind] = groups[np.lexsort((self.ranks[groups], *reversed(keys)))]
+            deciding = [self._column(name)[groups] for name in DECIDING[kind]]
+            found = self._orders[kind] = groups[largest_first(deciding, self.ranks[groups])]
         return found
 
-    def _columns(self, kind: int) -> list[Ints | Floats]:
-        """What decides in an order, the largest first."""
+    def _column(self, name: str) -> Ints | Floats:
+        """One of DECIDING."""
         sums = self.sums
-        columns: dict[int, list[Ints | Floats]] = {
-            lag_pb.WORST: [SEVERITIES[sums.status], sums.lag_seconds, sums.lag],
-            lag_pb.LAG: [sums.lag, sums.lag_seconds],
-            lag_pb.LAG_SECONDS: [sums.lag_seconds, sums.lag],
-            lag_pb.TREND: [sums.trend, sums.lag],
-            lag_pb.COMMIT_RATE: [sums.commit_rate],
-            lag_pb.LAST_COMMIT: [np.where(sums.last_commit > 0, -sums.last_commit, -LONG_MAX)],
-            lag_pb.NAME: [],
-        }
-        return columns[kind]
+        if name == "severity":
+            return SEVERITIES[sums.status]
+        if name == "idle":
+            return np.where(sums.last_commit > 0, -sums.last_commit, -LONG_MAX)
+        column: Ints | Floats = getattr(sums, name)
+        return column
 
     def messages(self, groups: Ints) -> Iterator[lag_pb.GroupLag]:
         """The messages of some groups."""
@@ -233,11 +230,6 @@ class View:
                 burrow=burrow,
                 points=points,
             )
-
-
-def _low(values: Ints | Floats) -> Ints | Floats:
-    """Unknown floats below all known ones."""
-    return np.where(np.isnan(values), -np.inf, values) if values.dtype.kind == "f" else values
 
 
 def _optional(values: Ints | Floats, known: Bools) -> list[Any]:
