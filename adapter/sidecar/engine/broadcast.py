@@ -149,7 +149,8 @@ class Broadcasts:
             reply = await send(commit)
         except InvalidInputError as error:
             raise InvalidInputError(str(error).replace("groups[0].", "").replace(inner.group, group)) from None
-        self._note(inner, group)
+        noted = self._noted.setdefault(GroupKey(inner.namespace, group), {})
+        noted.update(dict.fromkeys((item.shard for item in inner.shards), self._now_ms()))
         rows = list(reply.superseded)
         if outlived := self._outlived(rows):
             rows = [row for row in rows if row.shard not in outlived]
@@ -172,7 +173,15 @@ class Broadcasts:
         lowest = await self._lowest(clients, kept, now_ms, shards)
         live = (one for one in clients if one.name == client_id and one.last_commit_at_ms >= now_ms - self._expires_ms)
         own = next((client.offsets for client in live), {})
-        return [_row(shard, own.get(shard), lowest.get(shard)) for shard in shards or sorted(lowest)]
+        rows = []
+        for shard in shards or sorted(lowest):
+            row = offsets_pb.BroadcastOffset(shard=shard)
+            if shard in own:
+                row.own = own[shard].offset
+            if low := lowest.get(shard):
+                row.lowest, row.lowest_client, row.clients = low.record.offset, low.client, low.clients
+            rows.append(row)
+        return rows
 
     async def keep(self) -> None:
         """Store the present lowest offset of all shards that got a commit here lately."""
@@ -205,10 +214,6 @@ class Broadcasts:
         last = {shard: low for shard, low in lowest.items() if not low.clients and not _same(low, kept.get(shard))}
         await self._save_lowest(group, last, now_ms)
         self._last_kept = group, now_ms
-
-    def _note(self, inner: offsets_pb.GroupCommits, group: str) -> None:
-        noted = self._noted.setdefault(GroupKey(inner.namespace, group), {})
-        noted.update(dict.fromkeys((item.shard for item in inner.shards), self._now_ms()))
 
     def _outlived(self, rows: Sequence[offsets_pb.Superseded]) -> set[str]:
         """The shards whose superseding record has expired."""
@@ -245,12 +250,10 @@ class Broadcasts:
         slowest = {
             OffsetKey(*group_of_client(group, record.metadata), shard) for shard, record in kept.items() if record.metadata
         }
-        unknown = {key.group_key for key in slowest if not name_problem(key.group) and self._is_unknown(key)}
+        missing = {key.group_key for key in slowest if not name_problem(key.group) and self._store.get(key) is None}
+        unknown = [client for client in missing if not self._loader.is_loaded(client)]
         await self._reader.read([Wanted(client, ()) for client in unknown], ReadMode.MEMORY_FIRST_THEN_STORE)
         return kept
-
-    def _is_unknown(self, key: OffsetKey) -> bool:
-        return self._store.get(key) is None and not self._loader.is_loaded(key.group_key)
 
     async def _lowest(
         self, clients: Sequence[Client], kept: Mapping[str, OffsetRecord], now_ms: int, shards: Sequence[str] = ()
@@ -275,13 +278,3 @@ class Broadcasts:
 
 def _same(low: Lowest, kept: OffsetRecord | None) -> bool:
     return kept is not None and (kept.offset, kept.metadata) == (low.record.offset, low.client or kept.metadata)
-
-
-def _row(shard: str, own: OffsetRecord | None, low: Lowest | None) -> offsets_pb.BroadcastOffset:
-    return offsets_pb.BroadcastOffset(
-        shard=shard,
-        own=own.offset if own else None,
-        lowest=low.record.offset if low else None,
-        clients=low.clients if low else 0,
-        lowest_client=low.client if low else "",
-    )

@@ -59,7 +59,7 @@ class WriteThrough:
         self._metrics = metrics
         self._journal = ledger.journal
         self._saves: Coalescer[_Waiting, list[Standing]] = Coalescer(
-            self._save, max_items=MAX_CALLERS, weight=_size, max_weight=MAX_SHARED
+            self._save, max_items=MAX_CALLERS, weight=lambda waiting: waiting.commit.size, max_weight=MAX_SHARED
         )
         self.run = self._saves.run
 
@@ -116,9 +116,14 @@ class WriteThrough:
 
     def _plan(self, commit: Commit, offers: dict[OffsetKey, OffsetRecord]) -> list[Standing] | AdapterError:
         """Decide one caller's commit against the local values and the earlier callers; all or nothing."""
+        plan: list[Standing] = []
+        holds = None if commit.by_operator else self._ledger.holds
         try:
             self._ledger.check_members(commit.members)
-            plan = [self._place(key, offered, offers, commit) for key, offered in commit.offered()]
+            for key, offered in commit.offered():
+                before = offers[key] if key in offers else self._store.get(key)
+                after = decide_commit(key, offered, before, commit.mode, self._store.states, holds, waited=commit.waited)
+                plan.append(Standing(key, after, raised=is_raised(before, after)))
         except AdapterError as error:
             return error
         offers.update((key, record) for key, record, _ in plan if record)
@@ -134,12 +139,6 @@ class WriteThrough:
             and (before := self._store.get(key))
             and goes_back(before, record)
         ]
-
-    def _place(self, key: OffsetKey, offered: OffsetRecord, offers: dict[OffsetKey, OffsetRecord], commit: Commit) -> Standing:
-        standing = offers[key] if key in offers else self._store.get(key)
-        holds = None if commit.by_operator else self._ledger.holds
-        after = decide_commit(key, offered, standing, commit.mode, self._store.states, holds, waited=commit.waited)
-        return Standing(key, after, raised=is_raised(standing, after))
 
 
 class Policies:
@@ -210,10 +209,6 @@ class Router:
             if part.entries or part.columns:
                 standing += await make_durable(part)
         return standing
-
-
-def _size(waiting: _Waiting) -> int:
-    return waiting.commit.size
 
 
 def _answer(plan: Sequence[Standing], outcomes: dict[OffsetKey, SaveOutcome]) -> list[Standing] | AdapterError:

@@ -3,7 +3,7 @@
 import ast
 import re
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -22,6 +22,7 @@ from tests.durability.inprocess import over_grpc
 ROOT = Path(adapter.__file__).parent
 MOST_CLASSES = {"plain": 39, "any": 56}  # whose code runs; these may only fall
 MOST_ARGUMENTS = 6
+SMALL_LINES, MOST_SMALL = 8, 58  # private functions with one use; may only fall: a step is read where it is taken
 PROCESSES = ("sidecar", "console")  # in which each public name has one meaning
 
 
@@ -85,6 +86,22 @@ def test_a_class_of_engine_and_ledger_is_made_of_few_parts() -> None:
     assert {name: count for name, count in found.items() if count > MOST_ARGUMENTS} == {}
 
 
+def test_few_private_functions_are_small_and_used_once() -> None:
+    """Those whose name explains a rule. The list is printed when it is too long."""
+    found = []
+    for room in ("engine", "ledger"):
+        for file in sorted((ROOT / "sidecar" / room).glob("*.py")):
+            nodes = [*ast.walk(_tree(file))]
+            uses = Counter(_used(node) for node in nodes)
+            for node in nodes:
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and re.match("_[a-z]", node.name):
+                    lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                    if lines <= SMALL_LINES and uses[node.name] == 1:
+                        found.append(f"{room}/{file.name} {node.name}")
+    assert found
+    assert len(found) <= MOST_SMALL, "\n".join(found)
+
+
 def test_a_public_name_has_one_meaning_in_a_process() -> None:
     """Classes, and aliases of types."""
     for process in PROCESSES:
@@ -120,3 +137,7 @@ def _names(tree: ast.Module) -> Iterator[str]:
 
 def _called(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def _used(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
