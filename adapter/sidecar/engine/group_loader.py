@@ -13,8 +13,8 @@ from adapter.meta.client import KEYS_AT_ONCE, LOAD_ROWS, GroupsPage, MetaClient
 from adapter.model.codec import group_prefix
 from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord, is_deleted
 from adapter.runtime.coalescing import Coalescer
-from adapter.runtime.large_calls import SLICE_ROWS
 from adapter.runtime.retry import retrying
+from adapter.runtime.serving.large_calls import SLICE_ROWS
 from adapter.runtime.slices import in_slices, others
 from adapter.sidecar.engine.tombstones import Tombstones
 from adapter.sidecar.ledger.ledger import Ledger
