@@ -96,6 +96,6 @@ def _cells(row: offsets_pb.ShardOffset) -> Sequence[str]:
         str(row.offset),
         str(row.epoch),
         when(row.committed_at_ms),
-        ("dirty" if row.dirty else "clean") + (", held" if row.held else ""),
+        ("dirty" if row.dirty else "clean") + (", held" if row.held else "") + (", not compared" if row.uncompared else ""),
         row.metadata,
     )

@@ -92,7 +92,7 @@ def _of_adapter(adapter: AdapterView) -> Iterator[Problem]:
                 "Give the console the adapter's admin token: fleet.token_file, with fleet.tls.",
             )
     else:
-        for check in (_of_disk, _of_losses, _of_flushes, _of_config, _of_parts):
+        for check in (_of_recovery, _of_disk, _of_losses, _of_flushes, _of_config, _of_parts):
             yield from check(who, adapter.status)
     if not adapter.lag_known and adapter.lag_error:
         yield Problem(
@@ -166,6 +166,18 @@ def _of_health(adapter: AdapterView) -> Iterator[Problem]:
             yield Problem("poor", "adapter-stopping", who, f"It is stopping.{dirty}", "Wait, or see why it was stopped.")
         case Health.SERVING:
             return
+
+
+def _of_recovery(who: str, status: offsets_pb.StatusReply) -> Iterator[Problem]:
+    if status.state == offsets_pb.StatusReply.SERVING and status.HasField("recovery") and not status.recovery.done:
+        compared = f"{status.recovery.compared:,} of {counted(status.recovery.of, 'offset')}"
+        yield Problem(
+            "note",
+            "adapter-comparing",
+            who,
+            f"It has compared {compared} with the Meta Service, and goes on. A read has its own group compared first.",
+            "Wait; if the count does not move, look at its log and at the Meta Service.",
+        )
 
 
 def _of_disk(who: str, status: offsets_pb.StatusReply) -> Iterator[Problem]:

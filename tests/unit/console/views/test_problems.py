@@ -67,6 +67,7 @@ NEVER_TOLD = offsets_pb.ChangesElsewhereStatus(problem="this Meta Service does n
         ({"journal": offsets_pb.JournalStatus(dropped_rows=1)}, "journal-dropped", "poor"),
         ({"rocketmq": offsets_pb.RocketmqStatus(connected=False)}, "broker-away", "bad"),
         ({"weaker": ["No epochs."]}, "weaker", "note"),
+        ({"state": State.SERVING, "recovery": offsets_pb.RecoveryStatus(compared=5, of=9)}, "adapter-comparing", "note"),
     ],
 )
 def test_what_a_status_tells_is_a_problem(status: dict[str, Any], kind: str, level: str) -> None:
@@ -84,6 +85,7 @@ def test_what_a_status_tells_is_a_problem(status: dict[str, Any], kind: str, lev
         {"rocketmq": offsets_pb.RocketmqStatus(slave=True)},
         {"config": offsets_pb.ConfigStatus(sha256="ab")},
         {"clock_skew_seconds": 1.0},
+        {"state": State.SERVING, "recovery": offsets_pb.RecoveryStatus(done=True, compared=9, of=9)},
         {"meta_available": True, "changes_elsewhere": offsets_pb.ChangesElsewhereStatus(told_at_ms=NOW_MS, comparing=True)},
     ],
 )
