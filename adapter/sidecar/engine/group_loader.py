@@ -154,7 +154,7 @@ class GroupLoader:
     def must_load(self, commit: Commit) -> bool:
         """True when a group of the commit has to be loaded first, see `load_for`."""
         return (
-            any(map(self._must_load_any, commit.columns))
+            any(next(self._missing_of(columns), None) is not None for columns in commit.columns)
             or any(self._must_load(key, offered.epoch) for key, offered in commit.entries)
             or any(not (self.is_loaded(group) and self._meta.knows_epochs) for group in self._rewound(commit))
         )
@@ -206,9 +206,6 @@ class GroupLoader:
             for columns in commit.columns:
                 found.setdefault(columns.group, []).extend(columns.shards)
         return found
-
-    def _must_load_any(self, columns: Columns) -> bool:
-        return next(self._missing_of(columns), None) is not None
 
     def _missing_of(self, columns: Columns) -> Iterator[str]:
         loaded = self.is_loaded(columns.group)
@@ -279,15 +276,14 @@ class GroupLoader:
             found = await self._meta.get(keys, patient=patient)
             news: list[tuple[OffsetKey, OffsetRecord | None]] = []
             async for some in in_slices(keys):
-                news += [(key, found.get(key)) for key in some if key in found or self._is_news(key, also_here=also_here)]
+                for key in some:
+                    here = self._store.get(key)
+                    # A server without epochs keeps no tombstones.
+                    if key in found or here is None or (also_here and (here.live or self._meta.knows_epochs)):
+                        news.append((key, found.get(key)))
             await self._adopt((), news, forgets)
 
         await until_settled(load, LARGE_LIMIT_S if patient else LOAD_LIMIT_S)
-
-    def _is_news(self, key: OffsetKey, *, also_here: bool) -> bool:
-        """Whether it counts that a key is absent there. A server without epochs keeps no tombstones."""
-        here = self._store.get(key)
-        return here is None or (also_here and (here.live or self._meta.knows_epochs))
 
     async def _load_groups(self, groups: Sequence[GroupKey], most: int | None = None) -> bool:
         """Load all pages of some groups; False when they have more than `most` offsets."""
