@@ -36,7 +36,7 @@ BARS = {
     "flush": 2,
     "recovery": 2,
     "recovery_loss": 2,
-    "start": 1,
+    "start": 3,
     "floor": 3,
     "client": 3,
     "batches": 3,

@@ -118,6 +118,7 @@ def test_get_in_json_has_all_fields(shared: Pair) -> None:
         "partition": 0,
         "deleted": False,
         "held": False,
+        "uncompared": False,
     }
 
 

@@ -154,7 +154,7 @@ SCENARIOS = (
     Scenario(
         alert="OffsetAdapterRecoveryStuck",
         series=[
-            Gauge("offset_adapter_up_state", ADAPTER, 2, 1),
+            Gauge("offset_adapter_recovery_done", ADAPTER, 1, 0),
             Gauge("offset_adapter_recovery_compared", ADAPTER, 1000, 400),
             Gauge("offset_adapter_meta_available", ADAPTER, 1, 1),
         ],
