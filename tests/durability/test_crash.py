@@ -208,7 +208,7 @@ async def kill_while_recovering(adapter: ServiceProcess, compared: int) -> None:
     adapter.launch()
     status = await status_when(adapter.address, lambda status: status.recovery.compared >= compared)
     kill_before_its_end(adapter)
-    assert (status.state, status.recovery.done) == (offsets_pb.StatusReply.RECOVERING, False)
+    assert (status.state, status.recovery.done) == (offsets_pb.StatusReply.SERVING, False)
 
 
 def kill_before_its_end(adapter: ServiceProcess) -> None:
