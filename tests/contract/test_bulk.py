@@ -1,21 +1,20 @@
 """The bulk methods of every engine: a merge equals a save, a scan equals a listing, and the parts of a split cover everything."""
 
 import asyncio
-from itertools import pairwise
-
-import pytest
+from itertools import pairwise, product
 
 from adapter.metaservice.engine import Differing, Engine, MergeCounts, Parts, RawPage, differing
 from adapter.metaservice.scan_replies import values
 from adapter.model.codec import decode_record, encode_key, encode_record, pack_names, unpack_names
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
-from tests.contract.cases import CASES, CLUSTER, REQUESTS, Case, Request, save
+from tests.contract.cases import CASES, CLUSTER, REQUESTS, save
 from tests.contract.engines import TRICKY, Opened, everything, standing
 from tests.unit.helpers import key, record, tombstone
 
 A, B, C = key("a"), key("b"), key("c")
 Rows = list[tuple[OffsetKey, OffsetRecord]]
 NONE_EXPECTED = [case for case in CASES if case.expected_offset is None]
+SCANNED: list[tuple[str, ...]] = [(), ("default",), ("g",), ("default", "g"), ("default", "nobody")]
 NONE_EXPECTED_TWICE = [case for case in REQUESTS if all(expected is None for _, expected in case.entries)]
 
 
@@ -47,48 +46,52 @@ async def scanned(
             return rows
 
 
-@pytest.mark.parametrize("case", NONE_EXPECTED, ids=lambda case: case.name)
-async def test_a_merge_ends_as_a_save_does(opened: Opened, case: Case) -> None:
+async def test_a_merge_ends_as_a_save_does(opened: Opened) -> None:
     """Same records and counts (2); other keys of the request are not affected."""
     async with opened() as engine:
-        if case.before:
-            await save(engine, (A, case.before))
-        counts = await merge(engine, (B, record(1)), (A, case.offered))
-        applied, superseded = case.status is Status.APPLIED, case.status is Status.SUPERSEDED
-        assert counts[:2] == (1 + applied, superseded)
-        assert [at for at, _ in counts.rejected] == [1] * (case.status is Status.INVALID)
-        assert await standing(engine, A, B) == [case.after, record(1)]
-        assert sum((await merge(engine, (A, case.offered)))[:2]) == (case.status is not Status.INVALID)
-        assert await standing(engine, A) == [case.after]
+        for case in NONE_EXPECTED:
+            where, other = key("a", case.name), key("b", case.name)
+            if case.before:
+                await save(engine, (where, case.before))
+            counts = await merge(engine, (other, record(1)), (where, case.offered))
+            applied, superseded = case.status is Status.APPLIED, case.status is Status.SUPERSEDED
+            assert counts[:2] == (1 + applied, superseded), case
+            assert [at for at, _ in counts.rejected] == [1] * (case.status is Status.INVALID), case
+            assert await standing(engine, where, other) == [case.after, record(1)], case
+            assert sum((await merge(engine, (where, case.offered)))[:2]) == (case.status is not Status.INVALID), case
+            assert await standing(engine, where) == [case.after], case
 
 
-@pytest.mark.parametrize("case", NONE_EXPECTED, ids=lambda case: case.name)
-async def test_a_packed_save_tells_what_a_save_tells(opened: Opened, case: Case) -> None:
+async def test_a_packed_save_tells_what_a_save_tells(opened: Opened) -> None:
     """For entries not stored as sent, with their index in a larger request (2)."""
+    many = [(key(f"s{at:04}"), record(at + 1)) for at in range(600)]
     async with opened() as engine:
-        many = [(key(f"s{at:04}"), record(at + 1)) for at in range(600)]
-        if case.before:
-            await save(engine, (A, case.before), (many[-1][0], record(9_999)))
-        entries = [*many[:-1], (A, case.offered), many[-1]]
-        found = await engine.save_packed(
-            CLUSTER, [encode_key(where) for where, _ in entries], [encode_record(offered) for _, offered in entries]
-        )
-        told = differing([SaveEntry(A, case.offered)], [SaveOutcome(case.status, case.after)], first=599)
-        last = [Differing(600, Status.SUPERSEDED, encode_record(record(9_999)))] if case.before else []
-        assert [one._replace(message="") for one in found] == [*told, *last]
-        assert await standing(engine, A) == [case.after]
+        await save(engine, (many[-1][0], record(9_999)))
+        for case in NONE_EXPECTED:
+            where = key("a", case.name)
+            if case.before:
+                await save(engine, (where, case.before))
+            entries = [*many[:-1], (where, case.offered), many[-1]]
+            found = await engine.save_packed(
+                CLUSTER, [encode_key(name) for name, _ in entries], [encode_record(offered) for _, offered in entries]
+            )
+            told = differing([SaveEntry(where, case.offered)], [SaveOutcome(case.status, case.after)], first=599)
+            last = Differing(600, Status.SUPERSEDED, encode_record(record(9_999)))
+            assert [one._replace(message="") for one in found] == [*told, last], case
+            assert await standing(engine, where) == [case.after], case
 
 
-@pytest.mark.parametrize("request_case", NONE_EXPECTED_TWICE, ids=lambda case: case.name)
-async def test_the_entries_of_a_merge_count_one_after_the_other(opened: Opened, request_case: Request) -> None:
+async def test_the_entries_of_a_merge_count_one_after_the_other(opened: Opened) -> None:
     """Each entry is decided against the result of those before it, also for the same key."""
     async with opened() as engine:
-        if request_case.before:
-            await save(engine, (A, request_case.before))
-        counts = await merge(engine, *((A, offered) for offered, _ in request_case.entries))
-        applied = sum(outcome.status is Status.APPLIED for outcome in request_case.outcomes)
-        assert counts == MergeCounts(applied, len(request_case.outcomes) - applied)
-        assert await standing(engine, A) == [request_case.after]
+        for case in NONE_EXPECTED_TWICE:
+            where = key("a", case.name)
+            if case.before:
+                await save(engine, (where, case.before))
+            counts = await merge(engine, *((where, offered) for offered, _ in case.entries))
+            applied = sum(outcome.status is Status.APPLIED for outcome in case.outcomes)
+            assert counts == MergeCounts(applied, len(case.outcomes) - applied), case
+            assert await standing(engine, where) == [case.after], case
 
 
 async def test_a_long_merge_is_one_whole_and_can_be_repeated(opened: Opened) -> None:
@@ -161,33 +164,33 @@ async def filled(engine: Engine) -> None:
     await merge(engine, (A, record(1)), cluster="other")
 
 
-@pytest.mark.parametrize("size", [1, 2, 7, 1000])
-@pytest.mark.parametrize("names", [(), ("default",), ("g",), ("default", "g"), ("default", "nobody")])
-async def test_a_scan_shows_what_a_listing_shows(opened: Opened, names: tuple[str, ...], size: int) -> None:
-    """In the same order, with tombstones, for pages of any size."""
+async def test_a_scan_and_a_snapshot_show_what_a_listing_shows(opened: Opened) -> None:
+    """In the same order, with tombstones, for pages of any size, and nothing of other clusters."""
     async with opened() as engine:
         await filled(engine)
-        rows = await everything(engine, *names)
-        assert await scanned(engine, *names, size=size) == rows
-        assert rows == sorted(rows, key=lambda row: pack_names(CLUSTER, *row[0]))
+        for names in SCANNED:
+            rows = await everything(engine, *names)
+            assert rows == sorted(rows, key=lambda row: pack_names(CLUSTER, *row[0]))
+            assert await snapshot(engine, *names) == rows, names
+            for size in (1, 2, 7, 1000):
+                assert await scanned(engine, *names, size=size) == rows, (names, size)
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3, 20, 1000])
-@pytest.mark.parametrize("names", [(), ("default",), ("default", "g"), ("default", "nobody")])
-async def test_the_parts_of_a_split_are_all_of_the_listing(opened: Opened, names: tuple[str, ...], parts: int) -> None:
+async def test_the_parts_of_a_split_are_all_of_the_listing(opened: Opened) -> None:
     """Each row is in one part; no part is empty unless there are no rows."""
     async with opened() as engine:
         await filled(engine)
-        rows = await everything(engine, *names)
-        found = await engine.split(CLUSTER, names, parts)
-        assert found.records == len(rows)
-        assert len(found.tokens) == max(0, min(parts, len(rows)) - 1)
-        read = [
-            await scanned(engine, *names, size=size, after=begin, until=end)
-            for (begin, end), size in zip(pairwise([b"", *found.tokens, b""]), [1, 2, 3, 1000] * parts, strict=False)
-        ]
-        assert [row for part in read for row in part] == rows
-        assert all(read) or not rows
+        for names, parts in product(SCANNED, (1, 2, 3, 20, 1000)):
+            rows = await everything(engine, *names)
+            found = await engine.split(CLUSTER, names, parts)
+            assert found.records == len(rows)
+            assert len(found.tokens) == max(0, min(parts, len(rows)) - 1)
+            read = [
+                await scanned(engine, *names, size=size, after=begin, until=end)
+                for (begin, end), size in zip(pairwise([b"", *found.tokens, b""]), [1, 2, 3, 1000] * parts, strict=False)
+            ]
+            assert [row for part in read for row in part] == rows, (names, parts)
+            assert all(read) or not rows
 
 
 async def test_a_scan_ends_with_its_last_key_without_an_empty_page(opened: Opened) -> None:
@@ -221,14 +224,6 @@ async def test_an_empty_store_has_no_parts(opened: Opened) -> None:
 async def snapshot(engine: Engine, *names: str) -> Rows:
     """All rows of a snapshot."""
     return [row async for page in engine.snapshot(CLUSTER, names) for row in rows_of(page)]
-
-
-@pytest.mark.parametrize("names", [(), ("default",), ("g",), ("default", "g"), ("default", "nobody")])
-async def test_a_snapshot_has_what_a_listing_shows(opened: Opened, names: tuple[str, ...]) -> None:
-    """In the same order, with tombstones, and nothing of other clusters."""
-    async with opened() as engine:
-        await filled(engine)
-        assert await snapshot(engine, *names) == await everything(engine, *names)
 
 
 async def test_a_snapshot_is_of_one_instant(opened: Opened) -> None:

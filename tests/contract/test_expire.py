@@ -100,18 +100,17 @@ LATE = [
 ]
 
 
-@pytest.mark.parametrize(("offered", "status", "stands"), [case[1:] for case in LATE], ids=[case[0] for case in LATE])
-async def test_a_late_save_passes_an_expiry_where_it_would_have_passed_the_offset(
-    opened: Opened, offered: OffsetRecord, status: Status, stands: tuple[int, int]
-) -> None:
+async def test_a_late_save_passes_an_expiry_where_it_would_have_passed_the_offset(opened: Opened) -> None:
     """Unlike a delete, an expiry never cancels a commit that was acknowledged before it (1, 2)."""
+    keys = [key(name) for name, *_ in LATE]
     async with opened() as engine:
-        await save(engine, (A, OLD))
+        await save(engine, *((where, OLD) for where in keys))
         await expire(engine)
-        (outcome,) = await save(engine, (A, offered))
-        assert outcome.standing is not None
-        assert (outcome.status, outcome.standing.position) == (status, stands)
-        assert outcome.standing.live == (status is Status.APPLIED)
+        for where, (name, offered, status, stands) in zip(keys, LATE, strict=True):
+            (outcome,) = await save(engine, (where, offered))
+            assert outcome.standing is not None, name
+            assert (outcome.status, outcome.standing.position) == (status, stands), name
+            assert outcome.standing.live == (status is Status.APPLIED), name
 
 
 async def test_a_delete_of_an_expired_group_holds_back_what_the_expiry_would_have_let_through(opened: Opened) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from adapter.metaservice.engine import Engine, Overwrite
 from adapter.model.records import HOLD_MS, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, next_era
 from adapter.testing.fake_meta import FakeMeta
-from tests.contract.cases import APPLIED, CASES, CLUSTER, INVALID, REQUESTS, SUPERSEDED, Case, Request
+from tests.contract.cases import APPLIED, CASES, CLUSTER, INVALID, REQUESTS, SUPERSEDED
 from tests.contract.engines import ENGINES
 from tests.unit.helpers import key, record, tombstone
 
@@ -70,77 +70,71 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AbstractAsyncConte
     return STORES[request.param](tmp_path)
 
 
-def alone(found: OffsetRecord | None) -> dict[OffsetKey, OffsetRecord]:
-    """The record that a get of the key A returns."""
-    return {} if found is None else {A: found}
+def alone(where: OffsetKey, found: OffsetRecord | None) -> dict[OffsetKey, OffsetRecord]:
+    """What a get of the key returns."""
+    return {} if found is None else {where: found}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-async def test_a_save_ends_as_the_table_says(opened: AbstractAsyncContextManager[Store], case: Case) -> None:
+async def test_a_save_ends_as_the_table_says(opened: AbstractAsyncContextManager[Store]) -> None:
     """Status, record in the reply and record in the store (2); other keys of the request are not affected (10)."""
     async with opened as store:
-        if case.before:
-            await store.save([SaveEntry(A, case.before)])
-        outcomes = await store.save([SaveEntry(B, record(1)), SaveEntry(A, case.offered, case.expected_offset)])
-        assert outcomes[1][:2] == (case.status, case.after)
-        assert bool(outcomes[1].message) is (case.status is INVALID)
-        assert await store.get([A]) == alone(case.after)
-        assert await store.get([B]) == {B: record(1)}
+        for case in CASES:
+            where, other = key("a", case.name), key("b", case.name)
+            if case.before:
+                await store.save([SaveEntry(where, case.before)])
+            outcomes = await store.save([SaveEntry(other, record(1)), SaveEntry(where, case.offered, case.expected_offset)])
+            assert outcomes[1][:2] == (case.status, case.after), case
+            assert bool(outcomes[1].message) is (case.status is INVALID), case
+            assert await store.get([where]) == alone(where, case.after), case
+            assert await store.get([other]) == {other: record(1)}, case
 
 
-@pytest.mark.parametrize("request_case", REQUESTS, ids=lambda case: case.name)
-async def test_the_entries_of_a_request_count_one_after_the_other(
-    opened: AbstractAsyncContextManager[Store], request_case: Request
-) -> None:
+async def test_the_entries_of_a_request_count_one_after_the_other(opened: AbstractAsyncContextManager[Store]) -> None:
     """Each entry is decided against the result of those before it, also for the same key."""
     async with opened as store:
-        if request_case.before:
-            await store.save([SaveEntry(A, request_case.before)])
-        outcomes = await store.save([SaveEntry(A, offered, expected) for offered, expected in request_case.entries])
-        assert outcomes == request_case.outcomes
-        assert await store.get([A]) == alone(request_case.after)
+        for case in REQUESTS:
+            where = key("a", case.name)
+            if case.before:
+                await store.save([SaveEntry(where, case.before)])
+            outcomes = await store.save([SaveEntry(where, offered, expected) for offered, expected in case.entries])
+            assert outcomes == case.outcomes, case
+            assert await store.get([where]) == alone(where, case.after), case
 
 
 NOW_MS, ERA = 1_000_000, next_era(1)
 
 
-@pytest.mark.parametrize(
-    ("before", "offered", "status", "after"),
-    [
-        (None, record(5, 0), APPLIED, record(5, 1)),
-        (record(9), record(12, 0), APPLIED, record(12, 1)),
-        (record(9), record(9, 0), APPLIED, record(9, 1)),
-        (record(9), record(3, 0), APPLIED, record(3, 2)),
-        (record(9, 7), record(3, 0), APPLIED, record(3, 8)),
-        # By another process, whose clock is ahead, a moment ago.
-        (record(9, 7, committed_at_ms=NOW_MS + 5_000), record(10, 0), APPLIED, record(10, 7)),
-        (record(9, 7, committed_at_ms=NOW_MS + 5_000), record(3, 0), APPLIED, record(3, 8)),
-        (record(9, ERA + 1), record(3, 0), APPLIED, record(3, ERA + 2)),
-        (record(9, ERA, committed_at_ms=NOW_MS - HOLD_MS), record(3, 0), SUPERSEDED, None),
-        (record(9, ERA, committed_at_ms=NOW_MS - HOLD_MS), record(12, 0), SUPERSEDED, None),
-        (record(9, ERA, committed_at_ms=NOW_MS - HOLD_MS - 1), record(3, 0), APPLIED, record(3, ERA + 2)),
-        (record(9, ERA, committed_at_ms=NOW_MS - HOLD_MS - 1), record(12, 0), APPLIED, record(12, ERA + 1)),
-        (tombstone(ERA + 1), record(3, 0), APPLIED, record(3, ERA + 1)),
-        (record(9, 2)._replace(live=False), record(3, 0), APPLIED, record(3, 3)),
-    ],
-)
-async def test_an_overwrite_without_an_epoch_is_a_rewind(
-    opened: AbstractAsyncContextManager[Store],
-    before: OffsetRecord | None,
-    offered: OffsetRecord,
-    status: Status,
-    after: OffsetRecord | None,
-) -> None:
+OVERWRITES: list[tuple[OffsetRecord | None, OffsetRecord, Status, OffsetRecord | None]] = [
+    (None, record(5, 0), APPLIED, record(5, 1)),
+    (record(9), record(12, 0), APPLIED, record(12, 1)),
+    (record(9), record(9, 0), APPLIED, record(9, 1)),
+    (record(9), record(3, 0), APPLIED, record(3, 2)),
+    (record(9, 7), record(3, 0), APPLIED, record(3, 8)),
+    # By another process, whose clock is ahead, a moment ago.
+    (record(9, 7, committed_at_ms=NOW_MS + 5_000), record(10, 0), APPLIED, record(10, 7)),
+    (record(9, 7, committed_at_ms=NOW_MS + 5_000), record(3, 0), APPLIED, record(3, 8)),
+    (record(9, ERA + 1), record(3, 0), APPLIED, record(3, ERA + 2)),
+    (record(9, ERA, committed_at_ms=NOW_MS - HOLD_MS), record(3, 0), SUPERSEDED, None),
+    (record(9, ERA, committed_at_ms=NOW_MS - HOLD_MS), record(12, 0), SUPERSEDED, None),
+    (record(9, ERA, committed_at_ms=NOW_MS - HOLD_MS - 1), record(3, 0), APPLIED, record(3, ERA + 2)),
+    (record(9, ERA, committed_at_ms=NOW_MS - HOLD_MS - 1), record(12, 0), APPLIED, record(12, ERA + 1)),
+    (tombstone(ERA + 1), record(3, 0), APPLIED, record(3, ERA + 1)),
+    (record(9, 2)._replace(live=False), record(3, 0), APPLIED, record(3, 3)),
+]
+
+
+async def test_an_overwrite_without_an_epoch_is_a_rewind(opened: AbstractAsyncContextManager[Store]) -> None:
     """The later to arrive wins, whatever the clocks are, but over what is held; repeated at once it changes nothing."""
-    entry = Overwrite(A, offered._replace(committed_at_ms=NOW_MS))
-    stands = after._replace(committed_at_ms=NOW_MS) if after else before
     async with opened as store:
-        if before:
-            await store.save([SaveEntry(A, before)])
-        for _ in range(2):
-            (outcome,) = await store.save([entry])
-            assert outcome[:2] == (status, stands)
-            assert await store.get([A]) == alone(stands)
+        for number, (before, offered, status, after) in enumerate(OVERWRITES):
+            where = key(str(number))
+            stands = after._replace(committed_at_ms=NOW_MS) if after else before
+            if before:
+                await store.save([SaveEntry(where, before)])
+            for _ in range(2):
+                (outcome,) = await store.save([Overwrite(where, offered._replace(committed_at_ms=NOW_MS))])
+                assert outcome[:2] == (status, stands), number
+                assert await store.get([where]) == alone(where, stands), number
 
 
 SMALL = st.builds(
