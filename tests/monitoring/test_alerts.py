@@ -4,8 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from deploy.monitoring.source.alerts import ALERTS
 from tests.monitoring.programs import check_rules
 from tests.monitoring.scenarios import ADAPTER, GOOD_S, META, SCENARIOS, Counting, Gauge, Scenario, Series, seconds, written
@@ -33,49 +31,58 @@ def test_every_alert_has_a_scenario_and_there_are_no_others() -> None:
     assert sorted(scenario.alert for scenario in SCENARIOS) == sorted(alert.name for alert in ALERTS)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.alert)
-def test_an_alert_fires_within_its_time_says_the_values_and_is_resolved(scenario: Scenario, tmp_path: Path) -> None:
+def test_every_scenario_says_how_its_value_is_written() -> None:
+    """If a text of the alert has it."""
+    for scenario in SCENARIOS:
+        assert scenario.value or "$value" not in scenario.rule.description + scenario.rule.summary, scenario.alert
+
+
+def test_an_alert_fires_within_its_time_says_the_values_and_is_resolved(tmp_path: Path) -> None:
     """Quiet while all is well; firing with all of its annotations filled in; quiet again."""
+    check_rules(tmp_path, [case(scenario, fires_and_ends(scenario)) for scenario in SCENARIOS])
+
+
+def fires_and_ends(scenario: Scenario) -> list[dict[str, Any]]:
+    """What is expected before, while and after its series are bad."""
     expected = [at(scenario.alert, GOOD_S - STEP_S)]
     after_s = seconds(scenario.rule.after)
     if after_s > STEP_S:
         expected.append(at(scenario.alert, GOOD_S + after_s - STEP_S))  # bad, but not for long enough
-    fired = scenario.fired()
-    if not scenario.value and "$value" in scenario.rule.description + scenario.rule.summary:
-        pytest.fail("the scenario does not say how the value is written")
-    expected += [at(scenario.alert, scenario.fires_s, fired), at(scenario.alert, scenario.resolved_s)]
-    check_rules(tmp_path, [case(scenario, expected)])
+    return [*expected, at(scenario.alert, scenario.fires_s, scenario.fired()), at(scenario.alert, scenario.resolved_s)]
 
 
-@pytest.mark.parametrize(
-    "scenario", [scenario for scenario in SCENARIOS if scenario.series[0].name != "up"], ids=lambda scenario: scenario.alert
-)
-def test_a_restart_does_not_resolve_an_alert_that_fires(scenario: Scenario, tmp_path: Path) -> None:
+def test_a_restart_does_not_resolve_an_alert_that_fires(tmp_path: Path) -> None:
     """For 30 s nothing is scraped of a process whose alert fires: nobody is told that it is over, and then that it is not."""
+    check_rules(tmp_path, [with_a_restart(scenario) for scenario in SCENARIOS if scenario.series[0].name != "up"])
+
+
+def with_a_restart(scenario: Scenario) -> dict[str, Any]:
+    """A test of promtool in which it fires at each step around the restart."""
     good_s, bad_s, _ = scenario.phases_s
     gap_s = max(scenario.fires_s + STEP_S, good_s + bad_s - 180) // scenario.interval_s * scenario.interval_s
     times = range(gap_s - STEP_S, gap_s + 150, STEP_S)
     name, labels = scenario.alert, {**scenario.labels, "severity": scenario.rule.severity}
     matcher = ",".join(f'{label}="{value}"' for label, value in labels.items())
     firing = {"labels": f'ALERTS{{alertname="{name}",alertstate="firing",{matcher}}}', "value": 1}
-    checked = case(scenario, [], gap_s) | {
+    return case(scenario, [], gap_s) | {
         "promql_expr_test": [
             {"expr": f'ALERTS{{alertname="{name}",alertstate="firing"}}', "eval_time": f"{when}s", "exp_samples": [firing]}
             for when in times
         ]
     }
-    check_rules(tmp_path, [checked])
 
 
-@pytest.mark.parametrize(
-    "scenario", [one for one in SCENARIOS if one.labels.keys() <= {"job", "raft_group"}], ids=lambda scenario: scenario.alert
-)
-def test_an_installation_that_is_well_hides_no_other_one(scenario: Scenario, tmp_path: Path) -> None:
+def test_an_installation_that_is_well_hides_no_other_one(tmp_path: Path) -> None:
     """In Kubernetes the names are the same in each namespace: of jobs, Raft groups, and objects."""
+    check_rules(tmp_path, [with_a_good_one(one) for one in SCENARIOS if one.labels.keys() <= {"job", "raft_group"}])
+
+
+def with_a_good_one(scenario: Scenario) -> dict[str, Any]:
+    """A test of promtool in which it fires for the other installation."""
     bad = [replace(series, labels={**series.labels, "namespace": "bad"}) for series in scenario.series]
     good = [replace(series, labels={**series.labels, "namespace": "good"}, bad=series.good) for series in scenario.series]
     both = replace(scenario, series=[*bad, *good], labels={**scenario.labels, "namespace": "bad"})
-    check_rules(tmp_path, [case(both, [at(scenario.alert, scenario.fires_s, both.fired())])])
+    return case(both, [at(scenario.alert, scenario.fires_s, both.fired())])
 
 
 def test_an_adapter_that_waits_beside_a_slave_is_no_reason_for_an_alert(tmp_path: Path) -> None:
