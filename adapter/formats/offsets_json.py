@@ -59,9 +59,15 @@ def read(file: IO[bytes], naming: Naming, chunk_bytes: int = CHUNK_BYTES) -> Ite
 def write(file: IO[bytes], rows: Iterable[OffsetRow], _naming: Naming) -> int:
     """Write rows, one per line, so that two files can be compared; returns how many. Every row can be written."""
     count = 0
-    for count, row in enumerate(rows, start=1):
-        file.write(b"[\n" if count == 1 else b",\n")
-        file.write(json.dumps(row._asdict(), ensure_ascii=False).encode())
+    encode = json.JSONEncoder(ensure_ascii=False).encode
+    for count, (namespace, group, shard, offset, metadata, committed_at_ms, topic, partition, epoch) in enumerate(rows, start=1):
+        file.write(
+            (
+                f'{"," if count > 1 else "["}\n{{"namespace": {encode(namespace)}, "group": {encode(group)}, '
+                f'"shard": {encode(shard)}, "offset": {offset}, "metadata": {encode(metadata)}, '
+                f'"committed_at_ms": {committed_at_ms}, "topic": {encode(topic)}, "partition": {partition}, "epoch": {epoch}}}'
+            ).encode()
+        )
     file.write(b"\n]\n")
     return count
 

@@ -23,7 +23,7 @@ from adapter.meta.config import MetaSection
 from adapter.meta.endpoints import Endpoints, Opening, OtherKindError
 from adapter.meta.group_saves import READS_AT_ONCE, GroupSaves, all_of
 from adapter.meta.metadata import GrpcMetadata, MetadataClient
-from adapter.meta.packed import Chunk, Outcomes, SaveLimits, merge_outcomes, merge_request
+from adapter.meta.packed import Chunk, Known, Outcomes, SaveLimits, merge_outcomes, merge_request, news
 from adapter.meta.save_window import SaveWindow
 from adapter.meta.slash_names import name_problem
 from adapter.meta.store_marks import ServerReports
@@ -144,6 +144,9 @@ class MetaClient(Protocol):
 
         Pass `left` and `after` of one page to read the next one. After a TimedOutError, the same call asks for a smaller page.
         """
+
+    async def news_page(self, groups: Sequence[GroupKey], after: bytes, known: Known) -> GroupsPage:
+        """As `groups_page`, but rows that are known already may be left out of `entries`."""
 
     async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:
         """Read a page of all records, and the token of the next page (empty after the last one)."""
@@ -394,8 +397,17 @@ class GrpcMetaClient:
         """
         if not groups:
             return GroupsPage([], (), b"")
+        return await self._groups_page(groups, after, patient=patient)
+
+    async def news_page(self, groups: Sequence[GroupKey], after: bytes, known: Known) -> GroupsPage:
+        """Of groups in key order, columns come from a server that has them: only the rows that are not known become objects."""
+        return await self._groups_page(groups, after, patient=True, known=known)
+
+    async def _groups_page(
+        self, groups: Sequence[GroupKey], after: bytes, *, patient: bool, known: Known | None = None
+    ) -> GroupsPage:
         some = groups[:GROUPS_AT_ONCE]
-        entries, left, after = await self._page([(group, ()) for group in some], after, patient=patient)
+        entries, left, after = await self._page([(group, ()) for group in some], after, patient=patient, known=known)
         return GroupsPage(entries, groups[len(some) - len(left) :], after)
 
     async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:
@@ -422,7 +434,9 @@ class GrpcMetaClient:
         )
         await self._call(lambda stub: stub.DeleteOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s)
 
-    async def _page(self, wanted: RequestedGroups, after: bytes, *, patient: bool) -> tuple[list[Entry], RequestedGroups, bytes]:
+    async def _page(
+        self, wanted: RequestedGroups, after: bytes, *, patient: bool, known: Known | None = None
+    ) -> tuple[list[Entry], RequestedGroups, bytes]:
         """Read a page by the call that the server supports.
 
         BatchGetOffsetData exists only on our server. GetOffsetData is RobustMQ's call, and on our server it leaves out
@@ -432,7 +446,8 @@ class GrpcMetaClient:
         for _ in range(KIND_CHANGES):
             with contextlib.suppress(OtherKindError):
                 if self.knows_epochs:
-                    return await self._batch_page(wanted, after, self._patient_pages if patient else self._load_pages, timeout_s)
+                    size = self._patient_pages if patient else self._load_pages
+                    return await self._batch_page(wanted, after, size, timeout_s, known)
                 found = await self._get_group(wanted[0][0], timeout_s)
                 if not self.knows_epochs:
                     return found, wanted[1:], b""
@@ -446,9 +461,11 @@ class GrpcMetaClient:
         return [entry for entries, _, _ in pages for entry in entries], [*again, *wanted[READS_AT_ONCE:]]
 
     async def _batch_page(
-        self, wanted: RequestedGroups, after: bytes, size: "_PageSize", timeout_s: float
+        self, wanted: RequestedGroups, after: bytes, size: "_PageSize", timeout_s: float, known: Known | None
     ) -> tuple[list[Entry], RequestedGroups, bytes]:
-        request = meta_pb.BatchGetOffsetDataRequest(cluster_name=self._cluster, page_size=size.rows, page_token=after)
+        request = meta_pb.BatchGetOffsetDataRequest(
+            cluster_name=self._cluster, page_size=size.rows, page_token=after, as_packed=known is not None
+        )
         async for some in in_slices(wanted):
             for group, shards in some:
                 request.groups.add(namespace=group.namespace, group=group.group, shard_names=shards)
@@ -467,6 +484,11 @@ class GrpcMetaClient:
             for at in range(0, len(rows), SLICE):
                 entries += self._rows_of(group, rows[at : at + SLICE])
                 await others()
+        if known:
+            try:
+                entries += await news(reply.packed, self._cluster, {group for group, _ in wanted}, known)
+            except MetaUnavailableError as error:
+                raise MetaUnavailableError(f"{self.endpoint}: {error}") from error
         left = wanted[len(reply.groups) - bool(reply.next_page_token) :]
         if left:
             size.grow()

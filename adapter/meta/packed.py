@@ -9,12 +9,13 @@ import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Container, Iterator, Mapping, Sequence
-from itertools import accumulate
-from typing import NamedTuple, overload
+from itertools import accumulate, islice
+from typing import NamedTuple, TypeAlias, overload
 
-from adapter.errors import MetaUnavailableError
+from adapter.errors import MetaUnavailableError, StoreDamagedError
 from adapter.meta.wire import check_record
-from adapter.model.codec import decode_record, encode_fields, encode_record
+from adapter.model.codec import decode_record, encode_fields, encode_record, pack_names, unpack_names
+from adapter.model.names import name_problem
 from adapter.model.records import (
     MAX_ENTRIES,
     GroupKey,
@@ -28,12 +29,16 @@ from adapter.model.records import (
     as_first,
 )
 from adapter.rpc import meta_pb
-from adapter.runtime.slices import in_slices, others
+from adapter.runtime.slices import SLICE, in_slices, others
 
 ENTRY_OVERHEAD_BYTES = 96  # numbers, tags and lengths of one entry on the wire, at their largest
 PACKED_AT_ONCE = 1_000  # entries packed before the event loop runs other tasks; about 0.5 ms
 
 _STATUSES = {meta_pb.SaveOffsetResult.APPLIED: Status.APPLIED, meta_pb.SaveOffsetResult.SUPERSEDED: Status.SUPERSEDED}
+
+
+# Of encoded keys, whether what is stored under each is certainly this encoded record, whatever its write counter.
+Known: TypeAlias = Callable[[Sequence[bytes], Sequence[bytes]], Sequence[bool]]
 
 
 class SaveLimits(NamedTuple):
@@ -244,3 +249,41 @@ def _applied(entry: SaveEntry) -> SaveOutcome:
 def _bytes(text: str) -> int:
     """The size of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
+
+
+async def news(
+    packed: meta_pb.PackedRows, cluster: str, groups: Container[GroupKey], known: Known
+) -> list[tuple[OffsetKey, OffsetRecord]]:
+    """The rows of these groups that are not known. Raises MetaUnavailableError for rows that cannot be right."""
+    found: list[tuple[OffsetKey, OffsetRecord]] = []
+    prefix = pack_names(cluster)
+    rows = zip(_cut(packed.keys, packed.key_sizes), _cut(packed.records, packed.record_sizes), strict=True)
+    try:
+        while some := list(islice(rows, SLICE)):
+            keys, records = [key.removeprefix(prefix) for key, _ in some], [record for _, record in some]
+            for key, record, same in zip(keys, records, known(keys, records), strict=True):
+                if not same:
+                    found.append(_row(key, record, groups))
+            await others()
+    except (ValueError, struct.error, StoreDamagedError) as error:
+        raise MetaUnavailableError(f"answered with columns that are no rows: {error}") from error
+    return found
+
+
+def _row(key: bytes, value: bytes, groups: Container[GroupKey]) -> tuple[OffsetKey, OffsetRecord]:
+    namespace, group, shard = unpack_names(key)
+    where, record = OffsetKey(namespace, group, shard), decode_record(value)
+    if where.group_key not in groups or name_problem(shard):
+        raise ValueError(f"{key.hex()} was not asked for")
+    check_record(where, record)
+    return where, record._replace(topic="") if record.topic == shard else record
+
+
+def _cut(joined: bytes, sizes: bytes) -> Iterator[bytes]:
+    """The values of a column of PackedRows. Raises ValueError if it is not one."""
+    at = 0
+    for (size,) in struct.iter_unpack("<H", sizes):
+        yield joined[at : at + size]
+        at += size
+    if at != len(joined):
+        raise ValueError(f"{at} bytes are named, {len(joined)} are there")

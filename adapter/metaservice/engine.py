@@ -14,6 +14,7 @@ from adapter.model.records import (
     EXHAUSTED,
     HOLD_MS,
     ChangedGroups,
+    GroupKey,
     KnownStore,
     OffsetKey,
     OffsetRecord,
@@ -51,6 +52,14 @@ class GroupPage(NamedTuple):
 
     entries: list[tuple[OffsetKey, OffsetRecord]]
     more: bool
+
+
+class PackedGroups(NamedTuple):
+    """Rows of whole groups: of the first `groups` of those asked for; the last one continues after the shard `after`, if any."""
+
+    packed: meta_pb.PackedRows
+    groups: int
+    after: str
 
 
 class Expiry(NamedTuple):
@@ -96,11 +105,14 @@ class Columns:
         self.record_bytes += len(columns[2])
         self._last = keys[-1]
 
+    def packed(self) -> meta_pb.PackedRows:
+        """The columns."""
+        keys, key_sizes, records, record_sizes = (b"".join(pieces) for pieces in self._pieces)
+        return meta_pb.PackedRows(keys=keys, key_sizes=key_sizes, records=records, record_sizes=record_sizes)
+
     def page(self, *, until: bytes = b"", more: bool = False) -> RawPage:
         """The page. `more`: rows may follow its last one, unless that is the key `until`."""
-        keys, key_sizes, records, record_sizes = (b"".join(pieces) for pieces in self._pieces)
-        packed = meta_pb.PackedRows(keys=keys, key_sizes=key_sizes, records=records, record_sizes=record_sizes)
-        return RawPage(packed, self._last if more and self._last != until else b"")
+        return RawPage(self.packed(), self._last if more and self._last != until else b"")
 
 
 class Parts(NamedTuple):
@@ -155,6 +167,14 @@ class Engine(Protocol):
         """Records of a group, tombstones included, after the shard `after` (empty: from the start).
 
         At least one if there is any, at most `size`, and about `room` bytes.
+        """
+
+    async def packed_groups(
+        self, cluster: str, groups: Sequence[GroupKey], size: int, room: int, after: str
+    ) -> PackedGroups | None:
+        """As `group_page`, of many groups, the first from after the shard `after`; each counts as a row as well.
+
+        None: this engine has no cheaper way for them than one after the other.
         """
 
     async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:

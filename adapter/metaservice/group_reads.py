@@ -39,9 +39,25 @@ async def batch(engine: Engine, cluster: str, request: meta_pb.BatchGetOffsetDat
     if request.page_size > MAX_ROWS:
         raise InvalidInputError(f"page_size: {request.page_size} is over {MAX_ROWS}")
     requested = await _parse(request)
+    if request.as_packed and requested and not any(part.shards for part in requested):
+        packed = await _packed(engine, cluster, request, requested)
+        if packed:
+            return packed
     page = _Page(engine, cluster, requested, request.page_size or MAX_ROWS)
     await page.fill(_resume_after(request.page_token, requested))
     return page.reply
+
+
+async def _packed(
+    engine: Engine, cluster: str, request: meta_pb.BatchGetOffsetDataRequest, requested: Sequence[_RequestedGroup]
+) -> meta_pb.BatchGetOffsetDataReply | None:
+    """The page as columns, where the engine has them."""
+    size, after = request.page_size or MAX_ROWS, _resume_after(request.page_token, requested)
+    page = await engine.packed_groups(cluster, [part.group for part in requested], size, MAX_BYTES, after)
+    if page is None:
+        return None
+    groups = [meta_pb.BatchGetOffsetDataReply.Group()] * page.groups
+    return meta_pb.BatchGetOffsetDataReply(groups=groups, packed=page.packed, next_page_token=page.after.encode())
 
 
 async def whole(engine: Engine, cluster: str, group: GroupKey) -> meta_pb.GetOffsetDataReply:

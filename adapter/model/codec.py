@@ -18,6 +18,8 @@ _HEAD = struct.Struct(">QQQQ?IBH")
 _PLAIN = struct.Struct(">QQQQ8s").pack
 _PLAIN_TAIL = struct.pack(">?IBH", True, 0, 0, 0)  # noqa: FBT003 - `live`
 _SEQ = struct.Struct(">Q")
+SEQ_BYTES = _SEQ.size  # a record begins with its write counter
+_LIVE = 4 * SEQ_BYTES  # where `live` stands
 _LENGTHS = [bytes((length,)) for length in range(256)]
 KEY_MAX_BYTES = 4 * 256  # of cluster, namespace, group and shard
 
@@ -134,6 +136,17 @@ def decode_record(data: bytes) -> OffsetRecord:
     at = _HEAD.size + topic_size
     topic = data[_HEAD.size : at].decode()
     return OffsetRecord(epoch, offset, live, committed_at_ms, data[at : at + metadata_size].decode(), topic, partition)
+
+
+def is_live(data: bytes) -> bool:
+    """Whether an encoded record is no tombstone."""
+    return bool(data[_LIVE])
+
+
+def head_of(key: bytes) -> bytes:
+    """The `group_prefix` of an encoded key."""
+    end = key[0] + 1
+    return key[: end + key[end] + 1]
 
 
 def decode_seq(data: bytes) -> int:

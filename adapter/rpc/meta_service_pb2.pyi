@@ -776,6 +776,7 @@ class BatchGetOffsetDataRequest(_message.Message):
     GROUPS_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    AS_PACKED_FIELD_NUMBER: _builtins.int
     cluster_name: _builtins.str
     page_size: _builtins.int
     """At most 10,000; 0 means 10,000. An absent named shard, and a group without
@@ -783,6 +784,10 @@ class BatchGetOffsetDataRequest(_message.Message):
     """
     page_token: _builtins.bytes
     """`next_page_token` of the previous page: the first group continues after it."""
+    as_packed: _builtins.bool
+    """The rows may come as columns, in `packed`. Where shards are named they do not,
+    nor from a server whose store has no cheaper way to them.
+    """
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___BatchGetOffsetDataRequest.Group]: ...
     def __init__(
@@ -792,10 +797,11 @@ class BatchGetOffsetDataRequest(_message.Message):
         groups: _abc.Iterable[Global___BatchGetOffsetDataRequest.Group] | None = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.bytes = ...,
+        as_packed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_name", b"cluster_name", "groups", b"groups", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_packed", b"as_packed", "cluster_name", b"cluster_name", "groups", b"groups", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -825,6 +831,7 @@ class BatchGetOffsetDataReply(_message.Message):
 
     GROUPS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    PACKED_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.bytes
     """Not empty: the last one of `groups` is not complete; send this token with
     the next request, which starts with that group. Empty: it is complete.
@@ -836,15 +843,22 @@ class BatchGetOffsetDataReply(_message.Message):
         named twice is answered only once, at its first place.
         """
 
+    @_builtins.property
+    def packed(self) -> Global___PackedRows:
+        """With `as_packed`: the rows of all `groups`, which are empty then. In the order
+        of the keys below each group.
+        """
+
     def __init__(
         self,
         *,
         groups: _abc.Iterable[Global___BatchGetOffsetDataReply.Group] | None = ...,
         next_page_token: _builtins.bytes = ...,
+        packed: Global___PackedRows | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["packed", b"packed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "next_page_token", b"next_page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "next_page_token", b"next_page_token", "packed", b"packed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

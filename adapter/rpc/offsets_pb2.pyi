@@ -1609,6 +1609,12 @@ class ExportOffsetsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUPS_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    AS_PACKED_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Where no groups are named: only those of this namespace. Empty: of all."""
+    as_packed: _builtins.bool
+    """The offsets come as `keys` and `records`: at a third of the cost."""
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupShards]:
         """Empty: every group that has local offsets. Fields as in a read."""
@@ -1617,10 +1623,12 @@ class ExportOffsetsRequest(_message.Message):
         self,
         *,
         groups: _abc.Iterable[Global___GroupShards] | None = ...,
+        namespace: _builtins.str = ...,
+        as_packed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_packed", b"as_packed", "groups", b"groups", "namespace", b"namespace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1631,16 +1639,30 @@ class ExportOffsetsReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     OFFSETS_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardOffset]: ...
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """(namespace, group, shard), encoded by `codec.encode_key`, group by group."""
+
+    @_builtins.property
+    def records(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """At the same indexes, encoded by `codec.encode_record`, without tombstones. The
+        write counter has no meaning.
+        """
+
     def __init__(
         self,
         *,
         offsets: _abc.Iterable[Global___ShardOffset] | None = ...,
+        keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        records: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["offsets", b"offsets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "offsets", b"offsets", "records", b"records"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

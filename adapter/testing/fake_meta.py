@@ -7,7 +7,7 @@ from typing import Any
 
 from adapter.errors import AdapterError, UnknownCallError
 from adapter.meta.client import GroupsPage, Page, Telling
-from adapter.meta.packed import SaveLimits
+from adapter.meta.packed import Known, SaveLimits
 from adapter.meta.store_marks import ServerReports
 from adapter.metaservice.engine import decide_report, decide_save, is_told
 from adapter.model.codec import encode_key
@@ -138,6 +138,10 @@ class FakeMeta:
                 if len(entries) == self.page_rows:  # as the real one, it does not know then whether that was the last
                     return GroupsPage(entries, groups[at:], key.shard.encode())
         return GroupsPage(entries, (), b"")
+
+    async def news_page(self, groups: Sequence[GroupKey], after: bytes, known: Known) -> GroupsPage:
+        """Leave nothing out."""
+        return await self.groups_page(groups, after)
 
     async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:
         """Return all records of a namespace and group (empty: all) as one page, in key order. Raises `down`."""

@@ -2,19 +2,23 @@
 
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rocksdict import Options, Rdict
 
 from adapter.errors import InvalidInputError, TooLargeError
-from adapter.metaservice import group_reads
+from adapter.metaservice import group_reads, scan_replies
 from adapter.metaservice.engine import Engine, whole_group
-from adapter.model.codec import encode_key
+from adapter.model.codec import encode_key, pack_names
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, SaveEntry
 from adapter.rpc import meta_pb
+from adapter.runtime.durable import rocks
 from tests.contract.cases import CLUSTER
 from tests.contract.engines import TRICKY, Opened
+from tests.embedded_engine import opened as rocksdb
 from tests.model.engine import MemoryEngine
 from tests.unit.helpers import key, record
 
@@ -210,3 +214,45 @@ async def test_groups_that_are_read_together_are_complete() -> None:
     pages = await all_pages(engine, asked, 1_000)
     assert rows_of(asked, pages) == expected
     assert len(pages) == 2
+
+
+async def test_columns_have_the_rows_of_the_groups_that_were_asked_for(tmp_path: Path) -> None:
+    """As pages of messages have them, whatever stands between the groups; each page within its size."""
+    counts = {"a": 3, "b": 40, "c": 1, "d": 0, "e": 7, "f": 9, "h": 12}
+    async with rocksdb(tmp_path) as engine:
+        kept = {group: await fill(engine, [f"s{at}" for at in range(count)], group) for group, count in counts.items()}
+        for size in (1, 2, 7, 12, 40, 1_000):
+            asked: list[Asked] = [(group, ()) for group in ("b", "d", "e", "h", "x")]
+            found: list[bytes] = []
+            token = b""
+            while asked:
+                wanted = request(asked, size, token)
+                wanted.as_packed = True
+                page = await group_reads.batch(engine, CLUSTER, wanted)
+                assert page.HasField("packed")
+                keys = list(scan_replies.values(page.packed.keys, page.packed.key_sizes))
+                assert len(keys) <= size
+                found += keys
+                token = page.next_page_token
+                asked = asked[len(page.groups) - bool(token) :]
+            assert found == [pack_names(CLUSTER, *where) for group in "beh" for where in kept[group]]
+        for others in ([("e", ()), ("b", ())], [("b", ("s1",))]):
+            wanted = request(others)
+            wanted.as_packed = True
+            page = await group_reads.batch(engine, CLUSTER, wanted)
+            assert not page.HasField("packed")
+            assert rows_of(others, [page])
+
+
+def test_rows_below_prefixes_are_read_over_many_deleted_ones(tmp_path: Path) -> None:
+    """Nothing of a group is left out, and nothing between two groups comes."""
+    db = Rdict(str(tmp_path / "db"), Options(raw_mode=True))
+    names = [b"a%05d" % at for at in range(5_000)]
+    for name in [*names, b"b1", b"c1", b"c2"]:
+        db[name] = b"v"
+    for name in names[1:-1]:
+        del db[name]
+    assert [key for key, _ in rocks.rows_below(db, [b"a", b"c"], b"", b"d")] == [names[0], names[-1], b"c1", b"c2"]
+    assert [key for key, _ in rocks.rows_below(db, [b"a", b"c"], names[0], b"d")] == [names[-1], b"c1", b"c2"]
+    assert list(rocks.rows_below(db, [b"bb", b"e"], b"", b"f")) == []
+    db.close()

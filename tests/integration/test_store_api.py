@@ -8,8 +8,11 @@ import grpc
 import grpc.aio
 import pytest
 
+from adapter.cli.offsets.reading import exported_row, row_of_message
 from adapter.errors import MetaUnavailableError
 from adapter.meta.client import GroupsPage
+from adapter.meta.packed import Known
+from adapter.model.codec import encode_key, encode_record
 from adapter.model.records import CommitMode, GroupKey, OffsetKey, ReadMode
 from adapter.rpc import offsets_pb
 from adapter.testing.fake_meta import FakeMeta
@@ -288,3 +291,53 @@ async def test_status_tells_what_is_the_case(directory: Path) -> None:
         status = await client.status()
         assert (status.dirty_keys, status.oldest_dirty_seconds, status.last_flush_error) == (0, 0.0, "")
         assert status.last_flush_at_ms > 0
+
+
+class ColumnsMeta(FakeMeta):
+    """Sends only what is not known, as a server with columns; `sent` are the keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[OffsetKey] = []
+
+    async def news_page(self, groups: Sequence[GroupKey], after: bytes, known: Known) -> GroupsPage:
+        page = await self.groups_page(groups, after)
+        same = known([encode_key(where) for where, _ in page.entries], [encode_record(found) for _, found in page.entries])
+        entries = [entry for entry, left_out in zip(page.entries, same, strict=True) if not left_out]
+        self.sent += [where for where, _ in entries]
+        return page._replace(entries=entries)
+
+
+async def test_an_export_in_packed_form_has_the_same_offsets(directory: Path) -> None:
+    """Of all groups of a namespace, and of named ones: the larger of both sides. What stands here the same is not loaded."""
+    meta = ColumnsMeta()
+    async with serving(directory, meta, flush=SLOW_FLUSH) as (_, client):
+        for group in ("g", "h", "long-name"):
+            await client.commit(group, {f"t/{at}": at + 1 for at in range(600 if group == "h" else 3)})
+        await client.commit("g", {"t/0": 5}, namespace="other")
+        await client.flush()
+        await client.commit("g", {"t/1": 50})  # dirty here
+        meta.records[key("t/2")] = record(90)  # larger there
+        meta.records[key("t/3")] = record(4)  # only there
+        meta.records[key("t/0", "h")] = record(9, 4, live=False)
+        meta.records[key("a", "unknown")] = record(1)
+        groups = [offsets_pb.GroupShards(namespace="default", group=group) for group in ("g", "h", "long-name")]
+        named = [offsets_pb.GroupShards(namespace="default", group="g", shards=["t/1", "t/3", "no"])]
+        for first, second in (
+            (offsets_pb.ExportOffsetsRequest(namespace="default"), offsets_pb.ExportOffsetsRequest(groups=groups)),
+            (offsets_pb.ExportOffsetsRequest(), offsets_pb.ExportOffsetsRequest()),
+            (offsets_pb.ExportOffsetsRequest(groups=named), offsets_pb.ExportOffsetsRequest(groups=named)),
+        ):
+            first.as_packed = True
+            packed = [
+                row async for rows in client.admin.ExportOffsets(first) for row in map(exported_row, rows.keys, rows.records)
+            ]
+            rows = [row_of_message(row) async for reply in client.admin.ExportOffsets(second) for row in reply.offsets]
+            assert sorted(packed) == sorted(rows)
+            assert packed
+        found = {(row.group, row.shard): row.offset for row in packed}
+        assert found == {("g", "t/1"): 50, ("g", "t/3"): 4}
+        meta.sent.clear()
+        _ = [reply async for reply in client.admin.ExportOffsets(offsets_pb.ExportOffsetsRequest(as_packed=True))]
+        assert meta.sent == [key("t/1")]
+        assert (await client.status()).dirty_keys == 1

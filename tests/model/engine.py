@@ -101,6 +101,9 @@ class MemoryEngine:
         await self._sync()
         return GroupPage(entries, more=len(entries) == size or room <= 0)
 
+    async def packed_groups(self, *_: object) -> None:
+        """One after the other."""
+
     async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
         found = self._below(pack_names(cluster, namespace, group))
         now_ms = self._now_ms()

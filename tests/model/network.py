@@ -13,8 +13,9 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from adapter.errors import MetaUnavailableError, TransientError
 from adapter.meta.client import GroupsPage, Page, Telling
-from adapter.meta.packed import SaveLimits
+from adapter.meta.packed import Known, SaveLimits
 from adapter.meta.store_marks import ServerReports
+from adapter.model.codec import encode_key, encode_record
 from adapter.model.records import (
     ChangedGroups,
     GroupKey,
@@ -163,6 +164,11 @@ class SimMeta:
         )
         last = page.entries[-1][0].shard.encode() if page.more else b""
         return GroupsPage(page.entries, groups if page.more else groups[1:], last)
+
+    async def news_page(self, groups: Sequence[GroupKey], after: bytes, known: Known) -> GroupsPage:
+        page = await self.groups_page(groups, after)
+        same = known([encode_key(key) for key, _ in page.entries], [encode_record(record) for _, record in page.entries])
+        return page._replace(entries=[entry for entry, left_out in zip(page.entries, same, strict=True) if not left_out])
 
     async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:
         """Live records only."""

@@ -5,12 +5,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from adapter.client.broker_log import NoBrokerLog
+from adapter.model.broadcast_names import is_of_client
 from adapter.model.records import OffsetRecord
 from adapter.rpc import offsets_pb
 from adapter.runtime.clocks import Clocks
 from adapter.sidecar.api.offset_service import OffsetService
 from adapter.sidecar.api.requests import parse_commit_broadcast, parse_read_broadcast
-from adapter.sidecar.engine.broadcast import is_of_client
 from adapter.sidecar.engine.core import Core, running_core
 from adapter.sidecar.ledger.store import LocalStore
 from adapter.sidecar.metrics import AdapterMetrics

@@ -6,13 +6,13 @@ The file is written completely or not at all. Nothing is changed in the adapter 
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from adapter.cli.connection import Target, connected
 from adapter.cli.files.sorting import OffsetSorter
-from adapter.cli.offsets.reading import PIECE, exported, groups_of
+from adapter.cli.offsets.reading import exported_slices
 from adapter.cli.output import note, progress, warn
 from adapter.client.client import OffsetClient
 from adapter.errors import InvalidInputError
@@ -21,11 +21,11 @@ from adapter.formats import files as formats
 from adapter.formats.files import LMQ_FILE, Format
 from adapter.formats.rocketmq_rocksdb import Layout
 from adapter.formats.rows import Naming, NotReadableError, OffsetRow
+from adapter.model.broadcast_names import is_of_client
 from adapter.model.queues import queue_of
 from adapter.model.records import GroupKey
 from adapter.runtime.durable import files
 from adapter.runtime.wording import counted
-from adapter.sidecar.engine.broadcast import is_of_client
 
 _WITHOUT_CLIENTS = (Format.ROCKETMQ_BROKER, Format.ROCKETMQ_ROCKSDB)
 
@@ -66,49 +66,34 @@ async def export(target: Target, groups: Sequence[str], to: Destination) -> bool
 async def _collect(client: OffsetClient, named: Sequence[GroupKey], to: Destination, sorter: OffsetSorter) -> set[str]:
     """Read the offsets of some groups into `sorter`; returns those of the named groups that have any."""
     found: set[str] = set()
+    of_clients: set[GroupKey] = set()  # broadcasting ones, which are left out for RocketMQ unless they are named
     left_out = 0
     with progress("exporting", None) as advance:
-        async for piece in _pieces(client, to) if not named else _cut(named):
-            every = [row async for row in exported(client, piece)]
-            rows = [row for row in every if not _of_another(row.shard, to.naming.broker)]
-            left_out += len(every) - len(rows)
-            sorter.add(rows)
-            advance(len(rows))
+        async for rows in exported_slices(client, named, to.naming.namespace):
+            every = rows
+            if to.kind in _WITHOUT_CLIENTS and not named:
+                of_clients.update(group for group in {row.key.group_key for row in rows} if is_of_client(group))
+                every = [row for row in rows if row.key.group_key not in of_clients] if of_clients else rows
+            kept = [row for row in every if not _of_another(row.shard, to.naming.broker)] if to.naming.broker else every
+            left_out += len(every) - len(kept)
+            sorter.add(kept)
+            advance(len(kept))
             if named:
-                found.update(row.group for row in rows)
+                found.update(row.group for row in kept)
+    if of_clients:
+        note(
+            f"left out {counted(len(of_clients), 'group')} of broadcasting clients: "
+            "RocketMQ's brokers do not keep their positions"
+        )
     if left_out:
         note(f"left out {counted(left_out, 'offset')} of other brokers than {to.naming.broker!r}")
     return found
 
 
 def _of_another(shard: str, broker: str) -> bool:
-    """True if the shard is a queue of a broker other than `broker`; an empty `broker` matches all."""
-    queue = queue_of(shard) if broker else None
+    """True if the shard is a queue of a broker other than `broker`."""
+    queue = queue_of(shard)
     return queue is not None and queue.broker_name not in {"", broker}
-
-
-async def _cut(named: Sequence[GroupKey]) -> AsyncIterator[Sequence[GroupKey]]:
-    for at in range(0, len(named), PIECE):
-        yield named[at : at + PIECE]
-
-
-async def _pieces(client: OffsetClient, to: Destination) -> AsyncIterator[Sequence[GroupKey]]:
-    """All local groups, in slices. Left out for RocketMQ: broadcasting clients, whose positions a broker does not keep."""
-    piece: list[GroupKey] = []
-    left_out = 0
-    async for row in groups_of(client, to.naming.namespace):
-        group = GroupKey(row.namespace, row.group)
-        if to.kind in _WITHOUT_CLIENTS and is_of_client(group):
-            left_out += 1
-            continue
-        piece.append(group)
-        if len(piece) == PIECE:
-            yield piece
-            piece = []
-    if piece:
-        yield piece
-    if left_out:
-        note(f"left out {counted(left_out, 'group')} of broadcasting clients: RocketMQ's brokers do not keep their positions")
 
 
 def _check_beside(to: Destination, sorter: OffsetSorter) -> None:

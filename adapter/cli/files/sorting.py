@@ -6,8 +6,7 @@ SQLite sorts them, in memory or in an anonymous temporary file, so memory stays 
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import groupby, islice
-from operator import itemgetter
+from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,7 +24,7 @@ _INSERT = "INSERT INTO offsets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _SORTED = "SELECT * FROM offsets ORDER BY namespace, grp, stem, number, offset, committed_at_ms"
 _SAME = "b.namespace = o.namespace AND b.grp = o.grp AND b.stem = o.stem AND b.number = o.number"
 _LARGER = f"SELECT b.*, o.offset FROM beside b JOIN offsets o ON {_SAME} WHERE b.offset > o.offset"  # noqa: S608 - constants
-_KEY = itemgetter(0, 1, 2, 3)
+_KEY = 4  # columns
 
 
 class SortingError(AdapterError):
@@ -84,10 +83,15 @@ class OffsetSorter:
         """Yield the offsets, sorted by namespace, group and shard."""
         self.repeated = 0
         with _translated():
-            for _, same in groupby(self._database.execute(_SORTED), _KEY):
-                values = list(same)
-                self.repeated += len(values) - 1
-                yield _row(values[-1])
+            last: tuple[Any, ...] = ()
+            for cells in self._database.execute(_SORTED):
+                if cells[:_KEY] == last[:_KEY]:
+                    self.repeated += 1
+                elif last:
+                    yield _row(last)
+                last = cells
+            if last:
+                yield _row(last)
 
 
 @contextmanager

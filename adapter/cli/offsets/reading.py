@@ -9,6 +9,7 @@ import grpc
 from adapter.client.client import OffsetClient
 from adapter.client.pending import rpc_error
 from adapter.formats.rows import OffsetRow
+from adapter.model.codec import decode_stored
 from adapter.model.records import GroupKey
 from adapter.rpc import offsets_pb
 
@@ -37,22 +38,35 @@ async def exported(client: OffsetClient, groups: Sequence[GroupKey]) -> AsyncIte
 
     Raises AioRpcError, with DEADLINE_EXCEEDED if no further offsets come within TIMEOUT_S.
     """
-    for at in range(0, len(groups), PIECE):
+    async for rows in exported_slices(client, groups):
+        for row in rows:
+            yield row
+
+
+async def exported_slices(
+    client: OffsetClient, groups: Sequence[GroupKey], namespace: str = ""
+) -> AsyncIterator[list[OffsetRow]]:
+    """As `exported`, in lists. No groups: of all that have local offsets in the namespace (empty: in all)."""
+    for at in range(0, len(groups) or 1, PIECE):
         wanted = [offsets_pb.GroupShards(**group._asdict()) for group in groups[at : at + PIECE]]
-        replies = aiter(client.admin.ExportOffsets(offsets_pb.ExportOffsetsRequest(groups=wanted)))
+        request = offsets_pb.ExportOffsetsRequest(groups=wanted, namespace=namespace, as_packed=True)
+        replies = aiter(client.admin.ExportOffsets(request))
         while reply := await next_reply(replies):
-            for row in reply.offsets:
-                yield OffsetRow(
-                    row.namespace,
-                    row.group,
-                    row.shard,
-                    row.offset,
-                    row.metadata,
-                    row.committed_at_ms,
-                    row.topic,
-                    row.partition,
-                    row.epoch,
-                )
+            # An adapter of 0.2.0 knows neither `as_packed` nor `namespace`.
+            rows = list(map(exported_row, reply.keys, reply.records)) or list(map(row_of_message, reply.offsets))
+            yield [row for row in rows if row.namespace == namespace] if namespace else rows
+
+
+def exported_row(key: bytes, value: bytes) -> OffsetRow:
+    """An offset of a packed export."""
+    (namespace, group, shard), (epoch, offset, _, at_ms, metadata, topic, partition), _ = decode_stored(key, value)
+    return OffsetRow(namespace, group, shard, offset, metadata, at_ms, topic, partition, epoch)
+
+
+def row_of_message(row: offsets_pb.ShardOffset) -> OffsetRow:
+    """An offset of one that is not packed."""
+    names = (row.namespace, row.group, row.shard)
+    return OffsetRow(*names, row.offset, row.metadata, row.committed_at_ms, row.topic, row.partition, row.epoch)
 
 
 async def next_reply(replies: AsyncIterator[R]) -> R | None:

@@ -181,6 +181,9 @@ class EtcdEngine:
 
         return await self._with_layout(page)
 
+    async def packed_groups(self, *_: object) -> None:
+        """Read one after the other: each needs a call of its own."""
+
     async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
         """Merge tombstones like saves: an epoch raised meanwhile is later than the delete, and stays."""
         wanted = [OffsetKey(namespace, group, shard) for shard in shards]

@@ -7,10 +7,11 @@ and each batch updates the bookkeeping by which a start detects missing writes.
 import os
 import struct
 import time
+from bisect import bisect_left
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from itertools import islice
+from itertools import accumulate, islice
 from operator import lt
 from pathlib import Path
 from typing import Self, cast
@@ -29,6 +30,7 @@ from adapter.metaservice.engine import (
     Expiry,
     GroupPage,
     MergeCounts,
+    PackedGroups,
     Page,
     Parts,
     RawPage,
@@ -44,6 +46,7 @@ from adapter.model.codec import decode_record, decode_seq, encode_record, pack_n
 from adapter.model.records import (
     STORE_ID_BYTES,
     ChangedGroups,
+    GroupKey,
     KnownStore,
     OffsetKey,
     OffsetRecord,
@@ -72,6 +75,7 @@ WATERMARK_SYNC_S = 1.0
 MAX_SYNC_CALLERS = 1_024
 SLICE = 500  # entries decided before the event loop runs other tasks
 MERGE_SLICE = 1_000  # entries merged before the event loop runs other tasks: 0.5 ms where all keys are new
+READ_GROUPS = 50  # that may have no rows, read before the event loop runs other tasks
 READ_SLICE = 200  # records read before the event loop runs other tasks
 SNAPSHOT_PAGE = 10_000  # records, or PAGE_BYTES
 SCAN_ROWS = 1_000  # rows of a bulk call read before the event loop runs other tasks: 0.4 ms
@@ -188,6 +192,36 @@ class RocksDbEngine:
             await others()
         await self.wait_synced()
         return GroupPage(entries, more=room <= 0 or len(entries) == size)
+
+    async def packed_groups(
+        self, cluster: str, groups: Sequence[GroupKey], size: int, room: int, after: str
+    ) -> PackedGroups | None:
+        """Read them by one iterator, a slice at a time; None if they are not in key order. Yields to the event loop."""
+        prefixes = [pack_names(cluster, *group) for group in groups]
+        if not all(map(lt, prefixes, prefixes[1:])):
+            return None
+        behind = pack_names(cluster, *groups[0], after) if after else b""
+        columns = Columns()
+        for at in range(0, len(prefixes), READ_GROUPS):
+            some = prefixes[at : at + READ_GROUPS]
+            end = prefix_end(some[-1])
+            rows = rocks.rows_below(self._data, some, behind if not at else b"", end)
+            while found := list(islice(rows, min(SCAN_SLICE, size))):
+                sizes = list(accumulate(len(key) + len(value) for key, value in found))
+                found = found[: bisect_left(sizes, room) + 1]
+                columns.add([key for key, _ in found], [value for _, value in found])
+                size -= len(found)
+                room -= sizes[len(found) - 1]
+                if size <= 0 or room <= 0:
+                    last = unpack_names(found[-1][0])
+                    await self.wait_synced()
+                    return PackedGroups(columns.packed(), prefixes.index(pack_names(*last[:-1]), at) + 1, last[-1])
+                await others()
+            size -= len(some)
+            if size <= 0:
+                break
+        await self.wait_synced()
+        return PackedGroups(columns.packed(), at + len(some), "")
 
     async def _get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
         prefix = pack_names(cluster, namespace, group)

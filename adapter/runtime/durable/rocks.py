@@ -8,7 +8,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -280,6 +280,28 @@ def scan(db: Rdict, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         yield found.key(), found.value()
         found.next()
     guarded(found.status)
+
+
+def rows_below(db: Rdict, prefixes: Sequence[bytes], after: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The rows below each of these ascending prefixes, from behind the key `after`, by one iterator.
+
+    `end`: behind the last prefix. Where prefixes follow each other nothing is looked for. Raises what `scan` does.
+    """
+    found, key = guarded(db.iter, _near(end)), b""
+    for at, prefix in enumerate(prefixes):
+        start = after + b"\0" if after.startswith(prefix) else prefix
+        if not key.startswith(prefix):
+            found.seek(start)
+            key = found.key() or b""
+        while key.startswith(prefix):
+            start = key + b"\0"
+            yield key, found.value()
+            found.next()
+            key = found.key() or b""
+        if not key:
+            # The end, a block that cannot be read, or many deleted rows: looked at up to the next prefix only.
+            rest = scan(db, start, prefixes[at + 1] if at + 1 < len(prefixes) else end)
+            yield from takewhile(lambda row, prefix=prefix: row[0].startswith(prefix), rest)  # type: ignore[misc]
 
 
 def scan_slices(db: Rdict, start: bytes, end: bytes, size: int) -> Iterator[list[tuple[bytes, bytes]]]:

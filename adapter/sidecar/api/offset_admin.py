@@ -3,12 +3,12 @@
 Has no rules about offsets: changes are planned and made by `engine.resets`.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 
 from adapter.errors import InvalidInputError, OverloadedError
 from adapter.meta.requests import parse_groups
-from adapter.model.codec import pack_names
+from adapter.model.codec import encode_key, encode_record, is_live, pack_names
 from adapter.model.paging import DEFAULT_PAGE, parse_listed, parse_page
 from adapter.model.records import CommitMode
 from adapter.rpc import offsets_grpc, offsets_pb
@@ -126,17 +126,17 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
     ) -> AsyncIterator[offsets_pb.ExportOffsetsReply]:
         core = self._core()
         chosen = await parse_wanted(request.groups) if request.groups else None
-        async for some in _in_pieces(_named(chosen) if chosen else _all(core)):
+        prefix = pack_names(*parse_listed(request.namespace, ""))
+        async for some in _in_pieces(_named(chosen) if chosen else _all(core, prefix)):
             await core.loader.load_patiently(*some)
-            slices = core.reader.slices(some)
+            replies = _exported(core, some, as_packed=request.as_packed)
             while True:
                 async with core.large.one(context=context):
-                    entries = next(slices, None)
-                if entries is None:
+                    reply = next(replies, None)
+                if reply is None:
                     break
-                live = [stored_row(core, key, record) for key, record in entries if record.live]
-                if live:
-                    yield offsets_pb.ExportOffsetsReply(offsets=live)
+                if reply.offsets or reply.keys:
+                    yield reply
 
     @audited
     async def ImportOffsets(self, request: offsets_pb.ImportOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
@@ -184,10 +184,25 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
         return reply
 
 
-async def _all(core: Core) -> AsyncIterator[Wanted]:
-    async for row in core.groups.rows():
-        if row.shards:
-            yield Wanted(row.group, ())
+def _exported(core: Core, wanted: Sequence[Wanted], *, as_packed: bool) -> Iterator[offsets_pb.ExportOffsetsReply]:
+    """What is here, a slice each time that it is asked for; a reply may be empty."""
+    if as_packed and not any(part.shards for part in wanted):
+        for rows in core.reader.raw_slices(part.group for part in wanted):
+            live = [row for row in rows if is_live(row[1])]
+            yield offsets_pb.ExportOffsetsReply(keys=[key for key, _ in live], records=[record for _, record in live])
+        return
+    for entries in core.reader.slices(wanted):
+        live_entries = [(key, record) for key, record in entries if record.live]
+        if as_packed:
+            keys = [encode_key(key) for key, _ in live_entries]
+            yield offsets_pb.ExportOffsetsReply(keys=keys, records=[encode_record(record) for _, record in live_entries])
+        else:
+            yield offsets_pb.ExportOffsetsReply(offsets=[stored_row(core, key, record) for key, record in live_entries])
+
+
+async def _all(core: Core, prefix: bytes) -> AsyncIterator[Wanted]:
+    async for group in core.groups.live(prefix):
+        yield Wanted(group, ())
 
 
 async def _named(chosen: Iterable[Wanted]) -> AsyncIterator[Wanted]:

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 from adapter.errors import InvalidInputError
 from adapter.meta.requests import NAMES_SLICE, parse_names
+from adapter.model.broadcast_names import OF_CLIENT, OF_LOWEST
 from adapter.model.names import NAME_MAX_BYTES, check_name
 from adapter.model.records import DEFAULT_NAMESPACE, GroupKey, ReadMode
 from adapter.rpc import offsets_pb
 from adapter.runtime.serving.large_calls import MAX_CHANGES, MAX_NAMED
 from adapter.runtime.slices import others
 from adapter.sidecar.api.commit_requests import MAX_OFFSETS
-from adapter.sidecar.engine.broadcast import OF_CLIENT, OF_LOWEST, BroadcastQuery, group_of_client, group_of_lowest
+from adapter.sidecar.engine.broadcast import BroadcastQuery, group_of_client, group_of_lowest
 from adapter.sidecar.engine.change_memory import ChangeId, made_ms
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To

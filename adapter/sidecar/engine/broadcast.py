@@ -12,6 +12,7 @@ import anyio
 import structlog
 
 from adapter.errors import AdapterError, InvalidInputError
+from adapter.model.broadcast_names import OF_CLIENT, OF_LOWEST
 from adapter.model.names import name_problem
 from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord, ReadMode
 from adapter.rpc import offsets_pb
@@ -27,8 +28,6 @@ log = structlog.get_logger(__name__)
 
 Send: TypeAlias = Callable[[offsets_pb.CommitOffsetsRequest], Awaitable[offsets_pb.CommitOffsetsReply]]
 
-OF_LOWEST = "@broadcast"  # behind the group, as BroadcastOffsetManager.broadcastGroupId has it
-OF_CLIENT = f"{OF_LOWEST}@"  # between group and client
 KEEP_S = 5.0  # between two looks at the lowest, as in BroadcastOffsetManager.run
 
 
@@ -64,12 +63,6 @@ def group_of_client(group: GroupKey, client_id: str) -> GroupKey:
 def group_of_lowest(group: GroupKey) -> GroupKey:
     """The group that holds the lowest offsets, as RocketMQ's consumerOffset.json names it, too."""
     return group._replace(group=f"{group.group}{OF_LOWEST}")
-
-
-def is_of_client(group: GroupKey) -> bool:
-    """True for the group of a client of a broadcasting group, whose own name has no mark, so the first mark divides."""
-    name, _, client_id = group.group.partition(OF_CLIENT)
-    return bool(name and client_id)
 
 
 def lowest_of(

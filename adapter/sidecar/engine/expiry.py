@@ -12,12 +12,13 @@ import structlog
 
 from adapter.errors import AdapterError, ContendedError, TransientError
 from adapter.meta.store_marks import SKEW_HELP
+from adapter.model.broadcast_names import is_of_client
 from adapter.model.codec import group_prefix
 from adapter.model.records import GroupKey, OffsetKey, expired
 from adapter.runtime.settings.live import Live
 from adapter.runtime.telemetry import logs
 from adapter.sidecar.config import ExpirySection
-from adapter.sidecar.engine.broadcast import Broadcasts, is_of_client
+from adapter.sidecar.engine.broadcast import Broadcasts
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.groups import PAGE_KEYS, GroupRow
 from adapter.sidecar.engine.tombstones import Tombstones

@@ -10,7 +10,8 @@ import structlog
 
 from adapter.errors import AdapterError, ContendedError, MetaUnavailableError, NotReadyError, TimedOutError
 from adapter.meta.client import KEYS_AT_ONCE, LOAD_ROWS, GroupsPage, MetaClient
-from adapter.model.codec import group_prefix
+from adapter.meta.packed import Known
+from adapter.model.codec import decode_key, group_prefix
 from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord, is_deleted
 from adapter.runtime.coalescing import Coalescer
 from adapter.runtime.retry import retrying
@@ -140,7 +141,9 @@ class GroupLoader:
         """Load as `load_wanted` does, but in calls of its own, so that no commit and no other read waits for them."""
         for part in (part for one in wanted for part in _in_parts(one) if part.shards):
             await self.load_keys(part.keys)
-        groups = list(dict.fromkeys(one.group for one in wanted if not one.shards))
+        groups = sorted(
+            {one.group for one in wanted if not one.shards}, key=group_prefix
+        )  # the order that the Meta Service reads in
         for at in range(0, len(groups), LOAD_GROUPS):
             await self._load_groups(groups[at : at + LOAD_GROUPS])
 
@@ -292,7 +295,7 @@ class GroupLoader:
             forgets = self._states.removals
             left, after, count = groups, b"", 0
             while left:
-                page = await self._page(left, after)
+                page = await self._page(left, after, self._known if most is None else None)
                 if most is not None:
                     count += sum(not is_deleted(record) for _, record in page.entries)
                     if count > most:
@@ -336,12 +339,19 @@ class GroupLoader:
 
         return await until_settled(load, LARGE_LIMIT_S if patient else LOAD_LIMIT_S)
 
-    async def _page(self, groups: Sequence[GroupKey], after: bytes) -> GroupsPage:
+    def _known(self, keys: Sequence[bytes], records: Sequence[bytes]) -> list[bool]:
+        """Which of these records of the Meta Service stand here, and are clean: to load them would change nothing."""
+        same = self._store.stands(keys, records)
+        if self._dirty:
+            return [stands and decode_key(key) not in self._dirty for stands, key in zip(same, keys, strict=True)]
+        return same
+
+    async def _page(self, groups: Sequence[GroupKey], after: bytes, known: Known | None = None) -> GroupsPage:
         """Get a page. In the middle of a load one that times out is asked for again, each time with half as many rows."""
         attempts = SLOW_PAGES if after else 1
         while True:
             try:
-                return await self._meta.groups_page(groups, after)
+                return await (self._meta.news_page(groups, after, known) if known else self._meta.groups_page(groups, after))
             except TimedOutError:
                 attempts -= 1
                 if not attempts:

@@ -7,13 +7,14 @@ from itertools import islice
 from typing import NamedTuple
 
 from adapter.errors import InvalidInputError, StoreDamagedError
-from adapter.model.codec import group_prefix, pack_names, unpack_names
+from adapter.model.codec import group_prefix, head_of, is_live, pack_names, unpack_names
 from adapter.model.names import NAME_MAX_BYTES
 from adapter.model.paging import parse_page_token
 from adapter.model.records import LONG_MAX, GroupKey, OffsetKey
 from adapter.runtime.serving.large_calls import SLICE_ROWS, LargeCalls
 from adapter.runtime.serving.statuses import Context
 from adapter.runtime.slices import others
+from adapter.sidecar.engine.reads import RAW_ROWS
 from adapter.sidecar.ledger.dirty import DirtyKeys
 from adapter.sidecar.ledger.ledger import Ledger
 from adapter.sidecar.ledger.write_batch import Stored
@@ -115,6 +116,17 @@ class Groups:
             after = page[-1].key
         if row:
             yield row
+
+    async def live(self, prefix: bytes = b"") -> AsyncIterator[GroupKey]:
+        """The groups below `prefix` that have a live offset: as `rows`, without counts, at a third of the cost."""
+        head, after = b"", b""
+        while rows := self._store.raw(RAW_ROWS, prefix, after):
+            for key, value in rows:
+                if is_live(value) and not (head and key.startswith(head)):
+                    head = head_of(key)
+                    yield GroupKey(*unpack_names(head))
+            after = rows[-1][0]
+            await others()
 
     async def page(self, prefix: bytes, token: bytes, size: int, context: Context | None = None) -> GroupPage:
         """A page of rows. `token` is the `after` of the page before. Raises InvalidInputError, OverloadedError.

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from adapter.errors import ContendedError, MetaUnavailableError, TooLargeError
 from adapter.model.codec import group_prefix
-from adapter.model.records import OffsetKey, OffsetRecord, ReadMode, is_held
+from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, ReadMode, is_held
 from adapter.runtime.serving.large_calls import MAX_BYTES, MAX_ROWS, SLICE_ROWS, LargeCalls
 from adapter.runtime.serving.statuses import Context
 from adapter.runtime.slices import others
@@ -21,6 +21,7 @@ R = TypeVar("R")
 
 NOT_COMPARED = "not compared with the Meta Service since this adapter's start; MEMORY reads work (--mode memory)"
 
+RAW_ROWS = 500  # encoded ones that are read between two yields
 GROUP_ROWS = 5  # that looking for a group takes as long as
 
 
@@ -153,6 +154,24 @@ class OffsetReader:
             if any(self._store.get(OffsetKey(*wanted.group, shard)) is None for shard in wanted.shards[at : at + SLICE_ROWS]):
                 return True
         return False
+
+    def raw_slices(self, groups: Iterable[GroupKey]) -> Iterator[list[tuple[bytes, bytes]]]:
+        """As `slices`, of whole groups, encoded."""
+        rows: list[tuple[bytes, bytes]] = []
+        room = RAW_ROWS
+        for group in groups:
+            prefix, after, done = group_prefix(group), b"", False
+            while not done:
+                page = self._store.raw(room, prefix, after)
+                rows += page
+                done = len(page) < room
+                room -= len(page) + GROUP_ROWS
+                if room <= 0:
+                    after = rows[-1][0] if page else after
+                    yield rows
+                    rows, room = [], RAW_ROWS
+        if rows:
+            yield rows
 
     def slices(self, wanted: Iterable[Wanted]) -> Iterator[list[tuple[OffsetKey, OffsetRecord]]]:
         """What is here, tombstones included, in slices, each of which is read when it is asked for and takes about a millisecond.

@@ -16,7 +16,7 @@ import anyio
 import structlog
 
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError
-from adapter.model.codec import decode_record, decode_seq, decode_stored, encode_key, encode_shards, prefix_end
+from adapter.model.codec import SEQ_BYTES, decode_record, decode_seq, decode_stored, encode_key, encode_shards, prefix_end
 from adapter.model.records import STORE_ID_BYTES, Absent, GroupKey, Held, Member, OffsetKey, OffsetRecord
 from adapter.runtime.durable.watermark import Loss
 from adapter.sidecar.config import WalSync
@@ -170,6 +170,19 @@ class LocalStore:
         if found:
             self.states.put(group, found)  # of a large group nothing may stay
         return answer
+
+    def stands(self, keys: Sequence[bytes], records: Sequence[bytes]) -> list[bool]:
+        """Whether each of these encoded records stands under its encoded key, whatever its write counter."""
+        values = self._disk.get_many(list(keys))
+        return [
+            value is not None and value[SEQ_BYTES:] == record[SEQ_BYTES:] for value, record in zip(values, records, strict=True)
+        ]
+
+    def raw(self, count: int, prefix: bytes, after: bytes = b"") -> list[tuple[bytes, bytes]]:
+        """The first `count` encoded keys and records below `prefix`, from behind the key `after`."""
+        self.check()
+        start = after + b"\0" if after else prefix or _FIRST_KEY
+        return list(islice(self._disk.scan(start, prefix_end(prefix)), count))
 
     def member(self, group: GroupKey) -> Member | None:
         """The highest generation that committed for a group, and who first did so in it."""

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from adapter.errors import MetaUnavailableError
 from adapter.meta import packed
-from adapter.meta.packed import Chunk, Outcomes, SaveLimits, chunks, merge_outcomes, merge_request
+from adapter.meta.packed import Chunk, Outcomes, SaveLimits, chunks, merge_outcomes, merge_request, news
 from adapter.meta.wire import outcomes_of, save_outcome, save_request
 from adapter.metaservice import offset_service
 from adapter.metaservice.config import LimitsSection
-from adapter.metaservice.engine import Engine
+from adapter.metaservice.engine import Columns, Engine
 from adapter.metaservice.limits import Limits
 from adapter.metaservice.metrics import MetaMetrics
 from adapter.metaservice.offset_service import MetaService
-from adapter.model.codec import encode_key
+from adapter.model.codec import encode_key, encode_record, pack_names
 from adapter.model.records import (
     EPOCH_MAX,
     GroupKey,
@@ -378,3 +378,38 @@ async def test_a_packed_entry_that_says_no_time_stands_with_the_time_of_arrival(
     outcomes = await meta.save(chunk_of([(key(), record(5))]))
     assert list(outcomes) == [SaveOutcome(APPLIED, record(5))]
     assert (await meta.standing(key()))[key()].committed_at_ms > 0
+
+
+def columns(*rows: tuple[bytes, bytes]) -> meta_pb.PackedRows:
+    """Rows as a Meta Service sends them."""
+    page = Columns()
+    page.add([pack_names("c") + where for where, _ in rows], [record for _, record in rows])
+    return page.packed()
+
+
+async def test_of_columns_only_what_is_not_known_becomes_a_row() -> None:
+    """A topic that is the name of the shard is none, as in a row of messages."""
+    first, second = OffsetKey("n", "g", "a"), OffsetKey("n", "g", "b")
+    record = OffsetRecord(1, 7, topic="b")
+    page = columns((encode_key(first), encode_record(record)), (encode_key(second), encode_record(record)))
+    found = await news(page, "c", {GroupKey("n", "g")}, lambda keys, _: [key == encode_key(first) for key in keys])
+    assert found == [(second, record._replace(topic=""))]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        columns((pack_names("n", "other", "a"), encode_record(OffsetRecord(1, 7)))),
+        columns((pack_names("n", "g"), encode_record(OffsetRecord(1, 7)))),
+        columns((pack_names("n", "g", "a"), b"short")),
+        columns((pack_names("n", "g", "a"), encode_record(OffsetRecord(2**63, 7)))),
+        columns((pack_names("n", "g", "a")[:-1], encode_record(OffsetRecord(1, 7)))),
+        meta_pb.PackedRows(keys=b"abc", key_sizes=b"\1\0", records=b"a", record_sizes=b"\1\0"),
+        meta_pb.PackedRows(keys=b"abc", key_sizes=b"\3"),
+        meta_pb.PackedRows(keys=b"abc", key_sizes=b"\3\0"),
+    ],
+)
+async def test_columns_that_are_no_rows_are_an_answer_that_cannot_be_right(page: meta_pb.PackedRows) -> None:
+    """Of a group that was not asked for, without a shard, cut, of an epoch that nobody stores, of other sizes."""
+    with pytest.raises(MetaUnavailableError):
+        await news(page, "c", {GroupKey("n", "g")}, lambda keys, _: [False] * len(keys))

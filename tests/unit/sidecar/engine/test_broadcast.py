@@ -6,10 +6,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from adapter.errors import InvalidInputError, MetaUnavailableError
+from adapter.model.broadcast_names import is_of_client
 from adapter.model.records import GroupKey, OffsetRecord
 from adapter.rpc import offsets_pb
 from adapter.sidecar.api.requests import parse_commit_broadcast, parse_read_broadcast
-from adapter.sidecar.engine.broadcast import Client, Lowest, group_of_client, group_of_lowest, is_of_client, lowest_of
+from adapter.sidecar.engine.broadcast import Client, Lowest, group_of_client, group_of_lowest, lowest_of
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.broadcasting import world
 from tests.unit.expiring import NOW_MS
