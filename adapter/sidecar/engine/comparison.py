@@ -109,7 +109,7 @@ class WholeGroups:
             await self._read_local()
             while self._left[0] and not self._remote:
                 await self._read_remote()
-            if self._remote or self._goes_on():
+            if self._remote or (self._local and self._local[0][1].key.group_key in self._groups):
                 return self._cut()
             if not self._local:
                 return None
@@ -132,10 +132,6 @@ class WholeGroups:
         self._local_all = False
         self._remote.clear()
         self._left = self._page_from
-
-    def _goes_on(self) -> bool:
-        """Whether the next local key is in one of the groups that are being read."""
-        return bool(self._local) and self._local[0][1].key.group_key in self._groups
 
     async def _read_local(self) -> None:
         after = self._after
