@@ -322,6 +322,7 @@ async def test_an_export_in_packed_form_has_the_same_offsets(directory: Path) ->
         meta.records[key("t/0", "h")] = record(9, 4, live=False)
         meta.records[key("a", "unknown")] = record(1)
         groups = [offsets_pb.GroupShards(namespace="default", group=group) for group in ("g", "h", "long-name")]
+        answers: list[dict[tuple[str, str], int]] = []
         named = [offsets_pb.GroupShards(namespace="default", group="g", shards=["t/1", "t/3", "no"])]
         for first, second in (
             (offsets_pb.ExportOffsetsRequest(namespace="default"), offsets_pb.ExportOffsetsRequest(groups=groups)),
@@ -334,9 +335,12 @@ async def test_an_export_in_packed_form_has_the_same_offsets(directory: Path) ->
             ]
             rows = [row_of_message(row) async for reply in client.admin.ExportOffsets(second) for row in reply.offsets]
             assert sorted(packed) == sorted(rows)
-            assert packed
-        found = {(row.group, row.shard): row.offset for row in packed}
-        assert found == {("g", "t/1"): 50, ("g", "t/3"): 4}
+            answers.append({(row.group, row.shard): row.offset for row in packed if row.namespace == "default"})
+        of_group = {shard: offset for (group, shard), offset in answers[0].items() if group == "g"}
+        assert of_group == {"t/0": 1, "t/1": 50, "t/2": 90, "t/3": 4}
+        assert ("h", "t/0") not in answers[0]
+        assert len(answers[0]) == len(answers[1]) == 4 + 599 + 3
+        assert answers[2] == {("g", "t/1"): 50, ("g", "t/3"): 4}
         meta.sent.clear()
         _ = [reply async for reply in client.admin.ExportOffsets(offsets_pb.ExportOffsetsRequest(as_packed=True))]
         assert meta.sent == [key("t/1")]

@@ -32,6 +32,14 @@ START_MUTANTS = (
         (f"{AT_ONCE}test_what_a_former_process_left_is_persisted_when_it_is_asked_for",),
     ),
     Mutant(
+        "everything-is-known",
+        "sidecar/engine/group_loader.py",
+        "        same = self._store.stands(keys, records)\n",
+        "        same = [True] * len(keys)\n",
+        "an export, or a reset, goes by what is here, though the Meta Service has more",
+        ("integration/test_store_api.py::test_an_export_in_packed_form_has_the_same_offsets",),
+    ),
+    Mutant(
         "half-a-group-is-compared",
         "sidecar/ledger/recovered.py",
         "self._up_to > prefix and not self._up_to.startswith(prefix)",
