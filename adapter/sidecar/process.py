@@ -257,7 +257,7 @@ class Sidecar:
         if not core.ledger.recovered.now:
             # What a former process left is read from the files, which are still open here.
             with suppress(AdapterError):
-                await core.recovery.mark_unflushed()
+                await core.flusher.mark_unflushed()
 
         async def until_sent() -> None:
             attempts = retrying("rescue", first_s=REOPEN_FIRST_S, max_s=REOPEN_MAX_S, on=AdapterError)
@@ -292,7 +292,7 @@ class Sidecar:
         try:
             await self._recovering(limit_s)(core.meta_watch.begin)
         except AdapterError as error:
-            await core.recovery.mark_unflushed()
+            await core.flusher.mark_unflushed()
             core.ledger.recovered.degrade()
             self.state.enter(State.DEGRADED, str(error))
             log.error("sidecar.degraded", reason=str(error), help="commits are taken; reads of the store are refused")
@@ -313,7 +313,7 @@ class Sidecar:
         try:
             await self._recovering(self._config.recovery.timeout_ms / 1000)(core.recovery.run)
         except AdapterError:
-            await core.recovery.mark_unflushed()
+            await core.flusher.mark_unflushed()
             await self._recovering(None)(core.recovery.run)
         self._recovered(core)
 
@@ -364,7 +364,7 @@ class Sidecar:
 
     async def _drain(self, core: Core) -> int:
         if not core.ledger.recovered.now:
-            await core.recovery.mark_unflushed()
+            await core.flusher.mark_unflushed()
         left = await core.flusher.drain(self._config.stop.drain_timeout_ms / 1000)
         if left:
             slow = core.flusher.pace

@@ -154,7 +154,7 @@ class Adapters:
                 try:
                     await recover(core)
                 except AdapterError as error:
-                    await core.recovery.mark_unflushed()
+                    await core.flusher.mark_unflushed()
                     state.enter(State.DEGRADED, str(error))
                 else:
                     state.enter(State.SERVING)

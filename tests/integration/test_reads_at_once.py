@@ -120,6 +120,16 @@ async def test_what_a_former_process_left_is_persisted_when_it_is_asked_for(dire
     assert meta.records[Z].offset == 5
 
 
+async def test_a_flush_sends_what_a_former_process_left(directory: Path) -> None:
+    """Else who asks for it would take for sent what is on this disk alone (3)."""
+    await left(directory, flushed=False)
+    meta = HeldAtA()
+    async with comparing(directory, meta) as (sidecar, client):
+        assert await client.flush() == 2
+        assert {where.group: found.offset for where, found in meta.records.items()} == {"a": 5, "z": 5}
+        assert not sidecar.core().ledger.recovered.now
+
+
 async def test_a_reset_is_decided_by_what_stands_in_the_meta_service(directory: Path) -> None:
     """Its plan has what is there, and it stands above that."""
     await left(directory)

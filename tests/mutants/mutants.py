@@ -427,7 +427,7 @@ MUTANTS = (
     ),
     Mutant(
         "newest-unflushed-key-skipped",
-        "sidecar/engine/recovery.py",
+        "sidecar/engine/flusher.py",
         "if stored.seq > flushed_seq]",
         "if stored.seq > flushed_seq + 1]",
         "a stop before the recovery leaves a dirty key behind and exits with 0",

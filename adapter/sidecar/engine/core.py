@@ -119,7 +119,7 @@ async def running_core(
     tombstones = Tombstones(meta, ledger.holds, clocks.now_ms)
     loader = GroupLoader(ledger, meta, tombstones)
     saver = Saver(meta, ShardLabels(config.meta.shard_names, config.meta.topics))
-    flusher = Flusher(ledger, config.flush, saver, metrics, spans)
+    flusher = Flusher(ledger, config.flush, saver, metrics, tombstones, spans)
     write_through = WriteThrough(ledger, saver, metrics)
     recovery = Recovery(ledger, flusher, meta, tombstones, batch_keys=config.recovery.batch_keys)
     large = LargeCalls()

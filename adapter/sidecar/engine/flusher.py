@@ -24,6 +24,7 @@ from adapter.runtime.slices import in_slices, others
 from adapter.runtime.wording import counted
 from adapter.sidecar.config import FlushSection
 from adapter.sidecar.engine.flush_spans import FlushSpans
+from adapter.sidecar.engine.tombstones import Tombstones
 from adapter.sidecar.ledger.ledger import Ledger
 from adapter.sidecar.ledger.operations import FirstEpochs, Reconcile
 from adapter.sidecar.metrics import AdapterMetrics
@@ -32,6 +33,8 @@ log = structlog.get_logger(__name__)
 
 SLOW_S = 1.0  # from which on it is said how long the Meta Service needs for what is dirty
 PROGRESS_S = 5.0  # between two log lines of a long flush
+
+PAGE_KEYS = 2_000  # of the store that are read at once
 
 AT_ONCE = 250  # acknowledged entries, before other work of the event loop: some 2 ms, when their epochs are stored
 
@@ -71,6 +74,7 @@ class Flusher:
         section: FlushSection,
         saver: Saver,
         metrics: AdapterMetrics,
+        tombstones: Tombstones,
         spans: FlushSpans | None = None,
     ) -> None:
         self._live = Live(section)
@@ -82,6 +86,9 @@ class Flusher:
         self.saver = saver
         self.metrics = metrics
         self._journal = ledger.journal
+        self._recovered = ledger.recovered
+        self._tombstones = tombstones
+        self._finds_all = False  # what a former process left is dirty
         self._spans = spans
         self._clock = ledger.clocks.monotonic
         self._now_ms = ledger.clocks.now_ms
@@ -212,14 +219,36 @@ class Flusher:
     async def flush_all(self) -> int:
         """Send what is dirty and what was refused or set aside before; returns how many keys were acknowledged.
 
-        Raises MetaUnavailableError, also when a part has no answer; RefusedError when the Meta Service refuses something again.
+        Before the recovery has ended also what a former process left. Raises MetaUnavailableError, also when a part has no
+        answer; RefusedError when the Meta Service refuses something again.
         """
+        if not (self._recovered.once or self._finds_all):
+            await self.mark_unflushed()
         flushed = await self.flush_once(refused_too=True, aside_too=True)
         if self._dirty.some_aside:
             raise MetaUnavailableError(f"{counted(self._dirty.aside, 'offset')} without an answer: {self.last_error}")
         if self._dirty.refused:
             raise RefusedError(f"{counted(self._dirty.refused, 'offset')} refused: {self.last_error}")
         return flushed
+
+    async def mark_unflushed(self) -> None:
+        """Mark dirty what a former process left unflushed, for a caller that cannot wait for the comparison.
+
+        A page at a time, since commits go on.
+        """
+        flushed_seq = self._store.flushed_seq
+        if flushed_seq < self._store.seq:
+            after: OffsetKey | None = None
+            while page := await self._store.page(PAGE_KEYS, after=after):
+                after = page[-1].key
+                async for some in in_slices([stored for stored in page if stored.seq > flushed_seq]):
+                    for key, record, seq in some:
+                        held = None if self._tombstones.is_past(record) else self._store.hold(key)
+                        # Not what was committed, flushed or adopted since the page was read.
+                        if key not in self._dirty and held and held[1] == seq:
+                            self._dirty.mark(key, held, self._clock())
+            log.info("recovery.unflushed", dirty=len(self._dirty))
+        self._finds_all = True
 
     async def drain(self, deadline_s: float) -> int:
         """Flush until nothing is dirty or `deadline_s` seconds have passed; returns the number of keys left."""

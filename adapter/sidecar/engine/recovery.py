@@ -122,25 +122,6 @@ class Recovery:
                 told_at = self._clock()
                 log.info("recovery.progress", compared=self.report.compared, of=self.report.of)
 
-    async def mark_unflushed(self) -> None:
-        """Mark dirty what a former process left unflushed, for a stop or a degraded start that cannot wait for the comparison.
-
-        A page at a time, since commits go on.
-        """
-        flushed_seq = self._store.flushed_seq
-        if flushed_seq >= self._store.seq:
-            return
-        after: OffsetKey | None = None
-        while page := await self._store.page(self._batch_keys, after=after):
-            after = page[-1].key
-            async for some in in_slices([stored for stored in page if stored.seq > flushed_seq]):
-                for key, record, seq in some:
-                    held = None if self._tombstones.is_past(record) else self._store.hold(key)
-                    # Not what was committed, flushed or adopted since the page was read.
-                    if key not in self._dirty and held and held[1] == seq:
-                        self._dirty.mark(key, held, self._clock())
-        log.info("recovery.unflushed", dirty=len(self._dirty))
-
     async def _forget_tombstones(self, piece: Piece) -> bool:
         """Remove old tombstones that the Meta Service has no more; True if there were any, and the piece is out of date."""
         past: dict[OffsetKey, OffsetRecord] = {}

@@ -261,7 +261,7 @@ async def test_a_flush_slower_than_the_interval_does_not_end_the_loop(tmp_path: 
         now[0] += 60.0
 
     async with core_over(tmp_path, meta, clocks=Clocks(lambda: now[0])) as core:
-        flusher = Flusher(core.ledger, FlushSection(interval_ms=1), Saver(meta), AdapterMetrics())
+        flusher = Flusher(core.ledger, FlushSection(interval_ms=1), Saver(meta), AdapterMetrics(), core.expiry._tombstones)
         meta.faults.append(during(meta, slow))
         await commit(core, 5)
         core.tasks.start_soon(flusher.run)

@@ -100,7 +100,7 @@ async def test_a_commit_during_a_flush_is_above_the_flushed_watermark(tmp_path: 
         assert store.flushed_seq < store.seq_of(key())
         doom(store)
     async with core_over(tmp_path, meta, recovered=False) as core:
-        await core.recovery.mark_unflushed()
+        await core.flusher.mark_unflushed()
         assert key() in core.ledger.dirty
 
 

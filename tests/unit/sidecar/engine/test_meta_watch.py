@@ -102,7 +102,7 @@ async def test_from_the_notice_on_nothing_counts_as_flushed(tmp_path: Path) -> N
         doom(core.ledger.store)
     async with core_over(tmp_path, meta, recovered=False) as core:
         assert core.ledger.store.flushed_seq == 0
-        await core.recovery.mark_unflushed()
+        await core.flusher.mark_unflushed()
         assert core.ledger.dirty.keys() == {A, B}
         assert await core.flusher.drain(30) == 0
     assert set(meta.records) == {A, B}

@@ -106,7 +106,7 @@ async def test_the_flushed_watermark_does_not_pass_what_is_set_aside(tmp_path: P
         await send(core, commit_of({UP: 8}))  # with which the watermark rides to the disk
         doom(store)
     async with core_over(tmp_path, meta, recovered=False) as core:
-        await core.recovery.mark_unflushed()
+        await core.flusher.mark_unflushed()
         assert GONE in core.ledger.dirty
         core.ledger.recovered.finish()
         meta.gone.clear()

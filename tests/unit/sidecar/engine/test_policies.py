@@ -276,7 +276,7 @@ async def test_a_written_through_commit_lowers_nothing_that_was_not_compared(tmp
     async with core_over(tmp_path, meta, recovered=False, **THROUGH) as core:
         core.ledger.store.write({A: record(50, 2)})
         if recovered:
-            await core.recovery.mark_unflushed()
+            await core.flusher.mark_unflushed()
             await core.ledger.dirty.note_uncompared()
             core.ledger.recovered.finish()
         (standing,) = await send(core, commit_of({A: 60}))

@@ -7,6 +7,7 @@ import pytest
 
 from adapter.errors import AdapterError, ContendedError, MetaUnavailableError, RefusedError
 from adapter.model.records import OffsetKey, OffsetRecord
+from adapter.sidecar.engine import flusher
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import applied_then, commit, commit_of, core_over, during, key, record, refusing, send, tombstone
@@ -205,7 +206,7 @@ async def test_mark_unflushed_marks_what_is_above_the_watermark(tmp_path: Path) 
     """For a start without the Meta Service: exactly the keys that may be missing there (9)."""
     left_behind(tmp_path, {A: record(1), B: record(2), C: record(3)}, flushed=2)
     async with core_over(tmp_path, FakeMeta(), recovered=False) as core:
-        await core.recovery.mark_unflushed()
+        await core.flusher.mark_unflushed()
         assert [found in core.ledger.dirty for found in (A, B, C)] == [False, False, True]
         assert await core.flusher.flush_once() == 1
 
@@ -215,7 +216,7 @@ async def test_an_old_tombstone_that_the_meta_service_has_forgotten_hides_nothin
     left_behind(tmp_path, {A: tombstone(3), B: tombstone(3), C: record(4)})
     meta = FakeMeta({A: record(7)})
     async with core_over(tmp_path, meta, recovered=False) as core:
-        await core.recovery.mark_unflushed()
+        await core.flusher.mark_unflushed()
         assert [found in core.ledger.dirty for found in (A, B, C)] == [False, False, True]
         await core.flusher.flush_once()
         await core.recovery.run()
@@ -242,7 +243,7 @@ async def test_mark_unflushed_leaves_newer_commits_as_they_are(tmp_path: Path) -
     left_behind(tmp_path, {A: record(1, 0), B: record(2, 0)})
     async with core_over(tmp_path, meta, recovered=False) as core:
         await send(core, commit_of({A: 9}))
-        await core.recovery.mark_unflushed()
+        await core.flusher.mark_unflushed()
         assert len(core.ledger.dirty) == 2
         await core.flusher.flush_once()
         assert {found: standing.offset for found, standing in meta.records.items()} == {A: 9, B: 2}
@@ -254,7 +255,7 @@ async def test_mark_unflushed_after_a_clean_stop_marks_nothing(tmp_path: Path) -
         await send(core, commit_of({A: 1, B: 2}))
         assert await core.flusher.drain(30.0) == 0
     async with core_over(tmp_path, FakeMeta(), recovered=False) as core:
-        await core.recovery.mark_unflushed()
+        await core.flusher.mark_unflushed()
         assert len(core.ledger.dirty) == 0
 
 
@@ -279,9 +280,10 @@ async def test_after_a_loss_keys_of_other_batches_are_not_counted_as_adopted(tmp
         assert counts(await core.recovery.run()) == (3, 0, 0, 3, 0)
 
 
-async def test_all_that_is_unflushed_is_marked_page_by_page(tmp_path: Path) -> None:
+async def test_all_that_is_unflushed_is_marked_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A million keys are not read at once, since commits go on meanwhile; none is left out (3)."""
     left_behind(tmp_path, {A: record(1), B: record(2), C: record(3)}, flushed=1)
-    async with core_over(tmp_path, FakeMeta(), recovered=False, recovery={"batch_keys": 1}) as core:
-        await core.recovery.mark_unflushed()
+    monkeypatch.setattr(flusher, "PAGE_KEYS", 1)
+    async with core_over(tmp_path, FakeMeta(), recovered=False) as core:
+        await core.flusher.mark_unflushed()
         assert [found in core.ledger.dirty for found in (A, B, C)] == [False, True, True]
