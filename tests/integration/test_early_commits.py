@@ -290,7 +290,10 @@ async def test_nothing_counts_as_flushed_before_the_recovery_has_ended(directory
         assert meta.records[key("dirty")].offset == 5
 
 
-async def test_a_stop_during_the_recovery_flushes_what_was_taken_and_what_was_left(directory: Path) -> None:
+@pytest.mark.parametrize("taken", [{"s": 2}, {}])
+async def test_a_stop_during_the_recovery_flushes_what_was_taken_and_what_was_left(
+    directory: Path, taken: dict[str, int]
+) -> None:
     """It does not wait for the recovery (8)."""
     gone = FakeMeta()
     gone.down = MetaUnavailableError("gone")
@@ -298,9 +301,10 @@ async def test_a_stop_during_the_recovery_flushes_what_was_taken_and_what_was_le
         await client.commit("g", {"dirty": 5})
     meta = HeldMeta()
     async with recovering(directory, meta) as (sidecar, client):
-        await client.commit("g", {"s": 2})
+        if taken:
+            await client.commit("g", taken)
     assert not sidecar.ready.is_set()
-    assert {where.shard: found.offset for where, found in meta.records.items()} == {"dirty": 5, "s": 2}
+    assert {where.shard: found.offset for where, found in meta.records.items()} == {"dirty": 5, **taken}
 
 
 async def test_an_older_copy_is_noticed_though_commits_have_overtaken_it(directory: Path) -> None:
