@@ -166,7 +166,7 @@ class Everything:
         change=CHANGE,
         offset=st.integers(0, 9),
         mode=st.sampled_from(ReadMode),
-        then=st.sampled_from(["read", "read", "persist", "move", "reset", "kill"]),
+        then=st.sampled_from(["read", "persist", "flush", "move", "reset", "kill"]),
         wait=WAITS,
     )
     def reads_at_once(self, at: int, key: OffsetKey, change: str, offset: int, mode: ReadMode, then: str, wait: float) -> None:
@@ -180,6 +180,8 @@ class Everything:
             world.read(at, group, mode)
             if then == "persist":
                 world.persist(at, group)
+            elif then == "flush":
+                world.flush(at)
         if then == "move":
             world.move(at, self._next(at), group)
         elif then == "reset":

@@ -272,7 +272,13 @@ class World(Consumers):
             running.call(lambda: self._flush(running))
 
     async def _flush(self, running: Running) -> None:
-        await running.demand(running.serving().flusher.flush_all())
+        core = running.serving()
+        store, compared = core.ledger.store, core.ledger.recovered.once
+        unflushed = [key for key in KEYS if store.seq_of(key) > store.flushed_seq and not compared]
+        promised = {key: record for key in unflushed if (record := store.get(key)) and record.live}
+        await running.demand(core.flusher.flush_all())
+        if not running.dead:
+            self._expect_there(promised, f"flushed by {running.broker.name}")
 
     def _expect_there(self, promised: dict[OffsetKey, OffsetRecord], why: str) -> None:
         for key, record in promised.items():
