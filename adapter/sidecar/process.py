@@ -135,24 +135,32 @@ class Sidecar:
         self.status = SidecarStatus(self._reloading, meta, self._metrics, self.state, self._journal, rocketmq)
         self._lag: LiveLag | None = None  # of the core that serves
         self._lag_metrics: LagMetrics | None = None
-        self._lag_entry = LagEntry(self.core, kept=config.lag.shards > 0)
+        self._lag_entry = LagEntry(self._compared_core, kept=config.lag.shards > 0)
         self._scaler = ExternalScaler(LiveLagSource(self._serving_lag)) if config.lag.shards else None
         self._join_reloading()
         self.taking_commits = anyio.Event()  # the store is open
         self.ready = anyio.Event()  # recovered, or degraded: all calls are taken
         self.addresses: list[str] = []
 
+    def _compared_core(self) -> Core:
+        """The core for a request that goes by all offsets. Raises NotReadyError before all are compared."""
+        core = self.core()
+        if not core.ledger.recovered.settled.is_set():
+            raise NotReadyError(f"lag is not known before all offsets are compared: {self.state.full_reason()}")
+        return core
+
     def _serving_lag(self) -> "Serving":
         """The core and its lag for a request that begins now. Raises NotReadyError while none may begin."""
         from adapter.sidecar.lag.service import Serving  # noqa: PLC0415 - loads numpy
 
-        core = self.core()
+        core = self._compared_core()
         if self._lag is None:
             raise NotReadyError("the adapter has just begun to serve: try again at once")
         return Serving(core, self._lag)
 
     async def _keep_lag(self, core: Core) -> None:
         """Keep the lag of what this core is given from now on, and of what its store holds. Loads numpy, in a thread."""
+        await core.ledger.recovered.settled.wait()
         names = ("live", "metrics", "service")
         live, metrics, service = [await anyio.to_thread.run_sync(import_module, f"adapter.sidecar.lag.{name}") for name in names]
         if self._lag_metrics is None:

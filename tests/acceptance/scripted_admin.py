@@ -46,10 +46,8 @@ class ScriptedAdmin(offsets_grpc.OffsetAdminServicer):
     Status = Flush = SnapshotOffsets = Reload = ListChanges = None  # type: ignore[assignment] # which nobody calls here
 
     def ExportOffsets(self, request: Any, context: Any) -> Iterator[offsets_pb.ExportOffsetsReply]:  # noqa: ARG002
-        for group in request.groups:
-            rows = [
-                offsets_pb.ShardOffset(group=group.group, namespace="default", shard=shard, offset=7) for shard in self.shards
-            ]
+        for name in [group.group for group in request.groups] or [f"g{at}" for at in range(5)]:
+            rows = [offsets_pb.ShardOffset(group=name, namespace="default", shard=shard, offset=7) for shard in self.shards]
             yield offsets_pb.ExportOffsetsReply(offsets=rows)
 
     def ListGroups(self, request: Any, context: Any) -> offsets_pb.ListGroupsReply:  # noqa: ARG002

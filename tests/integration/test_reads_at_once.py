@@ -17,7 +17,7 @@ from adapter.client.broker_log import NoBrokerLog
 from adapter.client.client import OffsetClient
 from adapter.errors import MetaUnavailableError
 from adapter.model.records import OffsetKey, OffsetRecord, ReadMode, next_era
-from adapter.rpc import offsets_pb
+from adapter.rpc import lag_pb, offsets_pb
 from adapter.runtime.clocks import wall_ms
 from adapter.sidecar.bridge.bridge import Bridge
 from adapter.sidecar.engine.core import Core
@@ -38,9 +38,11 @@ class HeldAtA(FakeMeta):
         super().__init__(records)
         self.asked, self.answers = anyio.Event(), anyio.Event()
         self.gone = False
+        self.got: list[int] = []  # how many keys each call has asked for
 
     async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
         """What the recovery asks."""
+        self.got.append(len(keys))
         if any(one.group == "a" for one in keys):
             self.asked.set()
             await self.answers.wait()
@@ -180,6 +182,119 @@ async def test_what_was_left_reaches_the_meta_service_though_a_part_of_it_is_awa
         meta.answers.set()
         await eventually(lambda: sidecar.core().ledger.recovered.now, PATIENCE_S)
         sidecar.stop()
+
+
+async def test_calls_are_shared_and_made_only_for_what_is_here(directory: Path) -> None:
+    """A hand-over of many groups, and a description of them: neither one call for each, nor one group in many calls (5)."""
+    groups = [f"g{number:02}" for number in range(40)]
+    async with serving(directory, FakeMeta(), recovery={"timeout_ms": 0}) as (_, client):
+        await client.commit("a", {"s": 5})
+        for group in groups:
+            await client.commit(group, {f"s{number}": 5 for number in range(100)})
+    meta = HeldAtA()
+    async with comparing(directory, meta, flush={"interval_ms": 60_000}) as (_, client):
+        meta.got.clear()
+        wanted = [offsets_pb.GroupShards(group=group) for group in groups]
+        async for _ in client.admin.DescribeGroups(offsets_pb.DescribeGroupsRequest(groups=groups), timeout=PATIENCE_S):
+            pass
+        assert (sum(meta.got), len(meta.got) < len(groups)) == (4_000, True)
+        meta.got.clear()
+        await client.store.PersistOffsets(offsets_pb.PersistOffsetsRequest(groups=wanted), timeout=PATIENCE_S)
+        assert (sum(meta.got), len(meta.got) <= 4_000 // 2_000 + 1) == (4_000, True)
+        meta.gone = True
+        await client.persist("nobody", ["x"])
+
+
+async def test_a_group_whose_part_is_away_fails_no_other(directory: Path) -> None:
+    """Though they share a call."""
+    await left(directory, flushed=False)
+
+    class PartAway(HeldAtA):
+        async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
+            if any(one.group == "a" for one in keys) and not self.answers.is_set():
+                self.asked.set()
+                await anyio.sleep(0.2)
+                raise MetaUnavailableError("a part is away")
+            return await FakeMeta.get(self, keys, patient=patient)
+
+    async def fails(client: OffsetClient) -> None:
+        with pytest.raises(grpc.aio.AioRpcError, match="a part is away"):
+            await client.persist("a")
+
+    async with comparing(directory, PartAway()) as (_, client), anyio.create_task_group() as tasks:
+        for _ in range(2):  # the second one waits behind the first, with the call for `z`
+            tasks.start_soon(fails, client)
+            await anyio.sleep(0.05)
+        await client.persist("z")
+
+
+async def test_what_is_deleted_here_may_have_begun_anew(directory: Path) -> None:
+    """An export of everything has it, as behind the comparison."""
+    meta = FakeMeta()
+    async with serving(directory, meta) as (_, client):
+        for group in ("a", "z"):
+            await client.commit(group, {"s": 5})
+        await client.admin.DeleteOffsets(offsets_pb.DeleteOffsetsRequest(group="z", execute=True), timeout=PATIENCE_S)
+    held = HeldAtA({Z: record(100, meta.records[Z].epoch + 1)})
+    async with comparing(directory, held) as (_, client):
+        request = offsets_pb.ExportOffsetsRequest(namespace="default")
+        found = [(row.group, row.offset) async for reply in client.admin.ExportOffsets(request) for row in reply.offsets]
+        assert found == [("a", 5), ("z", 100)]
+
+
+async def test_a_broadcasting_client_that_looks_expired_here_may_have_gone_on(directory: Path) -> None:
+    """Its commit of a lower offset is told what stands there, and lowers nothing."""
+    inner = key("s", group="z@broadcast@c1")
+    async with serving(directory, FakeMeta(), recovery={"timeout_ms": 0}) as (_, client):
+        await client.commit("a", {"s": 5})
+        old = offsets_pb.ShardCommit(shard="s", offset=50, committed_at_ms=wall_ms() - 36_000_000)
+        groups = [offsets_pb.GroupCommits(group=inner.group, shards=[old])]
+        await client.store.CommitOffsets(offsets_pb.CommitOffsetsRequest(groups=groups), timeout=PATIENCE_S)
+    meta = HeldAtA({inner: record(100, committed_at_ms=wall_ms() - 1_000)})
+    async with comparing(directory, meta) as (_, client):
+        shards = [offsets_pb.ShardCommit(shard="s", offset=3)]
+        commit = offsets_pb.CommitBroadcastRequest(namespace="default", group="z", client_id="c1", shards=shards)
+        reply = await client.store.CommitBroadcast(commit, timeout=PATIENCE_S)
+        assert [row.offset for row in reply.superseded] == [100]
+
+
+async def test_lag_is_not_known_before_all_is_compared(directory: Path) -> None:
+    """It goes by all offsets; a scaler is told so."""
+    await left(directory)
+    meta = HeldAtA()
+    async with comparing(directory, meta) as (_, client):
+        with pytest.raises(grpc.aio.AioRpcError, match="lag is not known before all offsets are compared"):
+            await client.lag.ListGroupLag(lag_pb.ListGroupLagRequest(), timeout=PATIENCE_S)
+        meta.answers.set()
+        await eventually_listed(client)
+
+
+async def eventually_listed(client: OffsetClient) -> None:
+    """Return when lag is listed."""
+    with anyio.fail_after(PATIENCE_S):
+        while True:
+            try:
+                await client.lag.ListGroupLag(lag_pb.ListGroupLagRequest(), timeout=PATIENCE_S)
+            except grpc.aio.AioRpcError:
+                await anyio.sleep(0.01)
+            else:
+                return
+
+
+async def test_what_the_meta_service_lost_is_there_before_it_is_removed_here(directory: Path) -> None:
+    """While all is compared once more, a hand-over compares first what it forgets (3)."""
+    await left(directory)
+    meta = HeldAtA()
+    async with comparing(directory, meta) as (sidecar, client):
+        meta.answers.set()
+        recovered = sidecar.core().ledger.recovered
+        await eventually(lambda: recovered.now, PATIENCE_S)
+        meta.answers = anyio.Event()
+        meta.records.clear()
+        meta.server_reports.record_loss("by the test")
+        await eventually(lambda: not recovered.now, PATIENCE_S)
+        await client.remove("z", ["s"])
+        assert meta.records[Z].offset == 5
 
 
 async def test_the_bridge_waits_for_the_comparison(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

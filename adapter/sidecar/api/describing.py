@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
 
 from adapter.errors import AdapterError, TooLargeError
 from adapter.model.bounds import Bounds, ShardKey
@@ -61,8 +60,7 @@ class Describing:
     async def one(self, wanted: Wanted) -> offsets_pb.DescribeGroupReply:
         """A group, or some shards of it. Raises TooLargeError."""
         async with self._core.admin_calls.one(context=self._context):
-            await self._compare([wanted])
-            groups = [await self._local(wanted)]
+            groups = await self._compared([await self._local(wanted)])
             await self._ask(groups)
             (reply,) = await self._replies(groups)
         if groups[0].refused:
@@ -76,10 +74,10 @@ class Describing:
             async with self._core.admin_calls.one(context=self._context):
                 some: list[_Group] = []
                 shards = 0
-                await self._compare([Wanted(group, ()) for group in islice(left, LOAD_GROUPS)])
                 while left and shards < SHARDS_TOGETHER and len(some) < LOAD_GROUPS:
                     some.append(await self._local(Wanted(left.popleft(), ())))
                     shards += len(some[-1].local)
+                some = await self._compared(some)
                 unread = await self._ask(some)
                 left.extendleft(one.wanted.group for one in reversed(unread))
                 del some[len(some) - len(unread) :]
@@ -89,10 +87,13 @@ class Describing:
                     reply.groups.add(group=one.wanted.group.group, description=None if error else described, error=error)
             yield reply
 
-    async def _compare(self, wanted: Sequence[Wanted]) -> None:
-        """Compare groups that the recovery has not compared so far. Why that could not be done is found out again by `_ask`."""
+    async def _compared(self, groups: list[_Group]) -> list[_Group]:
+        """The same, after a comparison of those that the recovery has not come to. `_ask` finds out why that was not possible."""
+        if self._core.ledger.recovered.now:
+            return groups
         with suppress(AdapterError):
-            await self._core.loader.compare(wanted)
+            await self._core.loader.compare([one.wanted for one in groups if not one.refused])
+        return [one if one.refused else await self._local(one.wanted) for one in groups]
 
     async def _local(self, wanted: Wanted) -> _Group:
         group = _Group(wanted)

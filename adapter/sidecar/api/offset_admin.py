@@ -177,7 +177,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
         if request.limit > MAX_CHANGES:
             raise InvalidInputError(f"limit: {request.limit} is over {MAX_CHANGES}")
         names = parse_listed(request.namespace, request.group)
-        self._core()  # not before the recovery has ended, as all that tells of offsets
+        self._core()  # as all that tells of offsets
         reply = offsets_pb.ListChangesReply(since_ms=self._history.since_ms)
         async for some in in_slices(self._history.newest(names, request.limit or DEFAULT_CHANGES)):
             reply.changes.extend(map(noted_change, some))
@@ -201,7 +201,8 @@ def _exported(core: Core, wanted: Sequence[Wanted], *, as_packed: bool) -> Itera
 
 
 async def _all(core: Core, prefix: bytes) -> AsyncIterator[Wanted]:
-    async for group in core.groups.live(prefix):
+    # What is deleted here may have begun anew elsewhere.
+    async for group in core.groups.live(prefix, deleted=not core.ledger.recovered.once):
         yield Wanted(group, ())
 
 

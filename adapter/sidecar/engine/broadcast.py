@@ -138,6 +138,8 @@ class Broadcasts:
         What the client committed so long ago that it has expired holds nothing back: a client that comes back begins anew.
         """
         (inner,) = commit.groups
+        shards_of = Wanted(GroupKey(inner.namespace, inner.group), [item.shard for item in inner.shards])
+        await self._loader.compare([shards_of])  # else what is here may look as if it had expired
         try:
             reply = await send(commit)
         except InvalidInputError as error:

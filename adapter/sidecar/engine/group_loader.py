@@ -100,7 +100,7 @@ class GroupLoader:
 
     def is_compared(self, group: GroupKey) -> bool:
         """True if the Meta Service had nothing newer of the group, since the store was opened, than is here."""
-        return self._recovered.has(group) or self.is_loaded(group)
+        return self._recovered.once or self._recovered.has(group) or self.is_loaded(group)
 
     async def compare(self, wanted: Sequence[Wanted]) -> None:
         """Compare what is here of these with the Meta Service, as the recovery does, unless that has done it.
@@ -108,10 +108,16 @@ class GroupLoader:
         Afterwards a key that the Meta Service has not is dirty, also if a former process left it. Raises as `load_wanted` does.
         While the adapter is degraded nothing is compared: all that was not flushed is dirty then.
         """
+        keys: list[OffsetKey] = []
         for part in wanted:
             if not (self._recovered.degraded or self._recovered.has(part.group)):
-                async for keys in self._here(part):
-                    await self._comparisons.submit(keys)
+                async for some in self._here(part):
+                    keys += some
+                    if len(keys) >= LOAD_KEYS:
+                        await self._comparisons.submit(keys)
+                        keys = []
+        if keys:
+            await self._comparisons.submit(keys)
 
     async def _here(self, wanted: Wanted) -> AsyncIterator[list[OffsetKey]]:
         """The stored keys of a part, SLICE_ROWS at a time."""
@@ -250,8 +256,12 @@ class GroupLoader:
         large = set(filter(self._states.is_large, distinct))
         return [group for group in distinct if group not in large], large
 
-    async def _compare_keys(self, parts: Sequence[Sequence[OffsetKey]]) -> list[None]:
-        await self.load_keys(list(dict.fromkeys(chain.from_iterable(parts))), also_here=True)
+    async def _compare_keys(self, parts: Sequence[Sequence[OffsetKey]]) -> list[AdapterError | None]:
+        """Together; if that fails, one after the other, so that one whose part of the server is away fails alone."""
+        try:
+            await self.load_keys(list(dict.fromkeys(chain.from_iterable(parts))), also_here=True)
+        except AdapterError as error:
+            return [error] if len(parts) == 1 else [(await self._compare_keys([part]))[0] for part in parts]
         return [None] * len(parts)
 
     async def _load_large(self, groups: Sequence[GroupKey]) -> list[None]:

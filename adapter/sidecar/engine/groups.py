@@ -117,12 +117,15 @@ class Groups:
         if row:
             yield row
 
-    async def live(self, prefix: bytes = b"") -> AsyncIterator[GroupKey]:
-        """The groups below `prefix` that have a live offset: as `rows`, without counts, at a third of the cost."""
+    async def live(self, prefix: bytes = b"", *, deleted: bool = False) -> AsyncIterator[GroupKey]:
+        """The groups below `prefix` that have a live offset: as `rows`, without counts, at a third of the cost.
+
+        With `deleted` also those that have none.
+        """
         head, after = b"", b""
         while rows := self._store.raw(RAW_ROWS, prefix, after):
             for key, value in rows:
-                if is_live(value) and not (head and key.startswith(head)):
+                if (deleted or is_live(value)) and not (head and key.startswith(head)):
                     head = head_of(key)
                     yield GroupKey(*unpack_names(head))
             after = rows[-1][0]

@@ -20,8 +20,8 @@ class Recovered:
         self._up_to = b""
 
     def has(self, group: GroupKey) -> bool:
-        """True if the recovery has compared all keys of a group: it goes through them in their order."""
-        if self.once:
+        """True if the recovery has compared all keys of a group since the last loss: it goes through them in their order."""
+        if self.now:
             return True
         prefix = group_prefix(group)
         return self._up_to > prefix and not self._up_to.startswith(prefix)
@@ -42,4 +42,4 @@ class Recovered:
 
     def begin_again(self) -> None:
         """Note that all keys have to be compared once more."""
-        self.now = False
+        self.now, self._up_to = False, b""
