@@ -186,6 +186,8 @@ def test_a_group_is_compared_when_the_recovery_has_come_past_it() -> None:
     assert [compared.has(group) for group in groups] == [True, False, False]
     compared.finish()
     assert all(map(compared.has, groups))
+    compared.begin_again()  # the Meta Service has lost something: what was compared before does not count
+    assert not any(map(compared.has, groups))
 
 
 async def test_a_group_that_cannot_be_compared_is_refused_alone(tmp_path: Path) -> None:
