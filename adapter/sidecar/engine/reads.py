@@ -65,7 +65,7 @@ class OffsetReader:
             try:
                 await self._loader.load_wanted(asked)
             except MetaUnavailableError as error:
-                if all(self._recovered.has(part.group) for part in asked):
+                if all(self._loader.is_compared(part.group) for part in asked):
                     raise
                 raise MetaUnavailableError(f"{'/'.join(asked[0].group)}: {NOT_COMPARED}: {error}") from error
             self._check_still_here(asked, forgets)

@@ -207,6 +207,10 @@ async def test_a_group_that_cannot_be_compared_is_refused_alone(tmp_path: Path) 
                 await read(core, mode, *shards)
         assert await read(core, FIRST, "b") == {"b": 5}
         assert await read(core, MEMORY, "a", "b") == {"b": 5}
+        core.ledger.recovered.finish()
+        core.ledger.recovered.begin_again()  # what is compared once more was compared since the start
+        with pytest.raises(MetaUnavailableError, match=r"^gone"):
+            await read(core, STORE, "b")
 
 
 async def test_after_a_loss_even_memory_asks_for_what_is_not_here(tmp_path: Path) -> None:
