@@ -1,6 +1,7 @@
 """The lag of this adapter's groups for KEDA: what is known, and why the rest is not."""
 
 from collections.abc import AsyncGenerator, Callable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import anyio
@@ -40,9 +41,8 @@ class LiveLagSource:
         if number is None:
             return GroupState((), f"nobody has committed to {namespace}/{group} at this adapter")
         shards: list[ShardState] = []
-        rows = view.rows_of(number)
-        for at in range(0, len(rows), SLICE_ROWS):
-            part = list(view.shards(rows[at : at + SLICE_ROWS]))
+        rows = view.shards(view.rows_of(number))
+        while part := list(islice(rows, SLICE_ROWS)):
             stored = core.ledger.store.hold_all(key, [row.shard for row in part])
             for row in part:
                 if fields := stored[row.shard][0]:

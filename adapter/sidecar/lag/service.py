@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
+from itertools import islice
 from typing import NamedTuple
 
 import anyio.to_thread
@@ -144,24 +145,27 @@ async def _lags_of(core: Core, lag: LiveLag, keys: Sequence[GroupKey]) -> list[t
     view = lag.view
     kept = {key: group for key in keys if (group := lag.number_of(key)) is not None}
     sums = view.messages(np.array([*kept.values()], np.int64))
+    rows = [view.rows_of(group) for group in kept.values()]
+    shards = view.shards(np.concatenate(rows) if rows else np.empty(0, np.int64))
     found = []
-    for (key, group), sum_ in zip(kept.items(), sums, strict=True):
+    made = 0  # rows since other tasks had their turn
+    for key, sum_, of_group in zip(kept, sums, rows, strict=True):
         reply = lag_pb.GetGroupLagReply(sums=sum_, evaluated_at_ms=view.evaluated_at_ms, bounds_error=lag.bounds_error)
-        rows = view.rows_of(group)
-        room = MAX_BYTES - reply.ByteSize()
-        for at in range(0, len(rows), SLICE_ROWS):
-            part = list(view.shards(rows[at : at + SLICE_ROWS]))
-            stored = core.ledger.store.hold_all(key, [row.shard for row in part])
-            for row in part:
-                if fields := stored[row.shard][0]:
-                    row.topic, row.partition = fields[5], fields[6]
-                room -= row.ByteSize() + _FRAMING
-            if room < 0:
-                del reply.shards[:]
-                break
-            reply.shards.extend(part)
-            if at or len(part) == SLICE_ROWS:
+        left, room = len(of_group), MAX_BYTES - reply.ByteSize()
+        while part := list(islice(shards, min(left, SLICE_ROWS))):
+            left, made = left - len(part), made + len(part)
+            if room >= 0:
+                stored = core.ledger.store.hold_all(key, [row.shard for row in part])
+                for row in part:
+                    if fields := stored[row.shard][0]:
+                        row.topic, row.partition = fields[5], fields[6]
+                    room -= row.ByteSize() + _FRAMING
+                reply.shards.extend(part)
+            if made >= SLICE_ROWS:
+                made = 0
                 await others()
+        if room < 0:
+            del reply.shards[:]
         found.append((reply, room >= 0))
     return found
 

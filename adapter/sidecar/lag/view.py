@@ -15,6 +15,7 @@ from adapter.model.lag_order import DECIDING
 from adapter.model.lag_rows import UNKNOWN, US_OF_MS, Bools, Floats, Ints, largest_first
 from adapter.model.records import LONG_MAX, GroupKey
 from adapter.rpc import lag_pb
+from adapter.runtime.serving.large_calls import SLICE_ROWS
 
 _FLOATS = {"lag_seconds", "commit_rate", "produce_rate", "drain_seconds", "trend"}
 _ORDERS = frozenset(lag_pb.LagOrder.values())
@@ -192,16 +193,20 @@ class View:
             self._by_group.append((rows, self.group_of[rows]))
 
     def shards(self, rows: Ints) -> Iterator[lag_pb.ShardLag]:
-        """The messages of some rows, without labels."""
-        shown, judged = self.rows, self.rows.judged
-        optional = [_optional(column[rows], column[rows] >= 0) for column in (shown.lows, judged.end, judged.lag)] + [
-            _optional(column[rows], ~np.isnan(column[rows]))
+        """The messages of some rows, without labels. No more than SLICE_ROWS rows are made ready at a time."""
+        for at in range(0, len(rows), SLICE_ROWS):
+            yield from self._slice(rows[at : at + SLICE_ROWS])
+
+    def _slice(self, rows: Ints) -> Iterator[lag_pb.ShardLag]:
+        shown, judged = self.rows, self.rows.judged.of(rows)
+        optional = [_optional(column, column >= 0) for column in (shown.lows[rows], judged.end, judged.lag)] + [
+            _optional(column, ~np.isnan(column))
             for column in (judged.lag_seconds, judged.commit_rate, judged.produce_rate, judged.trend)
         ]
         times = [(np.maximum(column[rows], 0) // US_OF_MS).tolist() for column in (shown.times, shown.head_times)]
         plain = [
-            column[rows].tolist()
-            for column in (shown.epochs, shown.offsets, judged.lost, judged.shown, judged.burrow, judged.points)
+            column.tolist()
+            for column in (shown.epochs[rows], shown.offsets[rows], judged.lost, judged.shown, judged.burrow, judged.points)
         ]
         everything = zip(rows.tolist(), zip(*optional, strict=True), zip(*plain, strict=True), *times, strict=True)
         for row, (low, high, lag, seconds, commits, produces, trend), (
