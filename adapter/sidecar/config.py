@@ -100,7 +100,7 @@ class LagSection(Section):
 
     shards: int = Field(default=100_000, ge=0, le=1_000_000)
     interval_ms: int = Field(default=1_000, ge=100, le=60_000)
-    bounds_interval_ms: int = Field(default=5_000, ge=100, le=3_600_000)
+    bounds_interval_ms: int = Field(default=3_000, ge=100, le=3_600_000)
     window_points: int = Field(default=10, ge=3, le=60)
     minimum_points: int = Field(default=3, ge=2, le=60)
     point_distance_ms: int = Field(default=1_000, ge=1, le=3_600_000)
