@@ -5,6 +5,7 @@ The recovery goes through the groups in their order. Here it is held at the firs
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -314,3 +315,44 @@ async def test_the_bridge_waits_for_the_comparison(directory: Path, monkeypatch:
         await eventually(lambda: bool(began), PATIENCE_S)
         assert began == [True]
         assert sidecar.core().ledger.recovered.now
+
+
+class Late(HeldAtA):
+    """A Meta Service without epochs. It looks for the group `z`, and its answer is late."""
+
+    knows_epochs = False
+
+    def __init__(self) -> None:
+        super().__init__({key("s", group="a"): record(100, 0), Z: record(120, 0)})
+        self.looked, self.arrives = anyio.Event(), anyio.Event()
+
+    async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
+        """What stands now, which another call may change before the answer is there."""
+        found = await super().get(keys, patient=patient)
+        if Z in keys and not self.looked.is_set():
+            self.looked.set()
+            await self.arrives.wait()
+        return found
+
+
+@pytest.mark.parametrize("how", ["read", "persist", "recovery"])
+async def test_a_reset_stands_though_the_offset_before_it_arrives_later(directory: Path, how: str) -> None:
+    """Before a server without epochs, 120 of before the reset looks like progress of the epoch that the reset began (8)."""
+    await left(directory, 100)
+    meta = Late()
+    async with comparing(directory, meta) as (sidecar, client), anyio.create_task_group() as tasks:
+        if how == "read":
+            tasks.start_soon(partial(client.read, "z", ["s"], mode=ReadMode.MEMORY_FIRST_THEN_STORE))
+        elif how == "persist":
+            tasks.start_soon(client.persist, "z", ["s"])
+        else:
+            meta.answers.set()
+        with anyio.fail_after(PATIENCE_S):
+            await meta.looked.wait()
+        reset = offsets_pb.ResetOffsetsRequest(group="z", execute=True, to_offset=50, shards=["s"])
+        await client.admin.ResetOffsets(reset, timeout=PATIENCE_S)
+        meta.arrives.set()
+        meta.answers.set()
+        await eventually(lambda: sidecar.core().ledger.recovered.now, PATIENCE_S)
+        assert (await client.read("z", mode=ReadMode.STORE))["s"].offset == 50
+        assert meta.records[Z].offset == 50

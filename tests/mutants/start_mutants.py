@@ -16,6 +16,14 @@ START_MUTANTS = (
         (f"{AT_ONCE}test_a_read_does_not_wait_for_the_groups_before_its_own",),
     ),
     Mutant(
+        "what-was-fetched-before-a-rewind-is-loaded",
+        "sidecar/ledger/decision.py",
+        "        if self._states.rewound_since(without, operation.forgets):\n",
+        "        if False:\n",
+        "before a server without epochs, a reset is undone by the late answer of a read",
+        (f"{AT_ONCE}test_a_reset_stands_though_the_offset_before_it_arrives_later",),
+    ),
+    Mutant(
         "uncompared-is-handed-over",
         "sidecar/engine/handover.py",
         "        await self._loader.compare(wanted)\n",

@@ -53,7 +53,8 @@ class Decision:
 
     To write: records by key in `staged` (None: removed), those that plainly go forward in `forward`, by group, and `members`. To
     mark: what is written is dirty, unless it is `clean`, or in `forward` when `forward_is_clean`; what is `dirty_as_it_is`, and
-    what is `flushed`. To note of groups: those that are `loaded`, keys that are `absent`, groups of which keys are `removed`.
+    what is `flushed`. To note of groups: those that are `loaded`, keys that are `absent`, groups of which keys are `removed`, or
+    stand in a `raised` epoch.
     """
 
     __slots__ = (
@@ -70,6 +71,7 @@ class Decision:
         "forward_is_clean",
         "loaded",
         "members",
+        "raised",
         "removed",
         "rewinds",
         "staged",
@@ -91,6 +93,7 @@ class Decision:
         self.absent: Collection[OffsetKey] = ()
         self.removed: AbstractSet[GroupKey] = frozenset()
         self.rewinds: list[Moved] = []
+        self.raised: set[GroupKey] = set()
         self.era_began = False  # other than by a commit: its consumers need not know of it
 
     def decide(self, operation: Operation) -> list[Standing]:
@@ -115,6 +118,10 @@ class Decision:
         else:
             self.clean.discard(key)
 
+    def _note_raised(self, key: OffsetKey, before: OffsetRecord | None, after: OffsetRecord) -> None:
+        if before and after.epoch > max(before.epoch, FIRST_EPOCH):
+            self.raised.add(key.group_key)
+
     def _commit(self, operation: Commit) -> list[Standing]:
         if operation.members:
             self.members.update(self._raised(operation.members))
@@ -129,6 +136,7 @@ class Decision:
             decided.append(Standing(key, after, raised=is_raised(before, after)))
             if after != before:
                 self._stage(key, after, clean=False)
+                self._note_raised(key, before, after)
                 if before and goes_back(before, after):
                     self.rewinds.append(Moved(key, before, after))
         return decided
@@ -170,6 +178,9 @@ class Decision:
             chain(operation.groups, {key.group_key for key, _ in operation.entries}), operation.forgets
         ):
             raise ContendedError("keys were removed while their groups were loaded")
+        without = {key.group_key for key, found in operation.entries if found and not found.epoch}
+        if self._states.rewound_since(without, operation.forgets):
+            raise ContendedError("offsets were reset, or rewound, while their groups were loaded")
         self.loaded = operation.groups
         self.absent = [key for key, found in operation.entries if found is None and self._standing(key) is None]
         return self._reconcile(
@@ -191,6 +202,7 @@ class Decision:
                 if after is None:
                     continue
                 if after != before:
+                    self._note_raised(key, before, after)
                     self.era_began |= after.epoch >> ERA_BITS > (before.epoch >> ERA_BITS if before else 0)
                     if after.epoch > EPOCH_LIMIT:
                         log.warning("epoch.high", key="/".join(key), warning=epoch_warning(after.epoch))

@@ -41,7 +41,7 @@ class GroupState:
 
 
 class GroupStates:
-    """The states of all groups. `removals` counts the removals of keys from the store.
+    """The states of all groups. `removals` counts the removals of keys from the store, and the rewinds.
 
     A key that is not stored, of a group that is `loaded` or `absent` itself, is nowhere: it begins in the first epoch. Any other
     one may stand in some epoch in the Meta Service: it begins in epoch 0 (unknown), and the flush brings the true one.
@@ -55,6 +55,8 @@ class GroupStates:
         self.removals = 0
         self._removed = 0  # groups with removals behind `_removed_before`
         self._removed_before = 0  # `removed_at` of a group without a state is at most this
+        self._rewound: dict[GroupKey, int] = {}  # the number of the last rewind of some groups
+        self._rewound_before = 0  # of the others it is at most this
         self.evicted: Callable[[Collection[Held]], None] | None = None  # called with records that leave for lack of room
 
     def __len__(self) -> int:
@@ -173,6 +175,20 @@ class GroupStates:
     def removed_since(self, groups: Iterable[GroupKey], removals: int) -> bool:
         """True if there may have been a removal in one of these groups since `removals` had this value."""
         return removals < self.removals and any(self._removed_at(group) > removals for group in groups)
+
+    def note_rewind(self, groups: Collection[GroupKey]) -> None:
+        """Note that keys of these groups stand in a higher epoch: what was fetched without an epoch is of the one before."""
+        if len(self._rewound) + len(groups) > MAX_REMOVED:
+            self._rewound.clear()
+            self._rewound_before = self.removals
+        self.removals += 1
+        self._rewound.update(dict.fromkeys(groups, self.removals))
+
+    def rewound_since(self, groups: Iterable[GroupKey], removals: int) -> bool:
+        """True if there may have been a rewind in one of these groups since `removals` had this value."""
+        return removals < self.removals and (
+            removals < self._rewound_before or any(self._rewound.get(group, 0) > removals for group in groups)
+        )
 
     def _removed_at(self, group: GroupKey) -> int:
         state = self._states.get(group)

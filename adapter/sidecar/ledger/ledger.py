@@ -152,6 +152,8 @@ class Ledger:
             self.dirty.mark(key, one, now)
         if decision.removed:
             self.states.note_removal(decision.removed)
+        if decision.raised:
+            self.states.note_rewind(decision.raised)
         self.states.note_loaded(decision.loaded)
         self.states.note_absent(decision.absent)
 

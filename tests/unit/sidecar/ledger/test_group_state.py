@@ -143,6 +143,19 @@ def test_what_is_remembered_of_absent_keys_and_removals_is_bounded() -> None:
     assert not states.removed_since([H], newest)
 
 
+def test_what_is_remembered_of_rewinds_is_bounded() -> None:
+    """When entries are dropped, the result may only be a needless second load."""
+    states = states_of(100)
+    for at in range(MAX_REMOVED + 10):
+        states.note_rewind([GroupKey("default", f"g{at}")])
+    newest = states.removals
+    assert states.rewound_since([GroupKey("default", "g1")], 0)
+    assert states.rewound_since([GroupKey("default", f"g{MAX_REMOVED + 9}")], newest - 1)
+    assert not states.rewound_since([GroupKey("default", f"g{MAX_REMOVED + 9}")], newest)
+    assert not states.rewound_since([GroupKey("default", "g1")], newest - 1)
+    assert len(states._rewound) <= MAX_REMOVED
+
+
 def test_groups_that_readers_name_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last ones are known; of the others half at most. What was removed of a group that is forgotten may be removed since."""
     monkeypatch.setattr(group_state, "MAX_GROUPS", 10)

@@ -305,6 +305,21 @@ async def test_a_load_that_was_fetched_before_a_forget_is_refused(tmp_path: Path
         assert core.ledger.store.states.is_loaded(A.group_key)
 
 
+async def test_a_load_that_was_fetched_before_a_rewind_is_refused_where_it_has_no_epochs(tmp_path: Path) -> None:
+    """By its offset alone it looks like progress after the rewind, which is flushed already (8)."""
+    async with core_over(tmp_path, FakeMeta()) as core:
+        await core.ledger.submit(Reconcile([(A, record(9, 1)), (B, record(9, 1))]))
+        before = core.ledger.store.states.removals
+        await submitted(core, commit_of({A: 5}, overwrite=True))
+        await core.ledger.submit(Reconcile([(A, record(5, 2))]))
+        (answer,) = await submitted(core, Load([A.group_key], [(A, record(9, 0))], before))
+        assert isinstance(answer, ContendedError)
+        await core.ledger.submit(Load([], [(A, record(6, 0))], core.ledger.store.states.removals))
+        assert core.ledger.store.get(A) == record(6, 2)
+        await core.ledger.submit(Load([], [(A, record(9, 1))], before))
+        assert core.ledger.store.get(A) == record(6, 2)
+
+
 async def test_a_server_without_epochs_is_compared_by_offset_alone(tmp_path: Path) -> None:
     """Its records have epoch 0, which counts as the local epoch."""
     async with core_over(tmp_path, FakeMeta()) as core:
