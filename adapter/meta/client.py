@@ -23,7 +23,17 @@ from adapter.meta.config import MetaSection
 from adapter.meta.endpoints import Endpoints, Opening, OtherKindError
 from adapter.meta.group_saves import READS_AT_ONCE, GroupSaves, all_of
 from adapter.meta.metadata import GrpcMetadata, MetadataClient
-from adapter.meta.packed import Chunk, Known, Outcomes, SaveLimits, merge_outcomes, merge_request, news
+from adapter.meta.packed import (
+    Chunk,
+    Known,
+    Outcomes,
+    SaveLimits,
+    differing_of,
+    known_request,
+    merge_outcomes,
+    merge_request,
+    news,
+)
 from adapter.meta.save_window import SaveWindow
 from adapter.meta.slash_names import name_problem
 from adapter.meta.store_marks import ServerReports
@@ -138,6 +148,12 @@ class MetaClient(Protocol):
 
     async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
         """Read the records of these keys, tombstones included. Absent keys are left out."""
+
+    async def differing(self, rows: Sequence[tuple[bytes, bytes]]) -> dict[OffsetKey, OffsetRecord | None] | None:
+        """Of encoded keys and records: what stands where something else does than the record (None: nothing).
+
+        None instead of all: this server does not compare; `get` what it has.
+        """
 
     async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
         """Read a page of these groups' records, tombstones included. No group may be named twice.
@@ -389,6 +405,35 @@ class GrpcMetaClient:
                     progress = True
                     found.update((key, record) for key, record in entries if key in wanted)
         return found
+
+    async def differing(self, rows: Sequence[tuple[bytes, bytes]]) -> dict[OffsetKey, OffsetRecord | None] | None:
+        """Compare them there, in columns. A timeout is raised; the next call names fewer rows at a time."""
+        found: dict[OffsetKey, OffsetRecord | None] = {}
+        at, size = 0, self._patient_pages
+        with contextlib.suppress(OtherKindError):
+            while self.knows_epochs:
+                if at >= len(rows):
+                    return found
+                some = rows[at : at + size.rows]
+                try:
+                    reply = await self._compare(known_request(self._cluster, some))
+                except TimedOutError:
+                    size.halve()
+                    raise
+                if not reply.compared:
+                    return None
+                try:
+                    found |= differing_of(reply, some)
+                except MetaUnavailableError as error:
+                    raise MetaUnavailableError(f"{self.endpoint}: {error}") from error
+                size.grow()
+                at += reply.compared
+        return None
+
+    def _compare(self, request: meta_pb.BatchGetOffsetDataRequest) -> Awaitable[meta_pb.BatchGetOffsetDataReply]:
+        return self._call(
+            lambda stub: stub.BatchGetOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s, epochs=True
+        )
 
     async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
         """Read a page of these groups' records from the token `after` on, tombstones included.

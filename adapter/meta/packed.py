@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias, overload
 
 from adapter.errors import MetaUnavailableError, StoreDamagedError
 from adapter.meta.wire import check_record
-from adapter.model.codec import decode_record, encode_fields, encode_record, pack_names, unpack_names
+from adapter.model.codec import decode_key, decode_record, encode_fields, encode_record, pack_names, unpack_names
 from adapter.model.names import name_problem
 from adapter.model.records import (
     MAX_ENTRIES,
@@ -251,6 +251,29 @@ def _bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
+def known_request(cluster: str, rows: Sequence[tuple[bytes, bytes]]) -> meta_pb.BatchGetOffsetDataRequest:
+    """A request for what stands instead of these encoded keys and records."""
+    prefix = pack_names(cluster)
+    keys, records = [prefix + key for key, _ in rows], [record for _, record in rows]
+    known = meta_pb.PackedRows(keys=b"".join(keys), key_sizes=_sizes(keys), records=b"".join(records))
+    known.record_sizes = _sizes(records)
+    return meta_pb.BatchGetOffsetDataRequest(cluster_name=cluster, known=known)
+
+
+def differing_of(
+    reply: meta_pb.BatchGetOffsetDataReply, rows: Sequence[tuple[bytes, bytes]]
+) -> dict[OffsetKey, OffsetRecord | None]:
+    """What stands instead of these rows (None: nothing). Raises MetaUnavailableError for a reply that cannot be right."""
+    if not len(rows) >= reply.compared > max(reply.differing, default=0):
+        raise MetaUnavailableError(f"answered that of {len(rows)} rows {reply.compared} were compared, and another one differs")
+    try:
+        found = list(_cut(reply.packed.records, reply.packed.record_sizes))
+        pairs = [(decode_key(rows[at][0]), record) for at, record in zip(reply.differing, found, strict=True)]
+        return {key: _record(key, record) if record else None for key, record in pairs}
+    except (ValueError, struct.error) as error:
+        raise MetaUnavailableError(f"answered with records that are none: {error}") from error
+
+
 async def news(
     packed: meta_pb.PackedRows, cluster: str, groups: Container[GroupKey], known: Known
 ) -> list[tuple[OffsetKey, OffsetRecord]]:
@@ -272,11 +295,21 @@ async def news(
 
 def _row(key: bytes, value: bytes, groups: Container[GroupKey]) -> tuple[OffsetKey, OffsetRecord]:
     namespace, group, shard = unpack_names(key)
-    where, record = OffsetKey(namespace, group, shard), decode_record(value)
+    where = OffsetKey(namespace, group, shard)
     if where.group_key not in groups or name_problem(shard):
         raise ValueError(f"{key.hex()} was not asked for")
-    check_record(where, record)
-    return where, record._replace(topic="") if record.topic == shard else record
+    return where, _record(where, value)
+
+
+def _record(key: OffsetKey, value: bytes) -> OffsetRecord:
+    record = decode_record(value)
+    check_record(key, record)
+    return record._replace(topic="") if record.topic == key.shard else record
+
+
+def _sizes(values: Sequence[bytes]) -> bytes:
+    """The column of sizes of PackedRows."""
+    return struct.pack(f"<{len(values)}H", *map(len, values))
 
 
 def _cut(joined: bytes, sizes: bytes) -> Iterator[bytes]:

@@ -177,6 +177,15 @@ class Engine(Protocol):
         None: this engine has no cheaper way for them than one after the other.
         """
 
+    async def differing_rows(
+        self, keys: Sequence[bytes], records: Sequence[bytes], room: int
+    ) -> tuple[list[tuple[int, bytes]], int] | None:
+        """Of packed keys and records, the places where another record stands, with it (empty: none stands there).
+
+        The write counters do not count. Compares from the first one on, until about `room` bytes differ, and tells how many it
+        has compared. None: this engine has no cheaper way than a get of each.
+        """
+
     async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
         """Put tombstones of a new era over these shards, or over the whole group if none is named."""
 

@@ -4,13 +4,16 @@ A page ends by rows and by bytes. Every loop yields to the event loop after a fe
 """
 
 import asyncio
+import struct
 from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from adapter.errors import InvalidInputError, TooLargeError
 from adapter.meta.wire import reply_offset
+from adapter.metaservice.bulk_checks import OTHER_CLUSTER, Column
 from adapter.metaservice.engine import Engine, GroupPage
+from adapter.model.codec import pack_names
 from adapter.model.names import check_name, name_problem
 from adapter.model.records import DEFAULT_NAMESPACE, GroupKey, OffsetKey, OffsetRecord
 from adapter.rpc import meta_pb
@@ -24,6 +27,7 @@ KEYS_AT_ONCE = 1_000  # named keys in one call of the engine; a recovery may nam
 GROUPS_AT_ONCE = 16  # whole groups read concurrently, while they are small
 NAMES_AT_ONCE = 2_000  # names checked before the event loop runs other tasks
 SMALL_PART = 32  # groups below 1/32 of a page are read concurrently
+SIZE_BYTES = 2  # of a size in PackedRows
 ROW_OVERHEAD = 4  # bytes that a row takes in a reply besides its own
 
 
@@ -38,6 +42,8 @@ async def batch(engine: Engine, cluster: str, request: meta_pb.BatchGetOffsetDat
     """Build a page of the groups of a request. Raises InvalidInputError, and the engine's errors."""
     if request.page_size > MAX_ROWS:
         raise InvalidInputError(f"page_size: {request.page_size} is over {MAX_ROWS}")
+    if request.HasField("known"):
+        return await _differing(engine, cluster, request)
     requested = await _parse(request)
     if request.as_packed and requested and not any(part.shards for part in requested):
         packed = await _packed(engine, cluster, request, requested)
@@ -58,6 +64,27 @@ async def _packed(
         return None
     groups = [meta_pb.BatchGetOffsetDataReply.Group()] * page.groups
     return meta_pb.BatchGetOffsetDataReply(groups=groups, packed=page.packed, next_page_token=page.after.encode())
+
+
+async def _differing(engine: Engine, cluster: str, request: meta_pb.BatchGetOffsetDataRequest) -> meta_pb.BatchGetOffsetDataReply:
+    """What stands where the caller has another record."""
+    if request.groups:
+        raise InvalidInputError("groups: are named besides `known`; send two requests")
+    known = request.known
+    if len(known.key_sizes) != len(known.record_sizes) or len(known.key_sizes) > MAX_ROWS * SIZE_BYTES:
+        raise InvalidInputError(f"known: has another number of records than of keys, or more than {MAX_ROWS} of them")
+    keys = Column.sized(known.keys, known.key_sizes, "key").values()
+    records = Column.sized(known.records, known.record_sizes, "record").values()
+    prefix = pack_names(cluster)
+    if not all(key.startswith(prefix) for key in keys):
+        raise InvalidInputError(f"known.keys: {OTHER_CLUSTER.removeprefix('key: ')}")
+    found = await engine.differing_rows(keys, records, MAX_BYTES) if keys else None
+    if found is None:
+        return meta_pb.BatchGetOffsetDataReply()
+    rows, compared = found
+    standing = [record for _, record in rows]
+    packed = meta_pb.PackedRows(records=b"".join(standing), record_sizes=struct.pack(f"<{len(standing)}H", *map(len, standing)))
+    return meta_pb.BatchGetOffsetDataReply(packed=packed, compared=compared, differing=[place for place, _ in rows])
 
 
 async def whole(engine: Engine, cluster: str, group: GroupKey) -> meta_pb.GetOffsetDataReply:

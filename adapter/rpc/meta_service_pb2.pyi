@@ -777,6 +777,7 @@ class BatchGetOffsetDataRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     AS_PACKED_FIELD_NUMBER: _builtins.int
+    KNOWN_FIELD_NUMBER: _builtins.int
     cluster_name: _builtins.str
     page_size: _builtins.int
     """At most 10,000; 0 means 10,000. An absent named shard, and a group without
@@ -790,6 +791,12 @@ class BatchGetOffsetDataRequest(_message.Message):
     """
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___BatchGetOffsetDataRequest.Group]: ...
+    @_builtins.property
+    def known(self) -> Global___PackedRows:
+        """In place of `groups`: rows that the caller has, at most 10,000, with distinct
+        keys. The reply has only what stands under them instead.
+        """
+
     def __init__(
         self,
         *,
@@ -798,10 +805,11 @@ class BatchGetOffsetDataRequest(_message.Message):
         page_size: _builtins.int = ...,
         page_token: _builtins.bytes = ...,
         as_packed: _builtins.bool = ...,
+        known: Global___PackedRows | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["known", b"known"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_packed", b"as_packed", "cluster_name", b"cluster_name", "groups", b"groups", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_packed", b"as_packed", "cluster_name", b"cluster_name", "groups", b"groups", "known", b"known", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -832,9 +840,15 @@ class BatchGetOffsetDataReply(_message.Message):
     GROUPS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     PACKED_FIELD_NUMBER: _builtins.int
+    COMPARED_FIELD_NUMBER: _builtins.int
+    DIFFERING_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.bytes
     """Not empty: the last one of `groups` is not complete; send this token with
     the next request, which starts with that group. Empty: it is complete.
+    """
+    compared: _builtins.int
+    """With `known`: how many of its rows were compared, from the first one on. Send
+    the others again. 0: this server does not compare; name the shards.
     """
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___BatchGetOffsetDataReply.Group]:
@@ -849,16 +863,24 @@ class BatchGetOffsetDataReply(_message.Message):
         of the keys below each group.
         """
 
+    @_builtins.property
+    def differing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The places in `known`, ascending, under whose keys another record stands, or
+        none; `packed.records` has these records, an empty one for none.
+        """
+
     def __init__(
         self,
         *,
         groups: _abc.Iterable[Global___BatchGetOffsetDataReply.Group] | None = ...,
         next_page_token: _builtins.bytes = ...,
         packed: Global___PackedRows | None = ...,
+        compared: _builtins.int = ...,
+        differing: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["packed", b"packed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "next_page_token", b"next_page_token", "packed", b"packed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compared", b"compared", "differing", b"differing", "groups", b"groups", "next_page_token", b"next_page_token", "packed", b"packed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

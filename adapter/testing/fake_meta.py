@@ -10,7 +10,7 @@ from adapter.meta.client import GroupsPage, Page, Telling
 from adapter.meta.packed import Known, SaveLimits
 from adapter.meta.store_marks import ServerReports
 from adapter.metaservice.engine import decide_report, decide_save, is_told
-from adapter.model.codec import encode_key
+from adapter.model.codec import decode_key, decode_record, encode_key
 from adapter.model.records import (
     ChangedGroups,
     GroupKey,
@@ -126,6 +126,10 @@ class FakeMeta:
         self._check()
         return {key: self.records[key] for key in keys if key in self.records}
 
+    async def differing(self, rows: Sequence[tuple[bytes, bytes]]) -> dict[OffsetKey, OffsetRecord | None] | None:
+        """Compare what `get` returns; None from a server without epochs."""
+        return differing_from(rows, await self.get([decode_key(key) for key, _ in rows])) if self.knows_epochs else None
+
     async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
         """Return a page of at most `page_rows` records, in key order. Raises `down`."""
         self._check()
@@ -173,3 +177,11 @@ class FakeMeta:
         self.available = self.down is None
         if self.down:
             raise self.down
+
+
+def differing_from(
+    rows: Sequence[tuple[bytes, bytes]], found: Mapping[OffsetKey, OffsetRecord]
+) -> dict[OffsetKey, OffsetRecord | None]:
+    """Of encoded keys and records, what stands instead by `found`."""
+    pairs = [(decode_key(key), decode_record(value)) for key, value in rows]
+    return {key: found.get(key) for key, record in pairs if found.get(key) != record}

@@ -1,6 +1,6 @@
 """Groups in pages, over every engine and the gRPC service of the Meta Service: complete, ordered, bounded, each row once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from rocksdict import Options, Rdict
 
 from adapter.errors import InvalidInputError, TooLargeError
+from adapter.meta.packed import differing_of, known_request
 from adapter.metaservice import group_reads, scan_replies
 from adapter.metaservice.engine import Engine, whole_group
-from adapter.model.codec import encode_key, pack_names
+from adapter.model.codec import encode_key, encode_record, pack_names
+from adapter.model.names import METADATA_MAX_BYTES
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, SaveEntry
 from adapter.rpc import meta_pb
 from adapter.runtime.durable import rocks
@@ -242,6 +244,98 @@ async def test_columns_have_the_rows_of_the_groups_that_were_asked_for(tmp_path:
             page = await group_reads.batch(engine, CLUSTER, wanted)
             assert not page.HasField("packed")
             assert rows_of(others, [page])
+
+
+Here = dict[OffsetKey, OffsetRecord]
+
+
+def known(here: Here, cluster: str = CLUSTER) -> Request:
+    """A request for what stands instead of these records."""
+    made = known_request(cluster, [(encode_key(where), encode_record(stands, 7)) for where, stands in here.items()])
+    made.cluster_name = CLUSTER
+    return made
+
+
+async def compared(engine: Engine, here: Here) -> dict[OffsetKey, OffsetRecord | None] | None:
+    """What stands instead, by as many requests as it takes; None if the engine does not compare."""
+    found: dict[OffsetKey, OffsetRecord | None] = {}
+    left = list(here.items())
+    while left:
+        reply = await group_reads.batch(engine, CLUSTER, known(dict(left)))
+        if not reply.compared:
+            assert not reply.differing
+            return None
+        found |= differing_of(reply, [(encode_key(where), encode_record(stands)) for where, stands in left])
+        left = left[reply.compared :]
+    return found
+
+
+CHANGES: dict[str, Callable[[OffsetRecord], OffsetRecord]] = {
+    "offset": lambda stands: stands._replace(offset=stands.offset + 1),
+    "epoch": lambda stands: stands._replace(epoch=stands.epoch + 1),
+    "time": lambda stands: stands._replace(committed_at_ms=stands.committed_at_ms + 1),
+    "metadata": lambda stands: stands._replace(metadata="other"),
+    "topic": lambda stands: stands._replace(topic="other"),
+    "partition": lambda stands: stands._replace(partition=stands.partition + 1),
+    "tombstone": lambda stands: stands._replace(live=False, offset=0),
+}
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending"])
+@pytest.mark.parametrize("between", [False, True])
+async def test_only_what_differs_from_the_callers_records_is_answered(tmp_path: Path, order: str, *, between: bool) -> None:
+    """Whatever differs, wherever others stand between, and in any order."""
+    async with rocksdb(tmp_path) as engine:
+        there = {
+            where: record(at, metadata="m")
+            for at, where in enumerate(await fill(engine, [f"{at:03}" for at in range(300)], metadata="m"))
+        }
+        if between:
+            await fill(engine, [f"{at:03}x" for at in range(0, 300, 2)])
+        here, expected = dict(there), dict[OffsetKey, OffsetRecord | None]()
+        for at, change in enumerate(CHANGES.values()):
+            where = key(f"{41 * at:03}")
+            here[where], expected[where] = change(there[where]), there[where]
+        here[key("299y")], expected[key("299y")] = record(1), None
+        names = sorted(here, key=encode_key, reverse=order == "descending")
+        assert await compared(engine, {where: here[where] for where in names}) == expected
+        assert await compared(engine, there) == {}
+
+
+async def test_a_comparison_of_which_all_differs_is_answered_in_parts(tmp_path: Path) -> None:
+    """No reply is beyond what a client takes, and none is left out."""
+    async with rocksdb(tmp_path) as engine:
+        where = await fill(engine, [f"{at:04}" for at in range(1_500)], metadata="m" * METADATA_MAX_BYTES)
+        reply = await group_reads.batch(engine, CLUSTER, known(dict.fromkeys(where, record(9_999))))
+        assert 0 < reply.compared < len(where)
+        assert reply.ByteSize() < 4 * 2**20
+        found = await compared(engine, dict.fromkeys(where, record(9_999)))
+        assert found is not None
+        assert list(found) == where
+
+
+async def test_an_engine_that_does_not_compare_says_so() -> None:
+    """The caller asks for the records then."""
+    engine = MemoryEngine(lambda: 1)
+    (where,) = await fill(engine, ["s"])
+    assert await compared(engine, {where: record(5)}) is None
+
+
+@pytest.mark.parametrize("bad", ["cluster", "columns", "sizes", "groups", "many"])
+async def test_a_comparison_that_cannot_be_meant_is_refused(tmp_path: Path, bad: str) -> None:
+    """The error names the field; of another cluster nothing is told."""
+    request = known({key("s"): record(1)}, cluster="other" if bad == "cluster" else CLUSTER)
+    if bad == "columns":
+        request.known.record_sizes += b"\0\0"
+    elif bad == "sizes":
+        request.known.keys += b"x"
+    elif bad == "groups":
+        request.groups.add(group="g")
+    elif bad == "many":
+        request = known({key(f"s{at}"): record(1) for at in range(group_reads.MAX_ROWS + 1)})
+    async with rocksdb(tmp_path) as engine:
+        with pytest.raises(InvalidInputError, match="groups" if bad == "groups" else "packed.key" if bad == "sizes" else "known"):
+            await group_reads.batch(engine, CLUSTER, request)
 
 
 def test_rows_below_prefixes_are_read_over_many_deleted_ones(tmp_path: Path) -> None:

@@ -186,6 +186,7 @@ def _meta() -> Examples:
                 page_size=1,
                 page_token=b"topic/3",
             ),
+            meta_pb.BatchGetOffsetDataRequest(known=packed),
         ],
         "ExpireOffsetData": [meta_pb.ExpireOffsetDataRequest(namespace="n", group="g", before_ms=NOW_MS, now_ms=NOW_MS)],
         "ListOffsetData": [

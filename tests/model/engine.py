@@ -104,6 +104,9 @@ class MemoryEngine:
     async def packed_groups(self, *_: object) -> None:
         """One after the other."""
 
+    async def differing_rows(self, *_: object) -> None:
+        """By their names."""
+
     async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
         found = self._below(pack_names(cluster, namespace, group))
         now_ms = self._now_ms()

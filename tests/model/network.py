@@ -15,7 +15,7 @@ from adapter.errors import MetaUnavailableError, TransientError
 from adapter.meta.client import GroupsPage, Page, Telling
 from adapter.meta.packed import Known, SaveLimits
 from adapter.meta.store_marks import ServerReports
-from adapter.model.codec import encode_key, encode_record
+from adapter.model.codec import decode_key, encode_key, encode_record
 from adapter.model.records import (
     ChangedGroups,
     GroupKey,
@@ -28,6 +28,7 @@ from adapter.model.records import (
     StoreMark,
     StoreReport,
 )
+from adapter.testing.fake_meta import differing_from
 from tests.model.engine import MemoryEngine
 
 R = TypeVar("R")
@@ -154,6 +155,9 @@ class SimMeta:
 
     async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
         return dict(await self._call(lambda: self._service.engine.get(CLUSTER, keys), TIMEOUT_S if patient else LOAD_TIMEOUT_S))
+
+    async def differing(self, rows: Sequence[tuple[bytes, bytes]]) -> dict[OffsetKey, OffsetRecord | None] | None:
+        return differing_from(rows, await self.get([decode_key(key) for key, _ in rows])) if self.knows_epochs else None
 
     async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
         """Of the first group alone, and of a few rows."""

@@ -177,8 +177,8 @@ META_MUTANTS = (
     Mutant(
         "merge-writes-over-what-it-did-not-read",
         "metaservice/rocksdb/engine.py",
-        "        if found == {}:\n",
-        "        if not found:\n",
+        "        if not any(values) and all(map(lt, where, where[1:])):\n",
+        "        if not any(values):\n",
         "a late import lowers offsets, and the store's count of rows is wrong: the next start refuses it",
         ("unit/metaservice/rocksdb/test_merge_ways.py::test_all_ways_to_merge_end_alike",),
     ),

@@ -411,9 +411,9 @@ MUTANTS = (
     Mutant(
         "recovery-skips-clean-keys",
         "sidecar/engine/comparison.py",
-        "        return await self._store.page(self._batch_keys, after=after), forgets\n",
-        "        page = await self._store.page(self._batch_keys, after=after)\n"
-        "        return [stored for stored in page if stored.seq > self._store.flushed_seq], forgets\n",
+        "        return await self._store.rows(self._batch_keys, after), forgets\n",
+        "        page = await self._store.rows(self._batch_keys, after)\n"
+        "        return [row for row in page if int.from_bytes(row[1][:8], 'big') > self._store.flushed_seq], forgets\n",
         "what the Meta Service lost, or what moved there, is not found at a start",
         ("unit/sidecar/engine/test_recovery.py::test_the_larger_value_wins_on_both_sides",),
     ),

@@ -3,6 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 COMPARISON = "unit/sidecar/engine/test_comparison.py::"
+PAGES = "contract/test_group_pages.py::"
 
 PAGE_MUTANTS = (
     Mutant(
@@ -128,10 +129,42 @@ PAGE_MUTANTS = (
     Mutant(
         "read-ahead-forgets-a-removal",
         "sidecar/engine/comparison.py",
-        "        return Piece(batch, remote, batch[-1].key, forgets)\n",
-        "        return Piece(batch, remote, batch[-1].key, self._forgets())\n",
+        "        return Piece(local, remote, decode_key(last), forgets, same=len(batch) - len(local))\n",
+        "        return Piece(local, remote, decode_key(last), self._forgets(), same=len(batch) - len(local))\n",
         "a shard that is handed over during the recovery comes back with an old value",
         ("unit/sidecar/engine/test_recovery.py::test_what_is_removed_during_a_comparison_does_not_come_back",),
+    ),
+    Mutant(
+        "what-is-nowhere-counts-as-equal",
+        "metaservice/rocksdb/engine.py",
+        "                if value is not None and value[size:] == record[size:]:\n",
+        "                if value is None or value[size:] == record[size:]:\n",
+        "what the Meta Service lost is not pushed at a start",
+        (f"{PAGES}test_only_what_differs_from_the_callers_records_is_answered",),
+    ),
+    Mutant(
+        "equal-but-for-its-labels",
+        "metaservice/rocksdb/engine.py",
+        "                if value is not None and value[size:] == record[size:]:\n",
+        "                if value is not None and value[size : 3 * size] == record[size : 3 * size]:\n",
+        "the metadata of an offset that was committed elsewhere is not adopted at a start",
+        (f"{PAGES}test_only_what_differs_from_the_callers_records_is_answered",),
+    ),
+    Mutant(
+        "a-full-reply-ends-the-slice",
+        "metaservice/rocksdb/engine.py",
+        "                    end = place + 1\n",
+        "",
+        "what differs behind a full reply is taken for equal, and never adopted",
+        (f"{PAGES}test_a_comparison_of_which_all_differs_is_answered_in_parts",),
+    ),
+    Mutant(
+        "a-part-of-a-comparison-is-all",
+        "meta/client.py",
+        "                at += reply.compared\n",
+        "                at += len(some)\n",
+        "the same, at the adapter",
+        ("unit/meta/test_paged_client.py::test_rows_that_were_not_compared_are_sent_again",),
     ),
     Mutant(
         "epoch-without-a-bound",

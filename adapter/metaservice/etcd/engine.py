@@ -184,6 +184,9 @@ class EtcdEngine:
     async def packed_groups(self, *_: object) -> None:
         """Read one after the other: each needs a call of its own."""
 
+    async def differing_rows(self, *_: object) -> None:
+        """Read by their names."""
+
     async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
         """Merge tombstones like saves: an epoch raised meanwhile is later than the delete, and stays."""
         wanted = [OffsetKey(namespace, group, shard) for shard in shards]

@@ -223,6 +223,26 @@ class RocksDbEngine:
         await self.wait_synced()
         return PackedGroups(columns.packed(), at + len(some), "")
 
+    async def differing_rows(
+        self, keys: Sequence[bytes], records: Sequence[bytes], room: int
+    ) -> tuple[list[tuple[int, bytes]], int]:
+        """Compare the bytes, a slice at a time. Yields to the event loop."""
+        found: list[tuple[int, bytes]] = []
+        end, size = 0, _SEQ.size
+        while end < len(keys) and room > 0:
+            at, end = end, min(end + MERGE_SLICE, len(keys))
+            for place, (value, record) in enumerate(zip(self._values(keys[at:end]), records[at:end], strict=True), at):
+                if value is not None and value[size:] == record[size:]:
+                    continue
+                found.append((place, value or b""))
+                room -= len(value or b"")
+                if room <= 0:
+                    end = place + 1
+                    break
+            await others()
+        await self.wait_synced()
+        return found, end
+
     async def _get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
         prefix = pack_names(cluster, namespace, group)
         rows = rocks.scan(self._data, prefix, prefix_end(prefix))
@@ -367,20 +387,20 @@ class RocksDbEngine:
         return merge
 
     def _merge_slice(self, where: Sequence[bytes], records: Sequence[bytes], merge: Merge, *, tell: bool) -> None:
-        """Merge entries under these keys, and write what changes. The caller holds the lock.
-
-        Keys in ascending order, as most bulk writers send them, are read with one seek instead of a get each.
-        """
-        found = rocks.rows_between(self._data, where) if all(map(lt, where, where[1:])) else None
-        if found == {}:
+        """Merge entries under these keys, and write what changes. The caller holds the lock."""
+        values = self._values(where)
+        if not any(values) and all(map(lt, where, where[1:])):
             added = merge.added(records)
             if added is not None:
                 self._add(where, added)
                 return
-        values = rocks.guarded(self._data.get, where) if found is None else [found.get(key) for key in where]
-        values = cast("list[bytes | None]", values)
         bare = [value and _NO_SEQ + value[_SEQ.size :] for value in values]
         self._put(merge.changes(where, records, bare), dict(zip(where, values, strict=True)), tell=tell)
+
+    def _values(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """What stands under some keys. Ascending ones, as bulk writers send them, are read with one seek where it can be done."""
+        found = rocks.rows_between(self._data, keys) if all(map(lt, keys, keys[1:])) else None
+        return cast("list[bytes | None]", rocks.guarded(self._data.get, list(keys))) if found is None else [*map(found.get, keys)]
 
     def _add(self, keys: Sequence[bytes], records: Sequence[bytes]) -> None:
         """Write packed records under distinct keys that are not there. The caller holds the lock since it found that."""

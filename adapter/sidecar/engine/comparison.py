@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import anyio
 
 from adapter.meta.client import MetaClient
-from adapter.model.codec import encode_key, group_prefix
+from adapter.model.codec import decode_key, decode_stored, encode_key, group_prefix
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
 from adapter.runtime.slices import in_slices
 from adapter.sidecar.ledger.store import LocalStore
@@ -21,13 +21,14 @@ from adapter.sidecar.ledger.write_batch import Stored
 class Piece(NamedTuple):
     """Some local keys in their order, and what the Meta Service holds there; `last` is the end of the range.
 
-    It was read after there had been `forgets` removals.
+    It was read after there had been `forgets` removals. Of `same` more keys in the range both sides have the same.
     """
 
     local: Sequence[Stored]
     remote: dict[OffsetKey, OffsetRecord]
     last: OffsetKey
     forgets: int
+    same: int = 0
 
 
 class Source(Protocol):
@@ -44,43 +45,59 @@ class Source(Protocol):
 
 
 class LocalKeys:
-    """Compares exactly the local keys, a batch at a time; the read of the next batch overlaps the call for this one."""
+    """Compares exactly the local keys, a batch at a time; the read of the next batch overlaps the call for this one.
+
+    The Meta Service compares the bytes, and only what differs becomes objects. One that cannot is asked for the records.
+    """
 
     def __init__(self, store: LocalStore, meta: MetaClient, batch_keys: int, forgets: Callable[[], int]) -> None:
         self._store = store
         self._meta = meta
         self._batch_keys = batch_keys
         self._forgets = forgets
-        self._after: OffsetKey | None = None
-        self._batch: tuple[list[Stored], int] | None = None
-        self._following: tuple[list[Stored], int] | None = None
+        self._after = b""
+        self._batch: tuple[list[tuple[bytes, bytes]], int] | None = None
+        self._following: tuple[list[tuple[bytes, bytes]], int] | None = None
 
     async def next(self) -> Piece | None:
         """The next batch of local keys, with what the Meta Service holds under them."""
         batch, forgets = self._batch = self._batch or await self._read(self._after)
         if not batch:
             return None
+        last = batch[-1][0]
         async with anyio.create_task_group() as tasks:
             if self._following is None:
-                tasks.start_soon(self._read_ahead, batch[-1].key)
-            remote = await self._meta.get([stored.key for stored in batch])
-        return Piece(batch, remote, batch[-1].key, forgets)
+                tasks.start_soon(self._read_ahead, last)
+            local, remote = await self._compared(batch)
+        return Piece(local, remote, decode_key(last), forgets, same=len(batch) - len(local))
 
     def done(self, piece: Piece) -> None:
         """Go on with the batch that was read ahead."""
-        self._after = piece.last
+        self._after = encode_key(piece.last)
         self._batch, self._following = self._following, None
 
     def again(self) -> None:
         """Drop what was read."""
         self._batch = self._following = None
 
-    async def _read_ahead(self, after: OffsetKey) -> None:
+    async def _compared(self, batch: Sequence[tuple[bytes, bytes]]) -> tuple[list[Stored], dict[OffsetKey, OffsetRecord]]:
+        """The rows of a batch that differ, or all, where the Meta Service does not compare; and what it holds there."""
+        differing = await self._meta.differing(batch)
+        local: list[Stored] = []
+        if differing != {}:
+            async for some in in_slices(batch):
+                rows = [Stored(*decode_stored(*row)) for row in some]
+                local += rows if differing is None else [row for row in rows if row.key in differing]
+        if differing is None:
+            return local, await self._meta.get([stored.key for stored in local])
+        return local, {key: record for key, record in differing.items() if record}
+
+    async def _read_ahead(self, after: bytes) -> None:
         self._following = await self._read(after)
 
-    async def _read(self, after: OffsetKey | None) -> tuple[list[Stored], int]:
+    async def _read(self, after: bytes) -> tuple[list[tuple[bytes, bytes]], int]:
         forgets = self._forgets()  # before the read: what is removed behind it must not come back
-        return await self._store.page(self._batch_keys, after=after), forgets
+        return await self._store.rows(self._batch_keys, after), forgets
 
 
 class WholeGroups:

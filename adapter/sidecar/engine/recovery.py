@@ -159,9 +159,9 @@ class Recovery:
         await self._ledger.sync()
         for key, held in stands:
             self._flusher.saver.note(key, Seen(held.offset, held.topic, held.partition))
-        self.report.compared += len(piece.local)
+        self.report.compared += len(piece.local) + piece.same
         self.report.of = max(self._store.keys, self.report.compared)
-        self.report.equal += len(piece.local) - len(differing)
+        self.report.equal += len(piece.local) + piece.same - len(differing)
         self.report.adopted += len(differing) - len(pushed) + len(lost)
         if pushed:
             await self._push(pushed)

@@ -341,6 +341,11 @@ class LocalStore:
         """The first `count` records of such a scan, read away from the event loop."""
         return await self.apart(lambda: list(islice(self.scan(prefix, after), count)))
 
+    async def rows(self, count: int, after: bytes = b"") -> list[tuple[bytes, bytes]]:
+        """The first `count` encoded keys and records from behind the key `after`, read away from the event loop."""
+        start = after + b"\0" if after else _FIRST_KEY
+        return await self.apart(lambda: list(islice(self._disk.scan(start, b""), count)))
+
     def snapshot(self) -> Snapshot:
         """All records as they are now, to be read while commits go on. Raises StorageFailedError."""
         self.check()

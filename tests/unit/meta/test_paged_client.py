@@ -3,20 +3,25 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
 
-from adapter.errors import TimedOutError
+from adapter.errors import MetaUnavailableError, TimedOutError
 from adapter.meta import client as meta_client
 from adapter.meta.client import LOAD_ROWS, MIN_ROWS, PAGE_ROWS, GrpcMetaClient
 from adapter.meta.config import MetaSection
 from adapter.metaservice import group_reads
+from adapter.metaservice.engine import Engine
+from adapter.model.codec import encode_key, encode_record
+from adapter.model.names import METADATA_MAX_BYTES
 from adapter.model.records import GroupKey, OffsetKey, SaveEntry
 from adapter.rpc import meta_pb
 from adapter.testing.processes import free_port
+from tests.embedded_engine import opened as rocksdb
 from tests.model.engine import MemoryEngine
 from tests.unit.helpers import key, record
 
@@ -29,7 +34,7 @@ class SlowServer:
     """Never answers a page of more than `fast_rows` rows."""
 
     def __init__(self) -> None:
-        self.engine = MemoryEngine(lambda: 1)
+        self.engine: Engine = MemoryEngine(lambda: 1)
         self.fast_rows = PAGE_ROWS
         self.fast_once = 0  # rows of the first page that is answered all the same
         self.asked: list[int] = []
@@ -41,7 +46,7 @@ class SlowServer:
         rows = [item.shard_name for group in reply.groups for item in group.offsets]
         if request.groups:
             self.asked.append(request.page_size)
-        if len(rows) > max(self.fast_rows, 0 if self.rows else self.fast_once):
+        if len(rows) + len(request.known.key_sizes) // 2 > max(self.fast_rows, 0 if self.rows else self.fast_once):
             await asyncio.Event().wait()
         self.rows += rows
         return reply
@@ -68,6 +73,61 @@ async def served(shards: int, *, answers: bool = False) -> AsyncIterator[tuple[S
             yield slow, client
     finally:
         await server.stop(None)
+
+
+ROWS = [(encode_key(key(f"s{at:06}")), encode_record(record(at))) for at in range(300)]
+
+
+async def test_rows_are_compared_in_parts_as_large_as_a_slow_server_answers(tmp_path: Path) -> None:
+    """A timeout halves the parts of the next call, and what differs is found in each of them."""
+    async with served(0) as (slow, client), rocksdb(tmp_path) as engine:
+        slow.engine, slow.fast_rows = engine, 120
+        await engine.save("default", [SaveEntry(key(f"s{at:06}"), record(at)) for at in range(299)])
+        client._patient_pages.rows = 200
+        with pytest.raises(TimedOutError):
+            await client.differing(ROWS)
+        assert await client.differing(ROWS) == {key("s000299"): None}
+        await engine.save("default", [SaveEntry(key("s000299"), record(300))])
+        assert await client.differing(ROWS) == {key("s000299"): record(300)}
+
+
+async def test_rows_that_were_not_compared_are_sent_again(tmp_path: Path) -> None:
+    """A reply has no more than fits."""
+    async with served(0, answers=True) as (slow, client), rocksdb(tmp_path) as engine:
+        slow.engine = engine
+        where = [key(f"s{at:04}") for at in range(1_500)]
+        labels = "m" * METADATA_MAX_BYTES
+        await engine.save("default", [SaveEntry(one, record(1, metadata=labels)) for one in where])
+        found = await client.differing([(encode_key(one), encode_record(record(2))) for one in where])
+        assert found == dict.fromkeys(where, record(1, metadata=labels))
+
+
+async def test_a_server_that_does_not_compare_is_asked_once() -> None:
+    """An older one, or one on etcd: the caller gets the records."""
+    async with served(10, answers=True) as (_, client):
+        assert await client.differing(ROWS) is None
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Reply(compared=301),
+        Reply(compared=300, differing=[300]),
+        Reply(compared=300, differing=[5]),
+        Reply(compared=300, differing=[5], packed=meta_pb.PackedRows(records=b"x", record_sizes=b"\1\0")),
+        Reply(compared=300, differing=[5], packed=meta_pb.PackedRows(records=b"x", record_sizes=b"\2\0")),
+    ],
+)
+async def test_a_comparison_that_cannot_be_right_is_no_answer(monkeypatch: pytest.MonkeyPatch, bad: Reply) -> None:
+    """Nothing counts as compared by it."""
+    async with served(0, answers=True) as (_, client):
+
+        async def answered(*_: Any) -> Reply:
+            return bad
+
+        monkeypatch.setattr(group_reads, "batch", answered)
+        with pytest.raises(MetaUnavailableError, match="answered"):
+            await client.differing(ROWS)
 
 
 async def test_pages_shrink_until_a_slow_server_answers_and_grow_again() -> None:
