@@ -6,6 +6,7 @@ without a word. Looks at names and times only.
 
 import time
 from pathlib import Path
+from typing import Literal
 
 from adapter.formats.files import LMQ_FILE, Format
 from adapter.formats.rocketmq_rocksdb import Layout
@@ -37,6 +38,16 @@ def beside(path: Path) -> list[Path]:
         return []
     others = (path.parent / name for name in _WITH if name != path.name)
     return [place for place in others if place.is_file() or (place / "CURRENT").is_file()]
+
+
+def replaced(store: Path, by: Path) -> Literal["groups", "queues"] | None:
+    """What a broker with `store` loses when it takes over the place `by` beside it; None if it does not take that over.
+
+    Of all groups what is not in the other place, or only queues, of those groups and topics of which the other place has some.
+    """
+    if by.name == JSON_FILE and store.name in (V1_STORE, SINGLE_STORE):
+        return "groups"
+    return "queues" if by.name == V1_STORE and store.name == SINGLE_STORE else None
 
 
 def in_use_instead(path: Path) -> str:

@@ -96,6 +96,25 @@ def test_an_export_does_not_go_back_behind_the_store_beside_it(shared: Pair, tmp
     assert shared("export", "g", "-n", namespace, *given, "-o", tmp_path / name).code == OK
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("consumerOffset.json", "7 offsets that the export has not, as '%LMQ%q/0' of group '%LMQ%q': 11"),
+        ("consumerOffsets", "1 offset that the export has not, as 'T/0' of group 'g': 0"),
+    ],
+)
+def test_offsets_that_a_broker_loses_by_an_export_are_told(shared: Pair, tmp_path: Path, name: str, told: str) -> None:
+    """By JSON all that is not in it; by a V1 store only queues, of the groups and topics that are in it."""
+    unpack(ROCKETMQ / "store-single.tar.gz", tmp_path / "metadata")
+    namespace = f"lost-{name}"
+    shared("commit", "g", "T/3", "42", "-n", namespace)
+    given = ("--format", "rocketmq-rocksdb") if name == "consumerOffsets" else ()
+    ran = shared("export", "g", "-n", namespace, *given, "-o", tmp_path / name)
+    assert (ran.code, f"warning: metadata beside it has {told}; a broker that takes" in ran.err) == (OK, True), ran.err
+    ran = shared("export", "-n", namespace, *given, "-o", tmp_path / "lmqConsumerOffset.json")
+    assert (ran.code, "that the export has not" in ran.err) == (OK, False), "no broker with this store reads it"
+
+
 def test_a_store_beside_an_export_that_cannot_be_read_is_told(shared: Pair, tmp_path: Path) -> None:
     """It is not known then whether the broker would go back."""
     commit(shared, "unknown", {"t/0": 5})

@@ -253,10 +253,26 @@ CLI_MUTANTS = (
     Mutant(
         "an-export-goes-back-behind-the-broker",
         "cli/files/export_run.py",
-        "        if found:\n            count, row, ours = found\n",
-        "        if not found:\n            count, row, ours = found\n",
+        "        if found.larger:\n",
+        "        if not found.larger:\n",
         "a broker with a single store takes an export over in place of newer offsets: 99 becomes 15",
         ("acceptance/test_export.py::test_an_export_does_not_go_back_behind_the_store_beside_it",),
+    ),
+    Mutant(
+        "groups-that-an-export-takes-from-the-broker-are-not-told",
+        "formats/broker_places.py",
+        "    if by.name == JSON_FILE and store.name in (V1_STORE, SINGLE_STORE):\n",
+        "    if by.name == JSON_FILE and store.name == V1_STORE:\n",
+        "a broker with a single store takes over an export of one group, and has no others any more",
+        ("acceptance/test_export.py::test_offsets_that_a_broker_loses_by_an_export_are_told",),
+    ),
+    Mutant(
+        "an-export-of-one-group-looks-at-that-group-alone",
+        "cli/files/export_run.py",
+        'replace(to.naming, group="")',
+        "to.naming",
+        "the broker loses all other groups, and nothing says so",
+        ("acceptance/test_export.py::test_offsets_that_a_broker_loses_by_an_export_are_told",),
     ),
     Mutant(
         "a-dead-file-is-imported-without-a-word",
@@ -265,6 +281,14 @@ CLI_MUTANTS = (
         "    if not newest or written[newest] >= mine:\n",
         "with enableLmq, consumerOffset.json is imported as if it were in use",
         ("acceptance/test_import.py::test_of_two_files_of_a_broker_the_one_that_is_not_in_use_is_told",),
+    ),
+    Mutant(
+        "a-dead-file-of-a-directory-is-imported-without-a-word",
+        "pipeline/transfer/import_files.py",
+        "        if not file.is_remote:\n            other",
+        "        if file.is_remote:\n            other",
+        "the job import reads both of a broker's files, and the dead one wins where its offset is larger",
+        ("unit/pipeline/test_import_files.py::test_a_brokers_file_that_is_not_in_use_is_told",),
     ),
     Mutant(
         "a-single-store-is-unknown",

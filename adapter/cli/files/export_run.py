@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -97,22 +98,33 @@ def _of_another(shard: str, broker: str) -> bool:
 
 
 def _check_beside(to: Destination, sorter: OffsetSorter) -> None:
-    """Raise InvalidInputError if the broker has larger offsets in another place beside the file: it would go back to ours."""
+    """Raise InvalidInputError if the broker has larger offsets in another place beside the file: it would go back to ours.
+
+    Warns of offsets there that it would no longer have.
+    """
     if to.kind not in _WITHOUT_CLIENTS or to.path == files.STDIO:
         return
-    for place in broker_places.beside(Path(to.path)):
-        rows = formats.read(place, Format.of(place), to.naming)
+    path, naming = Path(to.path), replace(to.naming, group="")  # of all groups, also for an export of one
+    for place in broker_places.beside(path):
+        rows = formats.read(place, Format.of(place), naming)
+        lost = broker_places.replaced(place, path)
         try:
-            found = sorter.smaller_than(row for row in rows if isinstance(row, OffsetRow))
+            found = sorter.beside((row for row in rows if isinstance(row, OffsetRow)), whole=lost == "groups")
         except NotReadableError as error:
             warn(f"{place}: {error}; whether the broker would go back was not checked")
             continue
-        if found:
-            count, row, ours = found
+        if found.larger:
+            count, row, ours = found.larger
             raise InvalidInputError(
                 f"-o: {place.name} beside it has larger offsets for {counted(count, 'shard')}, as {row.shard!r} of group "
                 f"{row.group!r}: {row.offset}, here {ours}; a broker that takes the export over would go back. Stop the broker, "
                 f"import {place} and export again; to go back on purpose, write to another directory and copy it"
+            )
+        if found.absent and lost:
+            count, row = found.absent
+            warn(
+                f"{place.name} beside it has {counted(count, 'offset')} that the export has not, as {row.shard!r} of group "
+                f"{row.group!r}: {row.offset}; a broker that takes the export over has none there any more"
             )
 
 

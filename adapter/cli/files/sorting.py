@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from adapter.errors import AdapterError
 from adapter.formats.rows import OffsetRow
@@ -24,11 +24,21 @@ _INSERT = "INSERT INTO offsets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _SORTED = "SELECT * FROM offsets ORDER BY namespace, grp, stem, number, offset, committed_at_ms"
 _SAME = "b.namespace = o.namespace AND b.grp = o.grp AND b.stem = o.stem AND b.number = o.number"
 _LARGER = f"SELECT b.*, o.offset FROM beside b JOIN offsets o ON {_SAME} WHERE b.offset > o.offset"  # noqa: S608 - constants
+_ABSENT = f"SELECT b.* FROM beside b LEFT JOIN offsets o ON {_SAME} WHERE o.offset IS NULL"  # noqa: S608 - constants
+_OF_OURS = " AND (b.namespace, b.grp, b.stem) IN (SELECT namespace, grp, stem FROM offsets)"
 _KEY = 4  # columns
+_BY_NAME = " ORDER BY b.namespace, b.grp, b.stem, b.number"
 
 
 class SortingError(AdapterError):
     """The temporary file could not be written."""
+
+
+class Beside(NamedTuple):
+    """What another place has: how many rows, and the first of them by name. None for no row."""
+
+    larger: tuple[int, OffsetRow, int] | None  # than the same key here; with the offset here
+    absent: tuple[int, OffsetRow] | None  # here
 
 
 class OffsetSorter:
@@ -65,19 +75,26 @@ class OffsetSorter:
             (count,) = self._database.execute("SELECT count(*) FROM (SELECT DISTINCT namespace, grp FROM offsets)").fetchone()
             return int(count)
 
-    def smaller_than(self, rows: Iterable[OffsetRow]) -> tuple[int, OffsetRow, int] | None:
-        """How many of these rows have a larger offset than the same key here, the first of them, and the offset here."""
+    def beside(self, rows: Iterable[OffsetRow], *, whole: bool = True) -> Beside:
+        """What these rows have that is not here. Unless `whole`, only of those groups and topics of which something is here."""
+        absent = _ABSENT if whole else _ABSENT + _OF_OURS
         with _translated():
             self._database.execute(_TABLE.replace("offsets", "beside"))
             try:
                 self._database.executemany(_INSERT.replace("offsets", "beside"), map(_cells, rows))
-                first = self._database.execute(f"{_LARGER} ORDER BY b.namespace, b.grp, b.stem, b.number").fetchone()
-                if first is None:
-                    return None
-                (count,) = self._database.execute(f"SELECT count(*) FROM ({_LARGER})").fetchone()  # noqa: S608 - constants
-                return int(count), _row(first[:-1]), first[-1] + _SIGN
+                more, first = self._found(_LARGER)
+                missing, first_missing = self._found(absent)
+                return Beside(
+                    (more, _row(first[:-1]), first[-1] + _SIGN) if more else None,
+                    (missing, _row(first_missing)) if missing else None,
+                )
             finally:
                 self._database.execute("DROP TABLE beside")
+
+    def _found(self, query: str) -> tuple[int, tuple[Any, ...]]:
+        """How many rows a query has, and the first of them."""
+        (count,) = self._database.execute(f"SELECT count(*) FROM ({query})").fetchone()  # noqa: S608 - constants
+        return int(count), self._database.execute(query + _BY_NAME).fetchone() if count else ()
 
     def __iter__(self) -> Iterator[OffsetRow]:
         """Yield the offsets, sorted by namespace, group and shard."""

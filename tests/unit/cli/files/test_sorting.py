@@ -43,11 +43,23 @@ def test_rows_that_are_larger_elsewhere_are_found() -> None:
     with OffsetSorter() as sorter:
         sorter.add([OffsetRow("n", "g", f"t/{queue}", 10) for queue in range(20)] + [OffsetRow("n", "g", "big", 2**63)])
         same = [OffsetRow("n", "g", "t/3", 10), OffsetRow("n", "h", "t/3", 99), OffsetRow("m", "g", "t/3", 99)]
-        assert sorter.smaller_than(same) is None
+        assert sorter.beside(same).larger is None
         larger = [OffsetRow("n", "g", "t/10", 11), OffsetRow("n", "g", "t/9", 12), OffsetRow("n", "g", "big", U64_MAX)]
-        found = sorter.smaller_than([*same, *larger])
-        assert found == (3, OffsetRow("n", "g", "big", U64_MAX), 2**63)
-        assert sorter.smaller_than([*same, *larger[:2]]) == (2, OffsetRow("n", "g", "t/9", 12), 10)
+        assert sorter.beside([*same, *larger]).larger == (3, OffsetRow("n", "g", "big", U64_MAX), 2**63)
+        assert sorter.beside([*same, *larger[:2]]).larger == (2, OffsetRow("n", "g", "t/9", 12), 10)
+
+
+def test_rows_that_are_elsewhere_alone_are_found() -> None:
+    """All of them, or those of a group and topic that are here with other queues."""
+    with OffsetSorter() as sorter:
+        sorter.add([OffsetRow("n", "g", f"t/{queue}", 10) for queue in range(2)])
+        here = [OffsetRow("n", "g", "t/0", 5), OffsetRow("n", "g", "t/1", 50)]
+        assert sorter.beside(here).absent is None
+        others = [OffsetRow("n", "g", "u/2", 1), OffsetRow("n", "h", "t/0", 2), OffsetRow("m", "g", "t/2", 3)]
+        queues = [OffsetRow("n", "g", "t/10", 4), OffsetRow("n", "g", "t/9", 0)]
+        assert sorter.beside([*here, *queues, *others]).absent == (5, OffsetRow("m", "g", "t/2", 3))
+        assert sorter.beside([*here, *queues, *others], whole=False).absent == (2, OffsetRow("n", "g", "t/9", 0))
+        assert sorter.beside([*here, *others], whole=False).absent is None
 
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=3)
