@@ -1,6 +1,7 @@
 """The jobs import and export: accepted rows, rejects, and that an import of an export restores the same offsets."""
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
@@ -81,6 +82,18 @@ def test_real_files_come_back_as_they_were(jobs: Jobs) -> None:
     assert list(json.loads(data)) == ["dataVersion", "offsetTable"]
     assert entries(broker_file, data) == sorted(row for file in files for row in entries(broker_file, file.read_bytes()))
     assert not jobs.table("rejects", "export")
+
+
+def test_an_import_tells_which_file_of_a_broker_is_in_use(jobs: Jobs, tmp_path: Path) -> None:
+    """Of a directory both are read, and of a key the larger offset is taken, also if it is of the file that is dead."""
+    for name, age_s in (("consumerOffset.json", 1_000), ("lmqConsumerOffset.json", 10)):
+        path = tmp_path / "config" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b'{"offsetTable":{"T@g":{0:5}}}')
+        os.utime(path, (time.time() - age_s,) * 2)
+    assert jobs.import_files(tmp_path / "config", apply=False) == DONE
+    (line,) = [line for line in jobs.said.getvalue().splitlines() if line.startswith("warning: ")]
+    assert line.startswith(f"warning: {tmp_path}/config/consumerOffset.json: lmqConsumerOffset.json beside it was written later")
 
 
 def test_an_import_merges_only_what_is_larger_and_keeps_what_it_cannot_read(jobs: Jobs, tmp_path: Path) -> None:

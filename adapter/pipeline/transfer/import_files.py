@@ -7,12 +7,14 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from adapter.errors import ConfigError
-from adapter.formats.files import BACKUP
+from adapter.formats import broker_places
+from adapter.formats.broker_places import JSON_FILE
+from adapter.formats.files import BACKUP, LMQ_FILE
 from adapter.pipeline.config import OffsetFormat
 from adapter.pipeline.places import Place
 
 NAMES: dict[OffsetFormat, tuple[str, ...]] = {
-    "rocketmq": ("consumerOffset.json", "lmqConsumerOffset.json"),
+    "rocketmq": (JSON_FILE, LMQ_FILE),
     "rocketmq-client": ("offsets.json",),
     "kafka-csv": ("*.csv",),
 }
@@ -68,6 +70,22 @@ def find_files(places: Iterable[Place], kind: OffsetFormat) -> list[Place]:
             raise ConfigError(f"[import] files: {place}: cannot be read: {error.strerror or error}") from error
         found.update(dict.fromkeys(some))
     return list(found)
+
+
+def doubts(files: Sequence[Place]) -> list[str]:
+    """A line for each file of a broker beside which another one seems to be in use. Times at a URL tell nothing."""
+    every = set(files)
+    lines = []
+    for file in files:
+        if not file.is_remote:
+            other = broker_places.in_use_instead(file.path)
+        elif file.name == JSON_FILE and file.parent / LMQ_FILE in every:
+            other = f"{LMQ_FILE} beside it is read, too, and a broker keeps all its groups in one of them: name that one"
+        else:
+            other = ""
+        if other:
+            lines.append(f"{file}: {other}")
+    return lines
 
 
 def _files_behind(place: Place, kind: OffsetFormat) -> list[Place]:

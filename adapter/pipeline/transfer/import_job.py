@@ -21,7 +21,7 @@ from adapter.pipeline.offsets.options import ReadOptions, WriteOptions, parse_op
 from adapter.pipeline.offsets.reader import OffsetsReader
 from adapter.pipeline.offsets.writer import OffsetsWriter
 from adapter.pipeline.transfer import imports
-from adapter.pipeline.transfer.import_files import find_files, pieces
+from adapter.pipeline.transfer.import_files import doubts, find_files, pieces
 from adapter.pipeline.transfer.import_tasks import COUNTS, MESSAGES, REJECTS, Work, publish, unpacked
 from adapter.pipeline.transfer.imports import APPLIED, PREVIEW
 from adapter.pipeline.transfer.summary import show_counts, show_rejects
@@ -59,6 +59,8 @@ class _Import:
     def look(self) -> int:
         """Write the tables `preview` and `rejects`, and show their summary; returns the number of rejects."""
         work = self._work
+        for line in doubts(list(dict.fromkeys(piece.file for piece in work.pieces))):
+            self._switches.tell(f"warning: {line}")
         with self._switches.step("reading the files and the Meta Service"):
             read = self._over(len(work.pieces) + len(work.parts)).mapInArrow(work.read, _MESSAGES)
             told = self._by_bucket(read).mapInArrow(work.compare, _MESSAGES).collect()

@@ -1,5 +1,6 @@
 """The files of an import: which are read, how a CSV is divided, and what happens to a file that cannot be read."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,22 @@ def test_a_directory_is_searched_for_the_files_of_the_format(tmp_path: Path) -> 
     assert find_files([tmp_path, first], "rocketmq") == sorted([first, second])
     client = made(tmp_path / "10.0.0.1@7" / "group" / "offsets.json")
     assert find_files([tmp_path], "rocketmq-client") == [client]
+
+
+def test_a_brokers_file_that_is_not_in_use_is_told(tmp_path: Path) -> None:
+    """Of a path by the time when each was written; behind a URL, where that is not known, if both are read."""
+    alive, dead = made(tmp_path / "a" / "lmqConsumerOffset.json"), made(tmp_path / "a" / "consumerOffset.json")
+    os.utime(dead, (1, 1))
+    alone = made(tmp_path / "b" / "consumerOffset.json")
+    (line,) = import_files.doubts([Place.of(path) for path in (alive, dead, alone)])
+    assert line.startswith(f"{dead}: lmqConsumerOffset.json beside it was written later")
+    assert import_files.doubts([Place.of(alive)]) == []
+    urls = [
+        Place.of(f"s3://bucket/{name}") for name in ("consumerOffset.json", "lmqConsumerOffset.json", "c/consumerOffset.json")
+    ]
+    (line,) = import_files.doubts(urls)
+    assert line.startswith("s3://bucket/consumerOffset.json: lmqConsumerOffset.json beside it is read, too")
+    assert import_files.doubts(urls[1:]) == []
 
 
 def test_a_link_out_of_a_directory_is_refused_by_its_name(tmp_path: Path) -> None:
