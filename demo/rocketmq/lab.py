@@ -28,7 +28,7 @@ SILENT = ("rmq.logback-test.xml", "logback-test.xml", "rmq.client.logback.xml") 
 SILENT_49 = ("logback_namesrv.xml", "logback_broker.xml", "logback_tools.xml")  # in conf; 4.9 does not start without them
 NO_LOGS = '<configuration><root level="OFF"/></configuration>\n'
 JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Drocketmq.client.logLevel=ERROR")
-START_S = 300.0  # of a broker, on a machine with many times its load
+START_S = 300.0  # of a broker, on a machine with many times its load; also for its stop, which takes 10 to 20 s without load
 # 4.9 unmaps its files by reflection, at the first start after a kill.
 OPENED = tuple(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.nio", "sun.nio.ch", "jdk.internal.ref"))
 PORTS = (20_000, 32_000)  # below those that the kernel gives to others
@@ -129,7 +129,7 @@ class Child:
         """SIGTERM."""
         self.process.terminate()
         try:
-            self.process.wait(PATIENCE_S)
+            self.process.wait(START_S)
         finally:
             self.kill()
 

@@ -20,6 +20,8 @@ from demo.rocketmq.designs import design_of
 from demo.rocketmq.lab import CLUSTER, Lab, Offsets, noted
 from demo.rocketmq.rounds import Kind, play
 
+pytestmark = pytest.mark.timeout(1_200)
+
 R = TypeVar("R")
 Kinds = Sequence[tuple[str, str]]
 
