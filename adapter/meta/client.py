@@ -28,6 +28,7 @@ from adapter.meta.packed import (
     Known,
     Outcomes,
     SaveLimits,
+    all_news,
     differing_of,
     known_request,
     merge_outcomes,
@@ -442,15 +443,13 @@ class GrpcMetaClient:
         """
         if not groups:
             return GroupsPage([], (), b"")
-        return await self._groups_page(groups, after, patient=patient)
+        return await self._groups_page(groups, after, patient=patient, known=all_news)
 
     async def news_page(self, groups: Sequence[GroupKey], after: bytes, known: Known) -> GroupsPage:
-        """Of groups in key order, columns come from a server that has them: only the rows that are not known become objects."""
+        """Of columns, which a server sends of groups in key order if it has them, only rows that are not known become objects."""
         return await self._groups_page(groups, after, patient=True, known=known)
 
-    async def _groups_page(
-        self, groups: Sequence[GroupKey], after: bytes, *, patient: bool, known: Known | None = None
-    ) -> GroupsPage:
+    async def _groups_page(self, groups: Sequence[GroupKey], after: bytes, *, patient: bool, known: Known) -> GroupsPage:
         some = groups[:GROUPS_AT_ONCE]
         entries, left, after = await self._page([(group, ()) for group in some], after, patient=patient, known=known)
         return GroupsPage(entries, groups[len(some) - len(left) :], after)

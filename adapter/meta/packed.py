@@ -274,6 +274,11 @@ def differing_of(
         raise MetaUnavailableError(f"answered with records that are none: {error}") from error
 
 
+def all_news(keys: Sequence[bytes], _: Sequence[bytes]) -> Sequence[bool]:
+    """A Known of nothing."""
+    return [False] * len(keys)
+
+
 async def news(
     packed: meta_pb.PackedRows, cluster: str, groups: Container[GroupKey], known: Known
 ) -> list[tuple[OffsetKey, OffsetRecord]]:

@@ -137,7 +137,7 @@ class Describing:
                 first.remote = {key.shard: record for key, record in found.items()}
                 del left[first.wanted.group]
                 continue
-            page = await self._core.meta.news_page(list(left), after, _all_of_them)
+            page = await self._core.meta.groups_page(list(left), after)
             for key, record in page.entries:
                 left[key.group_key].remote[key.shard] = record
             rows += len(page.entries)
@@ -183,8 +183,3 @@ class Describing:
             except AdapterError as error:
                 self._no_bounds = str(error)
         return {shard: bounds for shard in shards if (bounds := self._core.bounds.get(ShardKey(namespace, shard)))}
-
-
-def _all_of_them(keys: Sequence[bytes], _records: Sequence[bytes]) -> Sequence[bool]:
-    """All are news: what is here may have changed since it was read."""
-    return [False] * len(keys)
