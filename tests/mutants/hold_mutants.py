@@ -187,10 +187,18 @@ HOLD_MUTANTS = (
     Mutant(
         "watchers-hear-nothing-of-adoptions",
         "sidecar/ledger/ledger.py",
-        " if isinstance(operation, Commit) else decision.staged)",
+        " if isinstance(operation, Commit) else decision.changed)",
         ")",
         "an idle broker learns of a reset only with its next commit",
         (f"{WATCH}test_a_watcher_is_told_of_what_a_flush_adopts",),
+    ),
+    Mutant(
+        "watchers-hear-nothing-of-what-is-new-here",
+        "sidecar/ledger/decision.py",
+        "        return [*self.staged, *self.adopted]\n",
+        "        return [*self.staged]\n",
+        "a broker that lost its store is not told of the offsets that come back",
+        ("unit/sidecar/ledger/test_ledger.py::test_what_is_new_here_is_adopted_clean_and_told",),
     ),
     Mutant(
         "watcher-that-falls-behind-is-not-told",

@@ -149,20 +149,19 @@ class Recovery:
                     differing.append((key, found))
                     if found is None or meet(local, found) != found:
                         pushed[key] = local
-        # Of whole groups: what was lost here.
-        lost: list[tuple[OffsetKey, OffsetRecord | None]] = []
-        async for rows in in_slices(list(remote.items())):
-            lost += [(key, found) for key, found in rows if self._store.get(key) is None]
+        keys = self._store.keys
+        # What is left of whole groups was lost here, unless it came back meanwhile.
         # Refused when a key was removed meanwhile: what was fetched may be older than what was flushed and forgotten.
-        async for entries in in_slices([*differing, *lost]):
+        async for entries in in_slices([*differing, *remote.items()]):
             self._ledger.apply(Load((), entries, piece.forgets))
+        lost = self._store.keys - keys
         await self._ledger.sync()
         for key, held in stands:
             self._flusher.saver.note(key, Seen(held.offset, held.topic, held.partition))
         self.report.compared += len(piece.local) + piece.same
         self.report.of = max(self._store.keys, self.report.compared)
         self.report.equal += len(piece.local) + piece.same - len(differing)
-        self.report.adopted += len(differing) - len(pushed) + len(lost)
+        self.report.adopted += len(differing) - len(pushed) + lost
         if pushed:
             await self._push(pushed)
 

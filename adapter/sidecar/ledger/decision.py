@@ -51,8 +51,9 @@ def _group_of(entry: tuple[OffsetKey, OffsetRecord | None]) -> tuple[str, ...]:
 class Decision:
     """The effect of one operation, which `Ledger.apply` brings about. Nothing has happened before that.
 
-    To write: records by key in `staged` (None: removed), those that plainly go forward in `forward`, by group, and `members`. To
-    mark: what is written is dirty, unless it is `clean`, or in `forward` when `forward_is_clean`; what is `dirty_as_it_is`, and
+    To write: records by key in `staged` (None: removed), those that plainly go forward in `forward`, by group (or are `adopted`:
+    plainly new, from the Meta Service), and `members`. To mark: what is written is dirty, unless it is `clean`, or in `forward`
+    when `forward_is_clean`; what is `dirty_as_it_is`, and
     what is `flushed`. To note of groups: those that are `loaded`, keys that are `absent`, groups of which keys are `removed`, or
     stand in a `raised` epoch.
     """
@@ -63,6 +64,7 @@ class Decision:
         "_states",
         "_store",
         "absent",
+        "adopted",
         "clean",
         "dirty_as_it_is",
         "era_began",
@@ -86,6 +88,7 @@ class Decision:
         self.clean: set[OffsetKey] = set()
         self.forward: dict[GroupKey, dict[str, Held]] = {}
         self.forward_is_clean = False
+        self.adopted: set[OffsetKey] = set()
         self.members: dict[GroupKey, Member | None] = {}
         self.flushed: list[OffsetKey] = []
         self.dirty_as_it_is: list[tuple[OffsetKey, Held]] = []
@@ -107,6 +110,11 @@ class Decision:
         if isinstance(operation, TakeUp):
             return self._take_up(operation)
         return self._load(operation) if isinstance(operation, Load) else self._forget(operation)
+
+    @property
+    def changed(self) -> list[OffsetKey]:
+        """The keys that are written, but for those that plainly go forward."""
+        return [*self.staged, *self.adopted]
 
     def _standing(self, key: OffsetKey) -> OffsetRecord | None:
         return self.staged[key] if key in self.staged else self._store.get(key)
@@ -194,7 +202,16 @@ class Decision:
             held = self._store.hold_all(group, [key.shard for key, _ in some])
             for key, found in some:
                 one = held[key.shard]
+                if one[0] is None and found and self._is_plainly_new(key, found):
+                    self.adopted.add(key)
+                    self.forward_is_clean = True
+                    self.forward.setdefault(group, {})[key.shard] = (found, 0, one[2])
+                    decided.append(Standing(key, found))
+                    continue
                 stands = None if one[0] is None else OffsetRecord(*one[0])
+                if key in self.adopted:  # named twice
+                    self.adopted.remove(key)
+                    self._stage(key, OffsetRecord(*self.forward[group].pop(key.shard)[0]), clean=True)
                 before = self.staged.get(key, stands)
                 remote = as_seen(found, before) if found else None
                 after = meet(remote, before) if remote else before
@@ -213,6 +230,12 @@ class Decision:
                 elif one[0] is not None and key not in self._dirty and key not in self.staged:
                     self.dirty_as_it_is.append((key, one))
         return decided
+
+    def _is_plainly_new(self, key: OffsetKey, found: OffsetRecord) -> bool:
+        """True for only an offset, in an epoch of the first era, of a key of which nothing is known here."""
+        epoch, _, live, _, metadata, topic, partition = found
+        plain = live and 0 < epoch < 1 << ERA_BITS and not (metadata or topic or partition)
+        return plain and not (key in self.staged or key in self._dirty or key in self.adopted)
 
     def _take_first_epochs(self, operation: FirstEpochs) -> list[Standing]:
         self.forward_is_clean = True
@@ -241,9 +264,10 @@ class Decision:
 
     def _is_before_a_rewind(self, key: OffsetKey, found: OffsetRecord) -> bool:
         """True for a larger value of a server without epochs that may precede a local rewind that is not flushed yet."""
+        if found.epoch or key not in self._dirty:
+            return False
         before = self._standing(key)
-        rewound = before is not None and before.epoch > FIRST_EPOCH and before.offset < found.offset
-        return rewound and not found.epoch and key in self._dirty
+        return before is not None and before.epoch > FIRST_EPOCH and before.offset < found.offset
 
     def _forget(self, operation: Forget) -> list[Standing]:
         busy = next((key for key in operation.keys if key in self._dirty), None)

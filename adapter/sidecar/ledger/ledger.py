@@ -94,7 +94,7 @@ class Ledger:
         if decision.rewinds:
             self.journal.moved("rewind", decision.rewinds)
         if self.watches.any:
-            self.watches.note([one.key for one in standing if one.raised] if isinstance(operation, Commit) else decision.staged)
+            self.watches.note([one.key for one in standing if one.raised] if isinstance(operation, Commit) else decision.changed)
         return standing
 
     def commit_plain(self, runs: Sequence[Run], now_ms: int) -> list[int]:

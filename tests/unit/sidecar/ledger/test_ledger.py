@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from adapter.errors import ContendedError, DiskFullError, NotReadyError, StorageFailedError
-from adapter.model.records import CommitMode, OffsetRecord
+from adapter.model.records import CommitMode, OffsetRecord, next_era
 from adapter.sidecar.config import WalSync
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.ledger.operations import Commit, Forget, Load, Operation, Reconcile, Standing
@@ -303,6 +303,24 @@ async def test_a_load_that_was_fetched_before_a_forget_is_refused(tmp_path: Path
         await submitted(core, Load([A.group_key], [(A, record(9, 3))], before + 1))
         assert core.ledger.store.get(A) == record(9, 3)
         assert core.ledger.store.states.is_loaded(A.group_key)
+
+
+async def test_what_is_new_here_is_adopted_clean_and_told(tmp_path: Path) -> None:
+    """Only an offset, with labels, in a later era, deleted, or named twice: each stands as it came, and is not sent back."""
+    gone, twice = key("d"), key("e")
+    found = {A: record(5, 3), B: record(6, 1, metadata="m"), C: record(7, next_era(1)), gone: tombstone(2)}
+    async with core_over(tmp_path, FakeMeta()) as core:
+        with core.ledger.watches.watcher(()) as watcher:
+            assert (await watcher.next()).resync
+            await core.ledger.submit(Load([], [*found.items(), (twice, record(8)), (twice, record(9))], 0))
+            assert {*(await watcher.next()).keys} == {*found, twice}
+        store = core.ledger.store
+        assert {one: store.get(one) for one in (*found, twice)} == {**found, twice: record(9)}
+        assert not core.ledger.dirty
+        assert store.keys == 5
+        await core.ledger.submit(Load([], [(A, record(4, 3)), (B, record(2, 2))], store.states.removals))
+        assert (store.get(A), store.get(B)) == (record(5, 3), record(2, 2))
+        assert A in core.ledger.dirty
 
 
 async def test_a_load_that_was_fetched_before_a_rewind_is_refused_where_it_has_no_epochs(tmp_path: Path) -> None:
