@@ -24,6 +24,7 @@ from adapter.model.records import (
     StoreMark,
     StoreReport,
     as_first,
+    deleted,
     epoch_problem,
     exhausted,
     is_deleted,
@@ -35,7 +36,7 @@ from adapter.model.records import (
 from adapter.rpc import meta_pb
 from adapter.runtime.durable.watermark import Loss
 
-GROUP_PAGE, GROUP_PAGE_BYTES = 10_000, 16 * 2**20  # page size of `whole_group`
+GROUP_PAGE, GROUP_PAGE_BYTES = 10_000, 16 * 2**20  # page size of `group_pages`
 SIZE = struct.Struct("<H")  # of the sizes in `PackedRows`
 EXACT = 50_000  # records that a split counts; larger numbers may be estimated
 
@@ -262,16 +263,15 @@ def row_bytes(key: bytes, value: bytes) -> int:
     return 2 * len(key) + len(value)
 
 
-async def whole_group(engine: Engine, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
-    """All records of a group, tombstones included, in key order. Only for groups that fit into memory."""
-    entries: list[tuple[OffsetKey, OffsetRecord]] = []
-    after = ""
-    while True:
+async def group_pages(
+    engine: Engine, cluster: str, namespace: str, group: str
+) -> AsyncGenerator[list[tuple[OffsetKey, OffsetRecord]], None]:
+    """The records of a group, tombstones included, in key order; a page holds at most GROUP_PAGE of them."""
+    page = GroupPage([], more=True)
+    while page.more:
+        after = page.entries[-1][0].shard if page.entries else ""
         page = await engine.group_page(cluster, namespace, group, GROUP_PAGE, GROUP_PAGE_BYTES, after)
-        entries += page.entries
-        if not page.more:
-            return entries
-        after = page.entries[-1][0].shard
+        yield page.entries
 
 
 def to_delete(entries: Iterable[tuple[OffsetKey, OffsetRecord]]) -> list[tuple[OffsetKey, OffsetRecord]]:
@@ -284,6 +284,14 @@ def to_delete(entries: Iterable[tuple[OffsetKey, OffsetRecord]]) -> list[tuple[O
     if last:
         raise RefusedError(f"{'/'.join(last[0])}: stands in epoch {last[1].epoch}: {EXHAUSTED}; nothing was deleted")
     return found
+
+
+def deleted_unless_late(standing: OffsetRecord, now_ms: int) -> OffsetRecord | None:
+    """The tombstone of a delete of a group for which `to_delete` raised nothing; None: leave what stands.
+
+    That is the tombstone of a delete, or a reset that has reached the last era since: it came after the delete.
+    """
+    return None if is_deleted(standing) or exhausted(standing.epoch) else deleted(standing, now_ms)
 
 
 class Overwrite(SaveEntry):

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from pathlib import Path
 
 from adapter.metaservice.config import EtcdSection
-from adapter.metaservice.engine import Engine
+from adapter.metaservice.engine import Engine, group_pages
 from adapter.metaservice.etcd.client import EtcdCluster
 from adapter.metaservice.etcd.engine import EtcdEngine
 from adapter.model.records import OffsetKey, OffsetRecord
@@ -71,6 +71,11 @@ async def standing(engine: Engine, *keys: OffsetKey) -> list[OffsetRecord | None
     """The records of these keys; None is absent."""
     found = dict(await engine.get(CLUSTER, keys))
     return [found.get(where) for where in keys]
+
+
+async def whole_group(engine: Engine, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
+    """All records of a group, tombstones included, in key order."""
+    return [entry async for entries in group_pages(engine, cluster, namespace, group) for entry in entries]
 
 
 async def everything(engine: Engine, *names: str, size: int = 1000) -> list[tuple[OffsetKey, OffsetRecord]]:

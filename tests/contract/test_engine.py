@@ -2,10 +2,12 @@
 
 import asyncio
 
-from adapter.metaservice.engine import whole_group
+import pytest
+
+from adapter.errors import RefusedError
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, next_era, taken_up
 from tests.contract.cases import CLUSTER, save
-from tests.contract.engines import TRICKY, Opened, everything, standing
+from tests.contract.engines import TRICKY, Opened, everything, standing, whole_group
 from tests.unit.helpers import key, record, tombstone
 
 A, B, C = key("a"), key("b"), key("c")
@@ -137,6 +139,34 @@ async def test_a_delete_and_a_save_at_the_same_time_leave_one_of_both_whole(open
             (found,) = await standing(engine, where)
             assert found is not None
             assert (found.position, found.live) == ((taken_up(next_era(1)), 0), False)
+
+
+async def test_a_delete_of_a_large_group_and_saves_at_the_same_time_leave_nothing_of_before(opened: Opened) -> None:
+    """Each shard is deleted with what a save brought, or has its tombstone already (7)."""
+    keys = [key(f"{at:04}") for at in range(1_200)]
+    async with opened() as engine:
+        await save(engine, *((where, record(5)) for where in keys))
+        pieces = [keys[at : at + 100] for at in range(0, len(keys), 150)]
+        saves = [save(engine, *((where, record(6)) for where in piece)) for piece in pieces]
+        await asyncio.gather(*saves[::2], engine.delete(CLUSTER, "default", "g", []), *saves[1::2])
+        found = await whole_group(engine, CLUSTER, "default", "g")
+        assert [where for where, _ in found] == keys
+        assert {(each.position, each.live) for _, each in found} == {((taken_up(next_era(1)), 0), False)}
+
+
+async def test_a_delete_of_a_group_in_which_one_shard_has_no_epoch_left_changes_nothing(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it is in the group: all are looked at first."""
+    last = record(5, next_era(1))
+    monkeypatch.setattr("adapter.model.records.EPOCH_MAX", last.epoch)
+    keys = [key(f"{at:04}") for at in range(1_200)]
+    async with opened() as engine:
+        before = [*((where, record(5)) for where in keys[:-1]), (keys[-1], last)]
+        await save(engine, *before)
+        with pytest.raises(RefusedError, match=f"g/{keys[-1].shard}: stands in epoch {last.epoch}.*nothing was deleted"):
+            await engine.delete(CLUSTER, "default", "g", [])
+        assert await whole_group(engine, CLUSTER, "default", "g") == before
 
 
 async def test_groups_with_tricky_names_are_kept_apart(opened: Opened) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from adapter.errors import NotReadyError
-from adapter.metaservice.engine import Engine, Expiry, whole_group
+from adapter.metaservice.engine import Engine, Expiry
 from adapter.metaservice.rocksdb.engine import RocksDbEngine
 from adapter.model.records import (
     FIRST_EPOCH,
@@ -22,7 +22,7 @@ from adapter.model.records import (
 )
 from adapter.testing.fake_meta import FakeMeta
 from tests.contract.cases import CLUSTER, save
-from tests.contract.engines import ENGINES, Opened, standing
+from tests.contract.engines import ENGINES, Opened, standing, whole_group
 from tests.embedded_engine import opened as rocksdb
 from tests.unit.helpers import key, record
 

@@ -12,14 +12,14 @@ from rocksdict import Options, Rdict
 from adapter.errors import InvalidInputError, TooLargeError
 from adapter.meta.packed import differing_of, known_request
 from adapter.metaservice import group_reads, scan_replies
-from adapter.metaservice.engine import Engine, whole_group
+from adapter.metaservice.engine import Engine
 from adapter.model.codec import encode_key, encode_record, pack_names
 from adapter.model.names import METADATA_MAX_BYTES
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, SaveEntry
 from adapter.rpc import meta_pb
 from adapter.runtime.durable import rocks
 from tests.contract.cases import CLUSTER
-from tests.contract.engines import TRICKY, Opened
+from tests.contract.engines import TRICKY, Opened, whole_group
 from tests.embedded_engine import opened as rocksdb
 from tests.model.engine import MemoryEngine
 from tests.unit.helpers import key, record

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from adapter.errors import MetaUnavailableError
-from adapter.metaservice.engine import whole_group
 from adapter.metaservice.etcd.engine import EtcdEngine
 from adapter.model.records import STORE_ID_BYTES, OffsetKey, OffsetRecord, SaveEntry, Status, StoreReport, next_era
 from adapter.runtime.clocks import wall_ms
 from adapter.testing.history import META, History
 from adapter.testing.waiting import eventually
+from tests.contract.engines import whole_group
 from tests.durability.moving import CLUSTER
 
 PAUSE_S = 0.02  # of a writer or reader

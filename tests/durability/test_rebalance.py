@@ -8,12 +8,12 @@ import pytest
 
 from adapter.errors import ConfigError, InvalidInputError
 from adapter.metaservice.config import EtcdSection
-from adapter.metaservice.engine import whole_group
 from adapter.metaservice.etcd import rebalancing
 from adapter.metaservice.etcd.keys import Keys
 from adapter.metaservice.etcd.rebalancing import opened
 from adapter.model.records import OffsetRecord, SaveEntry, SaveOutcome, Status
 from adapter.rpc import etcd_pb
+from tests.contract.engines import whole_group
 from tests.durability.etcd_cluster import etcd
 from tests.durability.machine import require
 from tests.durability.moving import (

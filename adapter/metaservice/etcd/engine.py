@@ -31,11 +31,12 @@ from adapter.metaservice.engine import (
     Page,
     Parts,
     RawPage,
+    deleted_unless_late,
     differing,
+    group_pages,
     is_told,
     row_bytes,
     to_delete,
-    whole_group,
 )
 from adapter.metaservice.etcd.broker_stores import EtcdStores
 from adapter.metaservice.etcd.change_notes import ChangeNotes
@@ -58,7 +59,6 @@ from adapter.model.records import (
     Status,
     StoreMark,
     StoreReport,
-    deleted,
 )
 from adapter.rpc import etcd_pb
 from adapter.runtime.clocks import REAL, Clocks
@@ -188,11 +188,20 @@ class EtcdEngine:
         """Read by their names."""
 
     async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
-        """Merge tombstones like saves: an epoch raised meanwhile is later than the delete, and stays."""
-        wanted = [OffsetKey(namespace, group, shard) for shard in shards]
-        standing = await (self.get(cluster, wanted) if shards else whole_group(self, cluster, namespace, group))
+        """Merge tombstones like saves: an epoch raised meanwhile is later than the delete, and stays. A whole group by pages."""
+        if shards:
+            standing = await self.get(cluster, [OffsetKey(namespace, group, shard) for shard in shards])
+            await self._bury(cluster, to_delete(standing))
+            return
+        async for entries in group_pages(self, cluster, namespace, group):
+            to_delete(entries)  # raises before anything is written
+        async for entries in group_pages(self, cluster, namespace, group):
+            await self._bury(cluster, entries)
+
+    async def _bury(self, cluster: str, entries: Sequence[tuple[OffsetKey, OffsetRecord]]) -> None:
         now_ms = self._now_ms()
-        outcomes = await self.save(cluster, [SaveEntry(key, deleted(record, now_ms)) for key, record in to_delete(standing)])
+        tombstones = [(key, deleted_unless_late(record, now_ms)) for key, record in entries]
+        outcomes = await self.save(cluster, [SaveEntry(key, record) for key, record in tombstones if record])
         failed = next((outcome for outcome in outcomes if outcome.status is Status.UNAVAILABLE), None)
         if failed:
             raise MetaUnavailableError(failed.message)

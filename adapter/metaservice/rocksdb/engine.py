@@ -6,7 +6,6 @@ and each batch updates the bookkeeping by which a start detects missing writes.
 
 import os
 import struct
-import time
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -36,6 +35,7 @@ from adapter.metaservice.engine import (
     RawPage,
     decide_report,
     decide_save,
+    deleted_unless_late,
     row_bytes,
     to_delete,
 )
@@ -243,39 +243,66 @@ class RocksDbEngine:
         await self.wait_synced()
         return found, end
 
-    async def _get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
-        prefix = pack_names(cluster, namespace, group)
-        rows = rocks.scan(self._data, prefix, prefix_end(prefix))
-        found: list[tuple[OffsetKey, OffsetRecord]] = []
-        while some := [_entry(key, value) for key, value in islice(rows, SLICE)]:
-            found += some
-            if len(some) == SLICE:
-                await others()
-        return found
-
     async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
-        """Put the tombstones of a delete, synced."""
-        async with self._saving:
+        """Put the tombstones of a delete, synced; over a whole group slice by slice, so that saves can run in between.
+
+        A save in between meets the tombstone of a shard, as if it came later, or is deleted with the shard, as if it came before.
+        So of two saves to different shards the earlier one may stand and the later one be deleted; the order of each shard holds.
+        """
+        if shards:
             wanted = [OffsetKey(namespace, group, shard) for shard in shards]
-            standing = await self._get(cluster, wanted) if shards else await self._get_group(cluster, namespace, group)
-            now_ms = time.time_ns() // 1_000_000
-            await self._write(cluster, to_delete(standing), lambda record: deleted(record, now_ms))
+            async with self._saving:
+                now_ms = wall_ms()
+                await self._write(cluster, to_delete(await self._get(cluster, wanted)), lambda record: deleted(record, now_ms))
+        else:
+            prefix = pack_names(cluster, namespace, group)
+            for rows in rocks.scan_slices(self._data, prefix, prefix_end(prefix), SLICE):
+                to_delete(_entry(key, value) for key, value in rows)  # raises before anything is written
+                await others()
+            await self._bury(prefix, lambda value: deleted_unless_late(decode_record(value), wall_ms()))
         await self._syncs.submit(None)
 
     async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:
-        """Read, decide and write under the lock, synced."""
-        # First without the lock: most groups are too young to expire.
-        newest_ms = _newest_ms(await self._get_group(cluster, namespace, group))
+        """Decide by one instant of the group; then expire, slice by slice, what has stood unchanged since. Synced.
+
+        What is saved meanwhile came after the expiry, and stands. To stop at it would leave a group that is neither expired nor
+        kept, and an adapter that is told that it was kept sends nothing again.
+        """
+        prefix = pack_names(cluster, namespace, group)
+        newest_ms, until = 0, self._state.seq  # no await up to the first row: the scan shows this instant
+        for rows in rocks.scan_slices(self._data, prefix, prefix_end(prefix), SLICE):
+            records = [decode_record(value) for _, value in rows]
+            newest_ms = max([newest_ms, *(record.committed_at_ms for record in records if record.live)])
+            await others()
         if newest_ms >= before_ms:
             return Expiry(0, newest_ms)
-        async with self._saving:
-            live = [(key, record) for key, record in await self._get_group(cluster, namespace, group) if record.live]
-            newest_ms = _newest_ms(live)
-            if newest_ms >= before_ms:
-                return Expiry(0, newest_ms)
-            await self._write(cluster, live, lambda record: expired(record, now_ms))
+
+        def expired_then(value: bytes) -> OffsetRecord | None:
+            record = decode_record(value)
+            return expired(record, now_ms) if record.live and decode_seq(value) <= until else None
+
+        count = await self._bury(prefix, expired_then)
         await self._syncs.submit(None)
-        return Expiry(len(live))
+        return Expiry(count)
+
+    async def _bury(self, prefix: bytes, tombstone: Callable[[bytes], OffsetRecord | None]) -> int:
+        """Put tombstones over the values below `prefix` for which there is one; returns how many.
+
+        A WriteBatch for each slice, and the lock only as long: a group may have any number of shards. What a kill or an error
+        leaves out is not acknowledged: the next delete, or the next sweep, finds it.
+        """
+        count, start, end = 0, prefix, prefix_end(prefix)
+        while True:
+            async with self._saving:
+                rows = dict(islice(rocks.scan(self._data, start, end), SLICE))
+                found = {key: tombstone(value) for key, value in rows.items()}
+                changes = {key: encode_record(record) for key, record in found.items() if record}
+                self._put(changes, rows)
+            count += len(changes)
+            if len(rows) < SLICE:
+                return count
+            start = next(reversed(rows)) + b"\0"
+            await others()
 
     async def drop_tombstones(self, before_ms: int) -> int:
         """Scan everything in slices; the old tombstones of each slice are checked again and removed under the lock."""
@@ -562,10 +589,7 @@ class RocksDbEngine:
     async def _write(
         self, cluster: str, entries: Sequence[tuple[OffsetKey, OffsetRecord]], become: Callable[[OffsetRecord], OffsetRecord]
     ) -> None:
-        """Write what records become, with a WriteBatch for each slice: a group may have any number. The caller holds the lock.
-
-        What a kill leaves out is not acknowledged: the next delete, or the next sweep, finds it.
-        """
+        """Write what records become, with a WriteBatch for each slice. The caller holds the lock."""
         prefix = pack_names(cluster)
         async for some in in_slices(entries):
             changes = {prefix + pack_names(*key): encode_record(become(record)) for key, record in some}
@@ -695,10 +719,6 @@ async def _encoded(staged: Mapping[bytes, OffsetRecord]) -> dict[bytes, bytes]:
     async for some in in_slices([*staged.items()]):
         found.update((key, encode_record(record)) for key, record in some)
     return found
-
-
-def _newest_ms(found: Sequence[tuple[OffsetKey, OffsetRecord]]) -> int:
-    return max((record.committed_at_ms for _, record in found if record.live), default=0)
 
 
 def _entry(key: bytes, value: bytes) -> tuple[OffsetKey, OffsetRecord]:
