@@ -40,6 +40,7 @@ from adapter.model.records import (
 from adapter.runtime.durable.watermark import Loss
 
 SNAPSHOT_PAGE = 10_000
+SLICE_S = 0.01  # of an expiry, so that saves come between two
 
 Records = dict[bytes, OffsetRecord]
 
@@ -115,14 +116,21 @@ class MemoryEngine:
         await self._sync()
 
     async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:
-        live = [(key, record) for key, record in self._below(pack_names(cluster, namespace, group)) if record.live]
+        """As in RocksDB: decided by what stands now, and written in slices; here one key each."""
+        prefix = pack_names(cluster, namespace, group)
+        live = [(pack_names(cluster, *key), record) for key, record in self._below(prefix) if record.live]
         newest_ms = max((record.committed_at_ms for _, record in live), default=0)
         if newest_ms >= before_ms:
             await self._sync()
             return Expiry(0, newest_ms)
-        self._write({pack_names(cluster, *key): expired(record, now_ms) for key, record in live})
+        count = 0
+        for key, record in live:
+            if self._written.get(key) is record:  # nothing was saved over it
+                self._write({key: expired(record, now_ms)})
+                count += 1
+            await asyncio.sleep(SLICE_S)
         await self._sync()
-        return Expiry(len(live))
+        return Expiry(count)
 
     async def drop_tombstones(self, before_ms: int) -> int:
         old = [key for key, record in self._written.items() if not record.live and record.committed_at_ms < before_ms]
