@@ -224,6 +224,13 @@ META_SERVICE: dict[str, Worst] = {
         "DeleteOffsetData",
         lambda: M.DeleteOffsetDataRequest(group="no", shard_names=_names(500_000)),
     ),
+    # Last: the group is not there afterwards.
+    "expire a group that is old": Worst(
+        META,
+        "ExpireOffsetData",
+        lambda: M.ExpireOffsetDataRequest(namespace="default", group=LEAVES, before_ms=wall_ms(), now_ms=wall_ms()),
+    ),
+    "delete a group": Worst(META, "DeleteOffsetData", lambda: M.DeleteOffsetDataRequest(namespace="default", group=LEAVES)),
 }
 ALL = {**ADAPTER, **{f"meta: {name}": worst for name, worst in META_SERVICE.items()}}
 

@@ -180,6 +180,8 @@ def test_no_request_holds_up_the_meta_service(pair: Pair) -> None:
         "split",
         "expire a group",
         "delete 500,000 names",
+        "expire a group that is old",
+        "delete a group",
     )
     honest = HonestAdapter(pair.meta)
     honest.start()
