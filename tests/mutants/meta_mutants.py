@@ -102,7 +102,7 @@ META_MUTANTS = (
     Mutant(
         "meta-acknowledges-before-the-sync",
         "metaservice/rocksdb/engine.py",
-        "        await self._syncs.submit(None)\n        return outcomes\n",
+        "        await self.syncs.next()\n        return outcomes\n",
         "        return outcomes\n",
         "a power cut of the Meta Service loses what every adapter takes for clean",
         ("unit/metaservice/rocksdb/test_sync.py::test_a_change_is_answered_after_its_sync",),
@@ -110,7 +110,7 @@ META_MUTANTS = (
     Mutant(
         "merge-acknowledges-before-the-sync",
         "metaservice/rocksdb/engine.py",
-        "        await self._syncs.submit(None)\n        return merge\n",
+        "        await self.syncs.next()\n        return merge\n",
         "        return merge\n",
         "a power cut of the Meta Service loses rows that an import counted as stored",
         ("unit/metaservice/rocksdb/test_sync.py::test_a_change_is_answered_after_its_sync",),
@@ -118,7 +118,7 @@ META_MUTANTS = (
     Mutant(
         "scan-shows-what-is-not-synced",
         "metaservice/rocksdb/engine.py",
-        "        await self.wait_synced()\n        return columns.page(until",
+        "        await self.syncs.wait()\n        return columns.page(until",
         "        return columns.page(until",
         "a reconcile finds in the Meta Service what a power cut takes away",
         ("unit/metaservice/rocksdb/test_sync.py::test_a_read_waits_for_the_sync_of_what_it_shows",),
@@ -251,7 +251,7 @@ META_MUTANTS = (
     ),
     Mutant(
         "meta-watermark-never-advanced",
-        "metaservice/rocksdb/engine.py",
+        "metaservice/rocksdb/syncs.py",
         "            self._watermark.advance(seq)\n",
         "",
         "a log that is damaged before its end opens without the rest, and reports nothing",
@@ -340,7 +340,7 @@ META_MUTANTS = (
     Mutant(
         "meta-mark-before-the-sync",
         "metaservice/rocksdb/engine.py",
-        "self._state.incarnation, self._synced_seq, self._starts)",
+        "self._state.incarnation, self.syncs.seq, self._starts)",
         "self._state.incarnation, self._state.seq, self._starts)",
         "after a power cut adapters see a revision go back though nothing was lost",
         ("unit/metaservice/rocksdb/test_store.py::test_a_mark_tells_only_of_what_is_synced",),

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Self, cast
 
 import anyio
-import anyio.to_thread
 import structlog
 from rocksdict import WriteBatch
 
@@ -42,6 +41,7 @@ from adapter.metaservice.engine import (
 from adapter.metaservice.rocksdb import change_notes
 from adapter.metaservice.rocksdb.change_notes import ChangeNotes
 from adapter.metaservice.rocksdb.store import DATA, META, STATE, Opened, State, open_store
+from adapter.metaservice.rocksdb.syncs import Syncs
 from adapter.model.codec import decode_record, decode_seq, encode_record, pack_names, prefix_end, unpack_names
 from adapter.model.records import (
     STORE_ID_BYTES,
@@ -59,7 +59,6 @@ from adapter.model.records import (
     is_old_tombstone,
 )
 from adapter.runtime.clocks import wall_ms
-from adapter.runtime.coalescing import Coalescer
 from adapter.runtime.durable import rocks
 from adapter.runtime.durable.watermark import Loss
 from adapter.runtime.serving.large_calls import LargeCalls
@@ -71,8 +70,6 @@ _STORES = b"s/"  # prefix in `meta` of the reported local stores; then cluster, 
 _STORE = struct.Struct(f">{STORE_ID_BYTES}sQQ")
 _SEQ = struct.Struct(">Q")
 _NO_SEQ = bytes(_SEQ.size)
-WATERMARK_SYNC_S = 1.0
-MAX_SYNC_CALLERS = 1_024
 SLICE = 500  # entries decided before the event loop runs other tasks
 MERGE_SLICE = 1_000  # entries merged before the event loop runs other tasks: 0.5 ms where all keys are new
 READ_GROUPS = 50  # that may have no rows, read before the event loop runs other tasks
@@ -84,7 +81,7 @@ PAGE_BYTES = 16 * 2**20  # records of a scanned page; its keys are below 16 MiB,
 
 
 class RocksDbEngine:
-    """The offsets of clusters in one RocksDB. `run` must be running: it does the syncs."""
+    """The offsets of clusters in one RocksDB. `run` must be running."""
 
     kind = "rocksdb"
 
@@ -92,7 +89,7 @@ class RocksDbEngine:
         self._database = opened.database
         self._db = db = opened.database.db
         self._state, self._sample, self._starts, notes_floor, self._loss, self._watermark, self._lock = opened[1:]
-        self._synced_seq = self._marked_seq = self._state.seq
+        self.syncs = Syncs(db, self._watermark, path, self._state.seq)
         self._data = db.get_column_family(DATA)
         self._handle = db.get_column_family_handle(DATA)
         self._meta = db.get_column_family(META)
@@ -101,14 +98,8 @@ class RocksDbEngine:
             (key, decode_seq(row)) for key, row in rocks.scan(self._meta, change_notes.PREFIX, prefix_end(change_notes.PREFIX))
         )
         self._notes = ChangeNotes(noted, notes_floor)
-        self._path = path
         self._saving = anyio.Lock()
         self._large = LargeCalls("large saves", at_once=1)
-        self._limiter = anyio.CapacityLimiter(1)
-        self._failure: str | None = None
-        self.failed = anyio.Event()
-        self._written = self._synced = 0  # batches
-        self._syncs: Coalescer[None, None] = Coalescer(self._sync, max_items=MAX_SYNC_CALLERS)
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -134,11 +125,7 @@ class RocksDbEngine:
 
     async def run(self) -> None:
         """Run the syncs. Raises StorageFailedError after a sync has failed."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._syncs.run, name="engine.sync")
-            tasks.start_soon(self._run_watermark, name="engine.watermark")
-            await self.failed.wait()
-            raise StorageFailedError(f"{self._path}: {self._failure}")
+        await self.syncs.run()
 
     async def save(
         self, cluster: str, entries: Sequence[SaveEntry], reported: StoreReport | None = None, *, tell: bool = False
@@ -156,13 +143,13 @@ class RocksDbEngine:
                 await others()
             self._put(await _encoded(staged), standing, cluster, reported, tell=tell)
         # Also if nothing was written: the stored values may come from a save that is not synced yet.
-        await self._syncs.submit(None)
+        await self.syncs.next()
         return outcomes
 
     async def get(self, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
         """Read records by key."""
         found = await self._get(cluster, keys)
-        await self.wait_synced()
+        await self.syncs.wait()
         return found
 
     async def _get(self, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
@@ -190,7 +177,7 @@ class RocksDbEngine:
                 if room <= 0:
                     break
             await others()
-        await self.wait_synced()
+        await self.syncs.wait()
         return GroupPage(entries, more=room <= 0 or len(entries) == size)
 
     async def packed_groups(
@@ -214,13 +201,13 @@ class RocksDbEngine:
                 room -= sizes[len(found) - 1]
                 if size <= 0 or room <= 0:
                     last = unpack_names(found[-1][0])
-                    await self.wait_synced()
+                    await self.syncs.wait()
                     return PackedGroups(columns.packed(), prefixes.index(pack_names(*last[:-1]), at) + 1, last[-1])
                 await others()
             size -= len(some)
             if size <= 0:
                 break
-        await self.wait_synced()
+        await self.syncs.wait()
         return PackedGroups(columns.packed(), at + len(some), "")
 
     async def differing_rows(
@@ -240,7 +227,7 @@ class RocksDbEngine:
                     end = place + 1
                     break
             await others()
-        await self.wait_synced()
+        await self.syncs.wait()
         return found, end
 
     async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
@@ -260,7 +247,7 @@ class RocksDbEngine:
                 to_delete(_entry(key, value) for key, value in rows)  # raises before anything is written
                 await others()
             await self._bury(prefix, lambda value: deleted_unless_late(decode_record(value), wall_ms()))
-        await self._syncs.submit(None)
+        await self.syncs.next()
 
     async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:
         """Decide by one instant of the group; then expire, slice by slice, what has stood unchanged since. Synced.
@@ -282,7 +269,7 @@ class RocksDbEngine:
             return expired(record, now_ms) if record.live and decode_seq(value) <= until else None
 
         count = await self._bury(prefix, expired_then)
-        await self._syncs.submit(None)
+        await self.syncs.next()
         return Expiry(count)
 
     async def _bury(self, prefix: bytes, tombstone: Callable[[bytes], OffsetRecord | None]) -> int:
@@ -327,7 +314,7 @@ class RocksDbEngine:
         while some := [_entry(key, value) for key, value in islice(rows, min(SLICE, size - len(listed)))]:
             listed += some
             await others()
-        await self.wait_synced()
+        await self.syncs.wait()
         return Page(listed, pack_names(cluster, *listed[-1][0]) if len(listed) == size else b"")
 
     async def scan_page(self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes) -> RawPage:
@@ -343,7 +330,7 @@ class RocksDbEngine:
                 break
             if columns.rows % SCAN_ROWS == 0:
                 await others()
-        await self.wait_synced()
+        await self.syncs.wait()
         return columns.page(until=until, more=more)
 
     async def snapshot(self, cluster: str, names: Sequence[str]) -> AsyncGenerator[RawPage, None]:
@@ -353,12 +340,12 @@ class RocksDbEngine:
         for rows in rocks.scan_slices(self._data, prefix, prefix_end(prefix), SCAN_SLICE):
             columns.add([key for key, _ in rows], [record for _, record in rows])
             if columns.record_bytes >= PAGE_BYTES or columns.rows >= SNAPSHOT_PAGE:
-                await self.wait_synced()
+                await self.syncs.wait()
                 yield columns.page()
                 columns = Columns()
             if columns.rows % SCAN_ROWS == 0:
                 await others()
-        await self.wait_synced()
+        await self.syncs.wait()
         if columns.rows:
             yield columns.page()
 
@@ -371,7 +358,7 @@ class RocksDbEngine:
             if cuts.count > EXACT:
                 break
             await others()
-        await self.wait_synced()
+        await self.syncs.wait()
         return cuts.parts() if cuts.count <= EXACT else self._sample.parts(prefix, parts)
 
     async def merge(
@@ -410,7 +397,7 @@ class RocksDbEngine:
             await others()
         # Last: the report says that the Meta Service has the entries of all slices.
         self._put({}, {}, cluster, reported)
-        await self._syncs.submit(None)
+        await self.syncs.next()
         return merge
 
     def _merge_slice(self, where: Sequence[bytes], records: Sequence[bytes], merge: Merge, *, tell: bool) -> None:
@@ -431,7 +418,7 @@ class RocksDbEngine:
 
     def _add(self, keys: Sequence[bytes], records: Sequence[bytes]) -> None:
         """Write packed records under distinct keys that are not there. The caller holds the lock since it found that."""
-        self._check()
+        self.syncs.check()
         batch = WriteBatch(raw_mode=True)
         put, handle = batch.put, self._handle
         seq, count = self._state.seq, len(keys)
@@ -447,7 +434,7 @@ class RocksDbEngine:
         kept = decide_report(store, known, replaces, now_ms)
         if kept:
             self.write_meta({_store_key(cluster, store): _packed_store(kept)})
-        await self.wait_synced()
+        await self.syncs.wait()
         return known
 
     async def forget_stores(self, before_ms: int) -> int:
@@ -457,13 +444,13 @@ class RocksDbEngine:
         }
         if old:
             self.write_meta(old)
-            await self.wait_synced()
+            await self.syncs.wait()
         return len(old)
 
     async def changed_groups(self, cluster: str, after: Sequence[StoreMark]) -> ChangedGroups:
         """What is noted up to the newest synced write: a power cut could give the number of a later one to another."""
-        await self.wait_synced()
-        now = StoreMark("", self._state.store_id, self._state.incarnation, self._synced_seq)
+        await self.syncs.wait()
+        now = StoreMark("", self._state.store_id, self._state.incarnation, self.syncs.seq)
         (before,) = after if len(after) == 1 else (None,)
         if before is None or before[:3] != now[:3] or not self._notes.floor <= before.revision <= now.revision:
             return ChangedGroups([], [now], gap=True)
@@ -471,14 +458,14 @@ class RocksDbEngine:
 
     def marks(self) -> list[StoreMark]:
         """One mark, at the sequence number of the newest synced write."""
-        return [StoreMark("", self._state.store_id, self._state.incarnation, self._synced_seq, self._starts)]
+        return [StoreMark("", self._state.store_id, self._state.incarnation, self.syncs.seq, self._starts)]
 
     def loss(self) -> Loss | None:
         """The loss that a repair found, or None."""
         return self._loss
 
     def get_meta(self, key: bytes) -> bytes | None:
-        """Read a value in `meta`. It may not be synced before `wait_synced`. Raises StorageFailedError or StoreDamagedError."""
+        """Read a value in `meta`. It may not be synced before `syncs.wait`. Raises StorageFailedError or StoreDamagedError."""
         value: bytes | None = rocks.guarded(self._meta.get, key)
         return value and value[_SEQ.size :]
 
@@ -487,24 +474,15 @@ class RocksDbEngine:
         return ((key, value[_SEQ.size :]) for key, value in rocks.scan(self._meta, start, end))
 
     def write_meta(self, changes: Mapping[bytes, bytes | None]) -> None:
-        """Write one WriteBatch to `meta`; None deletes. Not synced before `wait_synced`.
+        """Write one WriteBatch to `meta`; None deletes. Not synced before `syncs.wait`.
 
         Raises DiskFullError or StorageFailedError.
         """
-        self._check()
+        self.syncs.check()
         batch, state = WriteBatch(raw_mode=True), self._state
         for key, value in changes.items():
             state = self._stage_meta(batch, state, key, value)
         self._write_batch(batch, state)
-
-    async def wait_synced(self) -> None:
-        """Call after a read: waits until everything written so far is synced.
-
-        Otherwise an adapter could mark a record as clean that a power cut still removes (invariant 3). Shares the sync of others;
-        returns at once if everything is synced. Raises StorageFailedError.
-        """
-        if self._synced < self._written:
-            await self._syncs.submit(None)
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         """The store's values for the metrics; without RocksDB's own once it is closed. Thread-safe."""
@@ -525,31 +503,20 @@ class RocksDbEngine:
 
     def close(self) -> None:
         """Sync, unless a sync has failed, and close. Blocks. Logs errors and never raises: the next open checks the store."""
-        steps: list[Callable[[], None]] = [] if self._failure else [self._sync_at_end]
         del self._handle, self._meta_handle  # they keep the database, and so its lock, open
         # Run each step even if another fails: a part left open would continue while the process ends.
-        steps += [partial(rocks.close, self._data), partial(rocks.close, self._meta), self._database.close]
-        for step in steps:
+        for step in (self.syncs.finish, partial(rocks.close, self._data), partial(rocks.close, self._meta), self._database.close):
             try:
                 step()
             except AdapterError as error:
-                if not self._failure:  # otherwise it has been reported
+                if not self.syncs.failure:  # otherwise it has been reported
                     log.error("engine.close", error=str(error))
         self._watermark.close()
         os.close(self._lock)
 
-    def _sync_at_end(self) -> None:
-        """Sync the store, then set the watermark to it."""
-        rocks.guarded(self._db.flush_wal, True)
-        try:
-            self._watermark.advance(self._state.seq)
-            self._watermark.sync()
-        except OSError as error:
-            raise StorageFailedError(f"{self._path}: the watermark could not be synced: {error}") from error
-
     async def _drop(self, keys: Sequence[bytes], before_ms: int) -> int:
         async with self._saving:
-            self._check()
+            self.syncs.check()
             batch, state, count = WriteBatch(raw_mode=True), self._state, 0
             for key in keys:
                 value = rocks.guarded(self._data.get, key)
@@ -560,7 +527,7 @@ class RocksDbEngine:
                     state = state.without(decode_seq(value))
                     count += 1
             self._write_batch(batch, state)
-        await self._syncs.submit(None)
+        await self.syncs.next()
         return count
 
     def _decide(
@@ -610,7 +577,7 @@ class RocksDbEngine:
 
         Their groups are noted where a reset, delete, clone or expiry has replaced something; with `tell`, where anything has.
         """
-        self._check()
+        self.syncs.check()
         batch = WriteBatch(raw_mode=True)
         seq, records, digest = self._state.seq, self._state.records, self._state.digest
         put, pack, unpack, size, handle = batch.put, _SEQ.pack, _SEQ.unpack_from, _SEQ.size, self._handle
@@ -670,48 +637,14 @@ class RocksDbEngine:
         state = state._replace(seq=max(state.seq, self._state.seq + 1), digest=state.digest % 2**64)
         batch.put(STATE, state.encode(), self._meta_handle)
         try:
-            self._written += 1
             rocks.guarded(self._db.write, batch)
         except DiskFullError:
             raise
         except AdapterError as error:  # also of damage that a compaction has met: RocksDB takes no write behind it
-            self._fail(str(error))
+            self.syncs.fail(str(error))
             raise StorageFailedError(str(error)) from error
         self._state = state
-
-    async def _run_watermark(self) -> None:
-        """Sync the watermark once a second, so that after a power cut it is about as new as the store."""
-        while True:
-            await anyio.sleep(WATERMARK_SYNC_S)
-            marked = self._synced_seq
-            if marked == self._marked_seq:
-                continue
-            try:
-                await anyio.to_thread.run_sync(self._watermark.sync)
-            except OSError as error:
-                self._fail(f"the sync of the watermark failed: {error}")
-            self._marked_seq = marked
-
-    async def _sync(self, callers: Sequence[None]) -> Sequence[None]:
-        self._check()
-        written, seq = self._written, self._state.seq
-        try:
-            await anyio.to_thread.run_sync(rocks.guarded, self._db.flush_wal, True, limiter=self._limiter)
-            # After the sync and before the reply: so a watermark above the store always means a loss.
-            self._watermark.advance(seq)
-        except Exception as error:
-            self._fail(f"the sync of the store failed: {error}")
-            raise StorageFailedError(str(error)) from error
-        self._synced, self._synced_seq = written, seq
-        return callers
-
-    def _check(self) -> None:
-        if self._failure:
-            raise StorageFailedError(self._failure)
-
-    def _fail(self, reason: str) -> None:
-        self._failure = self._failure or reason
-        self.failed.set()
+        self.syncs.wrote(state.seq)
 
 
 async def _encoded(staged: Mapping[bytes, OffsetRecord]) -> dict[bytes, bytes]:

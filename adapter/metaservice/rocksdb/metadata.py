@@ -28,12 +28,12 @@ class RocksDbMetadata:
         try:
             return self._put(_where(cluster), key, value, expected)
         finally:
-            await self._engine.wait_synced()
+            await self._engine.syncs.wait()
 
     async def get(self, cluster: str, key: str) -> Entry | None:
         """Read an entry; it is synced before this returns."""
         found = self._get(_where(cluster), key)
-        await self._engine.wait_synced()
+        await self._engine.syncs.wait()
         return found
 
     async def delete(self, cluster: str, key: str, expected: int | None = None) -> bool:
@@ -41,12 +41,12 @@ class RocksDbMetadata:
         try:
             return self._delete(_where(cluster), key, expected)
         finally:
-            await self._engine.wait_synced()
+            await self._engine.syncs.wait()
 
     async def list_page(self, cluster: str, prefix: str, size: int, after: str) -> Page:
         """Read a page by a bounded scan; its entries are synced before this returns."""
         page = self._page(_where(cluster), prefix, size, after)
-        await self._engine.wait_synced()
+        await self._engine.syncs.wait()
         return page
 
     def _page(self, where: bytes, prefix: str, size: int, after: str) -> Page:
