@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rich.progress import Progress
 
 from adapter.metaservice.etcd.keys import Keys
-from adapter.metaservice.rocksdb.engine import SCAN_SLICE
+from adapter.metaservice.rocksdb.reads import SCAN_SLICE
 from adapter.metaservice.rocksdb.store import DATA, read_only
 from adapter.model.codec import pack_names, prefix_end
 from adapter.pipeline.session import spark_session

@@ -62,7 +62,7 @@ META_MUTANTS = (
     Mutant(
         "meta-delete-refuses-half-way",
         "metaservice/rocksdb/engine.py",
-        "                to_delete(_entry(key, value) for key, value in rows)  # raises before anything is written\n",
+        "                to_delete(reads.entry_of(key, value) for key, value in rows)  # raises before anything is written\n",
         "",
         "a delete of a group in which a shard has no epoch left deletes the others",
         ("contract/test_engine.py::test_a_delete_of_a_group_in_which_one_shard_has_no_epoch_left_changes_nothing[rocksdb]",),
@@ -118,14 +118,14 @@ META_MUTANTS = (
     Mutant(
         "scan-shows-what-is-not-synced",
         "metaservice/rocksdb/engine.py",
-        "        await self.syncs.wait()\n        return columns.page(until",
-        "        return columns.page(until",
+        "        page = await reads.scan_page(self._data, start, end, size, until)\n        await self.syncs.wait()\n",
+        "        page = await reads.scan_page(self._data, start, end, size, until)\n",
         "a reconcile finds in the Meta Service what a power cut takes away",
         ("unit/metaservice/rocksdb/test_sync.py::test_a_read_waits_for_the_sync_of_what_it_shows",),
     ),
     Mutant(
         "scan-ends-with-a-page-of-large-records",
-        "metaservice/rocksdb/engine.py",
+        "metaservice/rocksdb/reads.py",
         "return columns.page(until=until, more=more)",
         "return columns.page(until=until, more=columns.rows == size)",
         "an export silently leaves out what follows a page of large records",

@@ -8,9 +8,9 @@ PAGES = "contract/test_group_pages.py::"
 PAGE_MUTANTS = (
     Mutant(
         "page-skips-the-row-at-its-border",
-        "metaservice/rocksdb/engine.py",
-        "        rows = rocks.scan(self._data, start, prefix_end(prefix))\n        entries: list",
-        "        rows = islice(rocks.scan(self._data, start, prefix_end(prefix)), bool(after), None)\n        entries: list",
+        "metaservice/rocksdb/reads.py",
+        "    rows = rocks.scan(data, start, end)\n    entries: list",
+        "    rows = islice(rocks.scan(data, start, end), start.endswith(b'\\0'), None)\n    entries: list",
         "after a loss, one key in each page of a group is never found again",
         ("contract/test_group_pages.py::test_pages_of_a_group_have_each_row_once_and_in_order",),
     ),

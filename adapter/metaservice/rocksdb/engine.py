@@ -6,11 +6,10 @@ and each batch updates the bookkeeping by which a start detects missing writes.
 
 import os
 import struct
-from bisect import bisect_left
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from itertools import accumulate, islice
+from itertools import islice
 from operator import lt
 from pathlib import Path
 from typing import Self, cast
@@ -23,7 +22,6 @@ from adapter.errors import AdapterError, DiskFullError, StorageFailedError
 from adapter.metaservice.bulk import Cuts, Merge, stamped
 from adapter.metaservice.engine import (
     EXACT,
-    Columns,
     Differing,
     Expiry,
     GroupPage,
@@ -35,14 +33,13 @@ from adapter.metaservice.engine import (
     decide_report,
     decide_save,
     deleted_unless_late,
-    row_bytes,
     to_delete,
 )
-from adapter.metaservice.rocksdb import change_notes
+from adapter.metaservice.rocksdb import change_notes, reads
 from adapter.metaservice.rocksdb.change_notes import ChangeNotes
 from adapter.metaservice.rocksdb.store import DATA, META, STATE, Opened, State, open_store
 from adapter.metaservice.rocksdb.syncs import Syncs
-from adapter.model.codec import decode_record, decode_seq, encode_record, pack_names, prefix_end, unpack_names
+from adapter.model.codec import decode_record, decode_seq, encode_record, pack_names, prefix_end
 from adapter.model.records import (
     STORE_ID_BYTES,
     ChangedGroups,
@@ -72,12 +69,6 @@ _SEQ = struct.Struct(">Q")
 _NO_SEQ = bytes(_SEQ.size)
 SLICE = 500  # entries decided before the event loop runs other tasks
 MERGE_SLICE = 1_000  # entries merged before the event loop runs other tasks: 0.5 ms where all keys are new
-READ_GROUPS = 50  # that may have no rows, read before the event loop runs other tasks
-READ_SLICE = 200  # records read before the event loop runs other tasks
-SNAPSHOT_PAGE = 10_000  # records, or PAGE_BYTES
-SCAN_ROWS = 1_000  # rows of a bulk call read before the event loop runs other tasks: 0.4 ms
-SCAN_SLICE = SCAN_ROWS // 4  # rows that are Python objects at the same time: more leave the CPU's cache, and cost a fifth more
-PAGE_BYTES = 16 * 2**20  # records of a scanned page; its keys are below 16 MiB, so both fit in a reply
 
 
 class RocksDbEngine:
@@ -168,17 +159,9 @@ class RocksDbEngine:
         """Read a page of a group by a bounded scan. Yields to the event loop."""
         prefix = pack_names(cluster, namespace, group)
         start = pack_names(cluster, namespace, group, after) + b"\0" if after else prefix
-        rows = rocks.scan(self._data, start, prefix_end(prefix))
-        entries: list[tuple[OffsetKey, OffsetRecord]] = []
-        while room > 0 and (found := list(islice(rows, min(READ_SLICE, size - len(entries))))):
-            for key, value in found:
-                entries.append(_entry(key, value))
-                room -= row_bytes(key, value)
-                if room <= 0:
-                    break
-            await others()
+        page = await reads.group_page(self._data, start, prefix_end(prefix), size, room)
         await self.syncs.wait()
-        return GroupPage(entries, more=room <= 0 or len(entries) == size)
+        return page
 
     async def packed_groups(
         self, cluster: str, groups: Sequence[GroupKey], size: int, room: int, after: str
@@ -188,27 +171,9 @@ class RocksDbEngine:
         if not all(map(lt, prefixes, prefixes[1:])):
             return None
         behind = pack_names(cluster, *groups[0], after) if after else b""
-        columns = Columns()
-        for at in range(0, len(prefixes), READ_GROUPS):
-            some = prefixes[at : at + READ_GROUPS]
-            end = prefix_end(some[-1])
-            rows = rocks.rows_below(self._data, some, behind if not at else b"", end)
-            while found := list(islice(rows, min(SCAN_SLICE, size))):
-                sizes = list(accumulate(len(key) + len(value) for key, value in found))
-                found = found[: bisect_left(sizes, room) + 1]
-                columns.add([key for key, _ in found], [value for _, value in found])
-                size -= len(found)
-                room -= sizes[len(found) - 1]
-                if size <= 0 or room <= 0:
-                    last = unpack_names(found[-1][0])
-                    await self.syncs.wait()
-                    return PackedGroups(columns.packed(), prefixes.index(pack_names(*last[:-1]), at) + 1, last[-1])
-                await others()
-            size -= len(some)
-            if size <= 0:
-                break
+        found = await reads.packed_groups(self._data, prefixes, size, room, behind)
         await self.syncs.wait()
-        return PackedGroups(columns.packed(), at + len(some), "")
+        return found
 
     async def differing_rows(
         self, keys: Sequence[bytes], records: Sequence[bytes], room: int
@@ -244,7 +209,7 @@ class RocksDbEngine:
         else:
             prefix = pack_names(cluster, namespace, group)
             for rows in rocks.scan_slices(self._data, prefix, prefix_end(prefix), SLICE):
-                to_delete(_entry(key, value) for key, value in rows)  # raises before anything is written
+                to_delete(reads.entry_of(key, value) for key, value in rows)  # raises before anything is written
                 await others()
             await self._bury(prefix, lambda value: deleted_unless_late(decode_record(value), wall_ms()))
         await self.syncs.next()
@@ -308,52 +273,30 @@ class RocksDbEngine:
     async def list_page(self, cluster: str, names: Sequence[str], size: int, after: bytes) -> Page:
         """Read a page by a bounded scan. Yields to the event loop."""
         prefix = pack_names(cluster, *names)
-        start = after + b"\0" if after else prefix
-        rows = rocks.scan(self._data, start, prefix_end(prefix))
-        listed: list[tuple[OffsetKey, OffsetRecord]] = []
-        while some := [_entry(key, value) for key, value in islice(rows, min(SLICE, size - len(listed)))]:
-            listed += some
-            await others()
+        page = await reads.list_page(self._data, cluster, after + b"\0" if after else prefix, prefix_end(prefix), size)
         await self.syncs.wait()
-        return Page(listed, pack_names(cluster, *listed[-1][0]) if len(listed) == size else b"")
+        return page
 
     async def scan_page(self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes) -> RawPage:
         """Read a packed page by a bounded scan. Ends before `size` if its records reach 16 MiB."""
         prefix = pack_names(cluster, *names)
         start, end = after + b"\0" if after else prefix, until + b"\0" if until else prefix_end(prefix)
-        columns, more = Columns(), False
-        for rows in rocks.scan_slices(self._data, start, end, min(SCAN_SLICE, size)):
-            some = rows[: size - columns.rows]
-            columns.add([key for key, _ in some], [record for _, record in some])
-            more = columns.record_bytes >= PAGE_BYTES or columns.rows == size
-            if more:
-                break
-            if columns.rows % SCAN_ROWS == 0:
-                await others()
+        page = await reads.scan_page(self._data, start, end, size, until)
         await self.syncs.wait()
-        return columns.page(until=until, more=more)
+        return page
 
     async def snapshot(self, cluster: str, names: Sequence[str]) -> AsyncGenerator[RawPage, None]:
         """Read pages of up to 10,000 records with one iterator. Yields to the event loop."""
-        prefix = pack_names(cluster, *names)
-        columns = Columns()
-        for rows in rocks.scan_slices(self._data, prefix, prefix_end(prefix), SCAN_SLICE):
-            columns.add([key for key, _ in rows], [record for _, record in rows])
-            if columns.record_bytes >= PAGE_BYTES or columns.rows >= SNAPSHOT_PAGE:
-                await self.syncs.wait()
-                yield columns.page()
-                columns = Columns()
-            if columns.rows % SCAN_ROWS == 0:
-                await others()
-        await self.syncs.wait()
-        if columns.rows:
-            yield columns.page()
+        async for page in reads.snapshot(self._data, pack_names(cluster, *names)):
+            await self.syncs.wait()
+            yield page
+        await self.syncs.wait()  # also of what is not there
 
     async def split(self, cluster: str, names: Sequence[str], parts: int) -> Parts:
         """Divide a small listing by a walk over its keys, a large one by the sample of the store's keys."""
         prefix = pack_names(cluster, *names)
         cuts = Cuts(parts)
-        for keys in rocks.key_slices(self._data, prefix, prefix_end(prefix), SCAN_ROWS):
+        for keys in rocks.key_slices(self._data, prefix, prefix_end(prefix), reads.SCAN_ROWS):
             cuts.add(keys)
             if cuts.count > EXACT:
                 break
@@ -652,11 +595,6 @@ async def _encoded(staged: Mapping[bytes, OffsetRecord]) -> dict[bytes, bytes]:
     async for some in in_slices([*staged.items()]):
         found.update((key, encode_record(record)) for key, record in some)
     return found
-
-
-def _entry(key: bytes, value: bytes) -> tuple[OffsetKey, OffsetRecord]:
-    _, namespace, group, shard = unpack_names(key)
-    return OffsetKey(namespace, group, shard), decode_record(value)
 
 
 def _store_key(cluster: str, store: StoreReport) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 from adapter.errors import DiskFullError
 from adapter.metaservice.bulk_checks import check
 from adapter.metaservice.engine import RawPage
-from adapter.metaservice.rocksdb import engine as rocksdb_engine
+from adapter.metaservice.rocksdb import reads
 from adapter.metaservice.rocksdb.engine import MERGE_SLICE, SLICE, RocksDbEngine
 from adapter.metaservice.scan_replies import values
 from adapter.model.codec import decode_key, encode_key, encode_record, pack_names
@@ -97,7 +97,7 @@ async def test_a_save_passes_a_long_merge(tmp_path: Path) -> None:
 
 async def test_a_page_of_large_records_ends_early_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page must fit into a message; no record is left out."""
-    monkeypatch.setattr(rocksdb_engine, "PAGE_BYTES", 2 * SLICE * len(RECORDS[0]))
+    monkeypatch.setattr(reads, "PAGE_BYTES", 2 * SLICE * len(RECORDS[0]))
     async with opened(tmp_path) as engine:
         await engine.merge(CLUSTER, KEYS, RECORDS)
         found: list[bytes] = []
