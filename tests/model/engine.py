@@ -40,7 +40,7 @@ from adapter.model.records import (
 from adapter.runtime.durable.watermark import Loss
 
 SNAPSHOT_PAGE = 10_000
-SLICE_S = 0.01  # of an expiry, so that saves come between two
+SLICE_SYNCS = 100  # a slice of an expiry takes as long as so many syncs, so that commits come between two
 
 Records = dict[bytes, OffsetRecord]
 
@@ -128,7 +128,7 @@ class MemoryEngine:
             if self._written.get(key) is record:  # nothing was saved over it
                 self._write({key: expired(record, now_ms)})
                 count += 1
-            await asyncio.sleep(SLICE_S)
+            await asyncio.sleep(SLICE_SYNCS * self._sync_s)
         await self._sync()
         return Expiry(count)
 
