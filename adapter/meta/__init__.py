@@ -2,6 +2,7 @@
 
 - `client`: the Protocol `MetaClient` and its gRPC implementation; what the sidecar uses.
 - `endpoints`: failover between endpoints, and whether a server supports epochs.
+- `kinds`: in what servers with and without epochs differ.
 - `errors`: gRPC errors of a Meta Service as errors of ours, by one table.
 - `packed`: a flush of many records without a Python object for each, and the outcomes of one.
 - `save_window`: how much the next save carries, by what the server needed for the last ones.

@@ -22,6 +22,7 @@ from adapter.meta.channel import CHANNEL_OPTIONS
 from adapter.meta.config import MetaSection
 from adapter.meta.endpoints import Endpoints, Opening, OtherKindError
 from adapter.meta.group_saves import READS_AT_ONCE, GroupSaves, all_of
+from adapter.meta.kinds import ServerKind
 from adapter.meta.metadata import GrpcMetadata, MetadataClient
 from adapter.meta.packed import (
     Chunk,
@@ -117,8 +118,8 @@ class MetaClient(Protocol):
         """The endpoint that the next call tries first."""
 
     @property
-    def knows_epochs(self) -> bool:
-        """False once the server showed that it stores only offsets (a real RobustMQ); see docs/discussion.md."""
+    def kind(self) -> ServerKind:
+        """Of the current server; another one after a failover to a server of the other kind."""
 
     @property
     def server_reports(self) -> ServerReports:
@@ -259,9 +260,9 @@ class GrpcMetaClient:
         return self._endpoints.current
 
     @property
-    def knows_epochs(self) -> bool:
-        """False once the current server showed that it stores only offsets."""
-        return self._endpoints.knows_epochs
+    def kind(self) -> ServerKind:
+        """Of the current server."""
+        return self._endpoints.kind
 
     @property
     def server_reports(self) -> ServerReports:
@@ -271,7 +272,7 @@ class GrpcMetaClient:
     @property
     def metadata(self) -> MetadataClient | None:
         """The metadata beside the offsets; RobustMQ's is another."""
-        return self._metadata if self.knows_epochs else None
+        return self._metadata if self.kind.keeps_metadata else None
 
     @property
     def named_leaders(self) -> Mapping[str, grpc.aio.Channel]:
@@ -281,7 +282,7 @@ class GrpcMetaClient:
     @property
     def limits(self) -> SaveLimits:
         """What the next save may carry."""
-        if self.knows_epochs:
+        if self.kind.merges:
             return SaveLimits(offsets=self._by_offset.size, groups=sys.maxsize, seconds_per_offset=self._by_offset.seconds_each)
         window = self.group_window
         return SaveLimits(offsets=MAX_ENTRIES, groups=window.size, seconds_per_group=window.seconds_each)
@@ -296,16 +297,16 @@ class GrpcMetaClient:
         since, and must first say in answer to `report_store` what it still remembers of this store.
 
         Raises MetaUnavailableError, with `retry_after_s` set if the server is overloaded. Whether the save was applied is then
-        unknown; sending it again is safe. Raises its subclass OtherKindError if nothing was sent because `knows_epochs` has
+        unknown; sending it again is safe. Raises its subclass OtherKindError if nothing was sent because `kind` has
         changed since the caller read it.
         """
-        epochs = self.knows_epochs  # read before the first await: the caller has just checked it
-        if not epochs and not all(entry.record.live for entry in entries):
-            raise RefusedError(f"{self.endpoint}: stores only offsets and would store a tombstone as offset 0")
-        if epochs and isinstance(entries, Chunk):
-            return await self._merge(entries)
-        if not epochs:
+        kind = self.kind  # read before the first await: the caller has just checked it
+        if not kind.merges:
+            if not all(kind.keeps(entry.record) for entry in entries):
+                raise RefusedError(f"{self.endpoint}: stores only offsets and would store a tombstone as offset 0")
             return await self._group_saves.save(entries)
+        if isinstance(entries, Chunk):
+            return await self._merge(entries)
         request = await save_request(self._cluster, entries)
         request.tell = isinstance(entries, Telling)
         self._attach_report(request)
@@ -394,7 +395,7 @@ class GrpcMetaClient:
             wanted, after = set(named), b""
             while left:
                 try:
-                    if self.knows_epochs or after:
+                    if self.kind.reads_pages or after:
                         entries, left, after = await self._page(left, after, patient=patient)
                     else:
                         entries, left = await self._some_groups(left, patient=patient)
@@ -489,11 +490,11 @@ class GrpcMetaClient:
         timeout_s = self._timeout_s if patient else self._load_timeout_s
         for _ in range(KIND_CHANGES):
             with contextlib.suppress(OtherKindError):
-                if self.knows_epochs:
+                if self.kind.reads_pages:
                     size = self._patient_pages if patient else self._load_pages
                     return await self._batch_page(wanted, after, size, timeout_s, known)
                 found = await self._get_group(wanted[0][0], timeout_s)
-                if not self.knows_epochs:
+                if not self.kind.reads_pages:
                     return found, wanted[1:], b""
         raise MetaUnavailableError(f"{self.endpoint}: its servers change all the time between those with and without epochs")
 

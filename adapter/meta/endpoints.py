@@ -18,6 +18,7 @@ import structlog
 
 from adapter.errors import AdapterError, MetaUnavailableError, TimedOutError
 from adapter.meta.errors import DeniedError, NotLeaderError, translated
+from adapter.meta.kinds import OFFSETS_ONLY, WITH_EPOCHS, ServerKind
 from adapter.meta.store_marks import ServerReports
 from adapter.model.records import StoreMark, StoreStart
 from adapter.rpc import meta_grpc, meta_pb, metadata_grpc
@@ -111,9 +112,9 @@ class Endpoints:
         self._current = name
 
     @property
-    def knows_epochs(self) -> bool:
-        """Whether the current endpoint supports epochs. Until it has answered once, it is assumed to."""
-        return self._epochs.get(self.current, True)
+    def kind(self) -> ServerKind:
+        """Of the current endpoint. Until it has answered once, it is assumed to support epochs."""
+        return WITH_EPOCHS if self._epochs.get(self.current, True) else OFFSETS_ONLY
 
     def set_kind(self, *, epochs: bool, name: str = "") -> None:
         """Record what an answer of an endpoint, by default the current one, showed."""
@@ -291,7 +292,7 @@ class Endpoints:
     def _switch_to(self, name: str) -> None:
         self.available = True
         self.current = name
-        what = "knows epochs" if self.knows_epochs else "knows no epochs"
+        what = "knows epochs" if self.kind.knows_epochs else "knows no epochs"
         raise OtherKindError(
             f"{name}: this server {what}, unlike the one asked before; nothing was sent; the next attempt takes this into account"
         )

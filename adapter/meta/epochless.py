@@ -57,7 +57,7 @@ class Saver:
         `uncompared(key)` is True while no recovery has compared the key with the Meta Service. A record of epoch 0 never was: its
         group could not be loaded. Raises MetaUnavailableError, RefusedError.
         """
-        if self.meta.knows_epochs:
+        if self.meta.kind.merges:
             self._seen.clear()  # of another server
             return await self.meta.save(entries)
         saving = _Saving(self, [entry.key for entry in entries if uncompared(entry.key) or not entry.record.epoch])
@@ -100,7 +100,7 @@ class Saver:
 
         `stands`: what was read just now, which has the labels; of other keys it is read where it is not remembered.
         """
-        if self.meta.knows_epochs:
+        if self.meta.kind.merges:
             return await self.meta.save(entries)
         seen = {key: found for key, _, _ in entries if (found := stands.get(key) or self._seen.get(key))}
         unlabelled = sorted(key for key, record, _ in entries if key not in seen and not (record.topic or record.partition))

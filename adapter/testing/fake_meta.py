@@ -7,6 +7,7 @@ from typing import Any
 
 from adapter.errors import AdapterError, UnknownCallError
 from adapter.meta.client import GroupsPage, Page, Telling
+from adapter.meta.kinds import WITH_EPOCHS
 from adapter.meta.packed import Known, SaveLimits
 from adapter.meta.store_marks import ServerReports
 from adapter.metaservice.engine import decide_report, decide_save, is_told
@@ -68,7 +69,7 @@ class FakeMeta:
         self.faults: deque[AdapterError | Callable[[Sequence[SaveEntry]], Any]] = deque()
         self.down: AdapterError | None = None
         self.available = True
-        self.knows_epochs = True
+        self.kind = WITH_EPOCHS
         self.limits = SaveLimits()
         self.endpoint = "memory"
         self.page_rows = 10_000  # of groups

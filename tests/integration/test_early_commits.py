@@ -18,6 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from adapter.client.broker_log import NoBrokerLog
 from adapter.client.client import OffsetClient
 from adapter.errors import MetaUnavailableError, StorageFailedError, StoreDamagedError, StoreLockedError
+from adapter.meta.kinds import OFFSETS_ONLY
 from adapter.model.records import KnownStore, OffsetKey, OffsetRecord, ReadMode, StoreReport, next_era
 from adapter.rpc import lag_pb, offsets_pb
 from adapter.runtime.clocks import wall_ms
@@ -363,10 +364,10 @@ async def test_each_mode_takes_commits(directory: Path, *, through: bool) -> Non
 async def test_a_server_without_epochs_gets_no_rewind_before_the_recovery(directory: Path) -> None:
     """There the larger offset stands until the key was compared: the rewind would be acknowledged and then lost (1)."""
     before = FakeMeta()
-    before.knows_epochs = False
+    before.kind = OFFSETS_ONLY
     await left(directory, {"s": 100}, before)
     meta = HeldMeta(before.records)
-    meta.knows_epochs = False
+    meta.kind = OFFSETS_ONLY
     rewind = commits({"s": 50}, overwrite=True)
     async with recovering(directory, meta) as (sidecar, client):
         await client.commit("g", {"s": 101})

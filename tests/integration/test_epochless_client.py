@@ -65,10 +65,10 @@ async def _answered(call: Callable[[], Awaitable[object]]) -> None:
 async def test_nothing_is_saved_before_the_kind_of_the_server_is_known(robust: RobustMeta) -> None:
     """The first save would overwrite what was never compared: it is not sent, and says so."""
     async with GrpcMetaClient.open(meta_section(robust.address)) as client:
-        assert client.knows_epochs
+        assert client.kind.knows_epochs
         with pytest.raises(OtherKindError, match=r"knows no epochs.*nothing was sent"):
             await client.save([SaveEntry(A, record(7))])
-        assert (robust.saves, client.knows_epochs, client.available) == ([], False, True)
+        assert (robust.saves, client.kind.knows_epochs, client.available) == ([], False, True)
         assert _statuses(await client.save([SaveEntry(A, record(7, 3)), SaveEntry(B, record(8, 0))])) == [Status.APPLIED] * 2
         assert robust.offsets == {A: 7, B: 8}
 
@@ -77,7 +77,7 @@ async def test_a_question_for_nothing_finds_out_who_is_there(robust: RobustMeta)
     """A recovery of an empty store asks it: it is only done when somebody answered (9)."""
     async with GrpcMetaClient.open(meta_section(robust.address, timeout_ms=1000)) as client:
         assert await client.get([]) == {}
-        assert not client.knows_epochs
+        assert not client.kind.knows_epochs
         robust.stop()
         with pytest.raises(MetaUnavailableError):
             await client.get([])
@@ -125,7 +125,7 @@ async def test_a_tombstone_that_gets_there_by_mistake_is_refused_there(robust: R
             await client.save([SaveEntry(A, TOMBSTONE)])
         assert robust.offsets == {}
         await client.save([SaveEntry(B, record(1))])
-        assert not client.knows_epochs
+        assert not client.kind.knows_epochs
 
 
 async def test_a_server_that_is_replaced_by_one_without_epochs_is_noticed_by_its_answer(directory: Path) -> None:
@@ -140,7 +140,7 @@ async def test_a_server_that_is_replaced_by_one_without_epochs_is_noticed_by_its
             robust.port = meta.port
             robust.start()
             await _answered(lambda: client.save([SaveEntry(A, record(5, 3))]))
-            assert (robust.offsets, client.knows_epochs) == ({A: 5}, False)
+            assert (robust.offsets, client.kind.knows_epochs) == ({A: 5}, False)
 
 
 async def test_a_server_that_learns_epochs_is_noticed_by_its_answer(directory: Path) -> None:
@@ -148,16 +148,16 @@ async def test_a_server_that_learns_epochs_is_noticed_by_its_answer(directory: P
     with robust_meta() as robust, ended(meta := meta_process(directory, port=robust.port)):
         async with GrpcMetaClient.open(meta_section(robust.address, timeout_ms=2000)) as client:
             await client.get([])
-            before = client.knows_epochs
+            before = client.kind.knows_epochs
             robust.stop()
             meta.start()
             await _answered(lambda: client.save([SaveEntry(A, record(5, 3)), SaveEntry(B, record(4))]))
-            assert (before, client.knows_epochs) == (False, True)
+            assert (before, client.kind.knows_epochs) == (False, True)
             await client.save([SaveEntry(B, TOMBSTONE)])
             client._endpoints.set_kind(epochs=False)
             [found] = await whole_groups(client, A.group_key)
             assert {name: held.position for name, held in found.items()} == {A: (3, 5), B: TOMBSTONE.position}
-            assert client.knows_epochs
+            assert client.kind.knows_epochs
 
 
 async def test_results_in_an_answer_show_that_epochs_are_known(meta: ServiceProcess) -> None:
@@ -166,7 +166,7 @@ async def test_results_in_an_answer_show_that_epochs_are_known(meta: ServiceProc
         await client.get([])
         client._endpoints.set_kind(epochs=False)
         assert (await client.save([SaveEntry(A, record(5, 3))]))[0] == SaveOutcome(Status.APPLIED, record(5, 3))
-        assert client.knows_epochs
+        assert client.kind.knows_epochs
 
 
 @pytest.mark.parametrize("epochs_first", [True, False])
@@ -180,7 +180,7 @@ async def test_a_failover_to_the_other_kind_sends_nothing_that_was_meant_for_the
         client._endpoints._epochs[dead] = epochs_first
         with pytest.raises(OtherKindError):
             await client.save([SaveEntry(A, record(7))])
-        assert (client.endpoint, client.knows_epochs) == (order[1], not epochs_first)
+        assert (client.endpoint, client.kind.knows_epochs) == (order[1], not epochs_first)
         assert (robust.saves, stored_in(meta)) == ([], {})
 
 
@@ -191,7 +191,7 @@ async def test_a_read_that_moves_to_a_server_with_epochs_sees_its_tombstones(rob
         stub.DeleteOffsetData(meta_pb.DeleteOffsetDataRequest(tenant="default", group="g"), timeout=PATIENCE_S)
     async with GrpcMetaClient.open(meta_section(robust.address, meta.address)) as client:
         await client.get([])
-        assert not client.knows_epochs
+        assert not client.kind.knows_epochs
         robust.stop()
         [found] = await whole_groups(client, GroupKey("default", "g"))
         assert (found[A].epoch, found[A].live) == (taken_up(2**32), False)

@@ -143,7 +143,7 @@ async def test_another_endpoint_is_tried_where_one_has_no_offsets(meta: ServiceP
         for call in kinds:
             async with GrpcMetaClient.open(section) as client:
                 await call(client)
-                assert (client.endpoint, client.available, client.knows_epochs) == (meta.address, True, True)
+                assert (client.endpoint, client.available, client.kind.knows_epochs) == (meta.address, True, True)
         with closing(MetaCalls(section)) as calls:
             assert (await anyio.to_thread.run_sync(calls.split, "", "", 1)).records == 1
     assert stored_in(meta) == {key(): (1, 7)}
@@ -154,7 +154,7 @@ async def test_a_call_to_endpoints_without_offsets_is_refused() -> None:
     async with nothing() as address, GrpcMetaClient.open(meta_section(address)) as client:
         with pytest.raises(RefusedError, match=rf"^{address}: this server has no offsets"):
             await client.save([ENTRY])
-        assert client.knows_epochs
+        assert client.kind.knows_epochs
 
 
 async def test_a_call_that_no_endpoint_lets_in_is_refused(meta: ServiceProcess) -> None:

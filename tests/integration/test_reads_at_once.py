@@ -17,6 +17,7 @@ import pytest
 from adapter.client.broker_log import NoBrokerLog
 from adapter.client.client import OffsetClient
 from adapter.errors import MetaUnavailableError
+from adapter.meta.kinds import OFFSETS_ONLY
 from adapter.model.records import OffsetKey, OffsetRecord, ReadMode, next_era
 from adapter.rpc import lag_pb, offsets_pb
 from adapter.runtime.clocks import wall_ms
@@ -320,7 +321,7 @@ async def test_the_bridge_waits_for_the_comparison(directory: Path, monkeypatch:
 class Late(HeldAtA):
     """A Meta Service without epochs. It looks for the group `z`, and its answer is late."""
 
-    knows_epochs = False
+    kind = OFFSETS_ONLY
 
     def __init__(self) -> None:
         super().__init__({key("s", group="a"): record(100, 0), Z: record(120, 0)})

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from adapter.errors import RefusedError, UnknownCallError
 from adapter.meta.client import GroupsPage, Page
+from adapter.meta.kinds import OFFSETS_ONLY
 from adapter.model.records import (
     FIRST_EPOCH,
     GroupKey,
@@ -113,7 +114,7 @@ class EpochlessService(Service):
 class EpochlessMeta(SimMeta):
     """The client of such a server: the three calls that it knows. Calls that end without an answer are in doubt."""
 
-    knows_epochs = False
+    kind = OFFSETS_ONLY
     _service: EpochlessService
 
     async def report_store(self, store: StoreReport, replaces: bytes = b"") -> KnownStore | None:  # noqa: ARG002

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from adapter.errors import MetaUnavailableError, TransientError
 from adapter.meta.client import GroupsPage, Page, Telling
+from adapter.meta.kinds import WITH_EPOCHS
 from adapter.meta.packed import Known, SaveLimits
 from adapter.meta.store_marks import ServerReports
 from adapter.model.codec import decode_key, encode_key, encode_record
@@ -120,7 +121,7 @@ class SimMeta:
     """The client of one process."""
 
     endpoint = "simulated"
-    knows_epochs = True
+    kind = WITH_EPOCHS
     metadata = None
     limits = SaveLimits()
 

@@ -34,7 +34,7 @@ START_MUTANTS = (
     Mutant(
         "absent-there-is-no-news",
         "sidecar/engine/group_loader.py",
-        "here is None or (also_here and (here.live or self._meta.knows_epochs))",
+        "here is None or (also_here and self._meta.kind.keeps(here))",
         "here is None",
         "the same of a key that the Meta Service never had",
         (f"{AT_ONCE}test_what_a_former_process_left_is_persisted_when_it_is_asked_for",),
@@ -174,7 +174,7 @@ START_MUTANTS = (
     Mutant(
         "rewind-without-epochs",
         "sidecar/engine/group_loader.py",
-        "        if rewound and self._meta.available and not self._meta.knows_epochs:\n",
+        "        if rewound and self._meta.available and not self._meta.kind.tells_rewinds:\n",
         "        if False:\n",
         "RobustMQ's Meta Service: a rewind behind a restart is acknowledged and lost",
         (f"{EARLY}test_a_server_without_epochs_gets_no_rewind_before_the_recovery",),

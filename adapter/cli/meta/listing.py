@@ -39,7 +39,7 @@ async def _of_one_group(
 ) -> list[Entry]:
     """The offsets of a group, from a server that has no list. Raises `error` if it is none that answers for a group, either."""
     await client.get([])
-    if client.knows_epochs:
+    if client.kind.lists_offsets:
         raise error
     try:
         page = await client.groups_page([GroupKey(namespace or DEFAULT_NAMESPACE, group or "any")])

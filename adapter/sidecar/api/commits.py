@@ -267,7 +267,7 @@ class Commits:
 
 def _checked(core: Core, parsed: ParsedCommit, started: float) -> CheckedCommit:
     """Refuse names that the Meta Service cannot hold. Raises InvalidInputError."""
-    if not core.meta.knows_epochs:
+    if core.meta.kind.joins_names:
         for at, group in enumerate(parsed.groups):
             if problem := name_problem(group):
                 raise InvalidInputError(f"groups[{at}].{problem}")

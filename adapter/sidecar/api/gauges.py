@@ -47,7 +47,7 @@ class SidecarGauges:
         values["meta_available"] = ("1 while the last call to the Meta Service was answered.", float(self._meta.available))
         values["meta_knows_epochs"] = (
             "0 when the Meta Service knows only offsets, as RobustMQ does.",
-            float(self._meta.knows_epochs),
+            float(self._meta.kind.knows_epochs),
         )
         told = self._meta.server_reports
         values["meta_losses"] = ("Times that the Meta Service came back with less than it had acknowledged.", float(told.losses))

@@ -19,17 +19,6 @@ AT_RISK = {
     "never": "a killed process loses nothing; a power cut whatever the kernel has not written",
 }
 
-# With a Meta Service that stores only offsets (RobustMQ); docs/robustmq.md explains each.
-WEAKER = (
-    "a reset or delete is undone by another adapter that still holds the shard and commits it, or starts",
-    "a rewind that was not flushed when a process ended loses against the larger offset that stands there",
-    "a writer that does not say what it expects, as RobustMQ's own brokers, can lower an offset; that is seen at the next commit",
-    "it remembers no changes: a shift whose answer was lost is made once more by a repeat, so look at the offsets first",
-    "metadata, commit times and generations are known to the adapter that took the commit alone",
-    "it deletes groups without a save itself, and keeps no tombstones: what is deleted there may be pushed back from here",
-    "a Meta Service that was put back from a backup is noticed at the next commit of each key, or at the next start",
-)
-
 
 class SidecarStatus:
     """Composes the reply to Status from the components of a sidecar."""
@@ -74,7 +63,7 @@ class SidecarStatus:
             meta_loss_at_ms=server_reports.at_ms,
             clock_skew_seconds=server_reports.skew.ms / 1000,
             clock_is_off=server_reports.skew.off,
-            weaker=() if self._meta.knows_epochs else WEAKER,
+            weaker=self._meta.kind.weaker,
         )
         if core := self._state.core:
             _fill(reply, core)

@@ -61,7 +61,7 @@ class ChangedElsewhere:
 
         Raises MetaUnavailableError.
         """
-        if self._places or not self._meta.knows_epochs:
+        if self._places or not self._meta.kind.tells_changes:
             return
         try:
             self._places = (await self._ask()).places
@@ -84,7 +84,7 @@ class ChangedElsewhere:
 
     async def ask(self) -> None:
         """Ask once, and load what was changed. Where this raises an AdapterError, the next call asks for the same again."""
-        if not self._meta.knows_epochs:
+        if not self._meta.kind.tells_changes:
             self._places, self.problem = (), OFF
             return
         if self._comparisons != self._meta.server_reports.comparisons:

@@ -90,7 +90,7 @@ class Expiry:
                     await self._expire_if_old(row)
 
     def _may_expire(self) -> bool:
-        if not self._meta.knows_epochs:
+        if self._meta.kind.expires_unasked:
             self._warn_once("expiry.off", reason="this Meta Service cannot expire offsets: nothing is taken away, here neither")
             return False
         skew = self._meta.server_reports.skew

@@ -165,7 +165,7 @@ class GroupLoader:
         return (
             any(next(self._missing_of(columns), None) is not None for columns in commit.columns)
             or any(self._must_load(key, offered.epoch) for key, offered in commit.entries)
-            or any(not (self.is_loaded(group) and self._meta.knows_epochs) for group in self._rewound(commit))
+            or any(not (self.is_loaded(group) and self._meta.kind.tells_rewinds) for group in self._rewound(commit))
         )
 
     async def load_for(self, commit: Commit) -> Commit:
@@ -190,7 +190,7 @@ class GroupLoader:
             commit = commit._replace(waited=True)
             await self._load_until_one_fails(wanted)
         # Known for certain only behind a call.
-        if rewound and self._meta.available and not self._meta.knows_epochs:
+        if rewound and self._meta.available and not self._meta.kind.tells_rewinds:
             raise NotReadyError("the adapter is recovering: with this Meta Service, OVERWRITE is taken when that is done")
         return commit
 
@@ -291,8 +291,7 @@ class GroupLoader:
             async for some in in_slices(keys):
                 for key in some:
                     here = self._store.get(key)
-                    # A server without epochs keeps no tombstones.
-                    if key in found or here is None or (also_here and (here.live or self._meta.knows_epochs)):
+                    if key in found or here is None or (also_here and self._meta.kind.keeps(here)):
                         news.append((key, found.get(key)))
             await self._adopt((), news, forgets)
 

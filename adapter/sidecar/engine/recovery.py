@@ -144,8 +144,7 @@ class Recovery:
                 found = as_seen(held, local) if held else None
                 if held and found and not held.epoch and meet(local, found) == found:
                     stands.append((key, held))
-                # Where no epochs are known, absent is what a tombstone means.
-                if found != local and (found or local.live or self._meta.knows_epochs):
+                if found != local and (found or self._meta.kind.keeps(local)):
                     differing.append((key, found))
                     if found is None or meet(local, found) != found:
                         pushed[key] = local

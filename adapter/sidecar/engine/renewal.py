@@ -54,7 +54,7 @@ class Renewal:
     @property
     def needed(self) -> bool:
         """True before a Meta Service that may have deleted what it acknowledged."""
-        return not self._meta.knows_epochs
+        return self._meta.kind.expires_unasked
 
     async def run(self) -> None:
         """Pass over all groups, at once and then at intervals. With a setting of 0, never."""

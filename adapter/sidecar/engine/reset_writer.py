@@ -57,9 +57,8 @@ class ResetWriter:
                 raise type(error)(f"{done}{error}", retry_after_s=error.retry_after_s) from error
 
     async def _save_part(self, kind: str, group: GroupKey, part: Sequence[Moved]) -> None:
-        dead = [key for key, _, after in part if not after.live]
-        if dead and not self._meta.knows_epochs:
-            # Such a server would take a tombstone for the offset 0.
+        dead = [key for key, _, after in part if not self._meta.kind.keeps(after)]
+        if dead:
             self._saver.forget(dead)
             await self._meta.delete(group, [key.shard for key in dead])
             self._journal.moved(kind, part)

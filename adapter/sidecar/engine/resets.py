@@ -181,7 +181,7 @@ class Resets:
 
     async def delete_everywhere(self, namespace: str, shards: Sequence[str], *, execute: bool) -> Outcome:
         """Delete shards of every group that has an offset of one: for shards that were made anew."""
-        if not self._meta.knows_epochs:
+        if not self._meta.kind.lists_offsets:
             raise RefusedError(
                 f"group: {self._meta.endpoint} cannot list its offsets (it is RobustMQ's Meta Service), so nobody knows which "
                 "groups have these shards; name the group, in one call for each; `groups list` shows those of this adapter"

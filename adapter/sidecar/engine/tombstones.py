@@ -26,7 +26,7 @@ class Tombstones:
         """True for a tombstone that is older than TOMBSTONE_MS, and than a hold lasts. None is, while the clock may be wrong."""
         age_ms = max(TOMBSTONE_MS, self._holds.hold_ms)
         old = is_old_tombstone(record, self._now_ms() - age_ms)
-        return old and self._meta.knows_epochs and not self._meta.server_reports.skew.off
+        return old and self._meta.kind.keeps(record) and not self._meta.server_reports.skew.off
 
     def outlived(self, here: OffsetRecord, there: OffsetRecord | None) -> bool:
         """True for a local tombstone that is past, and of which the Meta Service holds less, or nothing (None)."""

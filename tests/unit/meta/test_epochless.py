@@ -7,6 +7,7 @@ import pytest
 
 from adapter.errors import AdapterError, MetaUnavailableError, OverloadedError, RefusedError
 from adapter.meta.epochless import Saver, Seen
+from adapter.meta.kinds import OFFSETS_ONLY, WITH_EPOCHS
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, as_seen, meet
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import commit, commit_of, core_over, during, key, record, send
@@ -50,14 +51,14 @@ class TurningMeta(FakeMeta):
 
     async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
         found = await super().get(keys, patient=patient)
-        self.knows_epochs = True
+        self.kind = WITH_EPOCHS
         return found
 
 
 async def test_what_was_only_read_is_not_remembered_as_what_stands() -> None:
     """The save behind it went to another server: back at the first one, a rewind would count as below another writer's."""
     meta = TurningMeta()
-    meta.knows_epochs = False
+    meta.kind = OFFSETS_ONLY
     saver = Saver(meta)
     assert [outcome.status for outcome in await saver.save([SaveEntry(A, record(160))])] == [Status.APPLIED]
     assert saver.seen(A) is None
@@ -68,7 +69,7 @@ class HalfMeta(FakeMeta):
 
     def __init__(self, error: AdapterError) -> None:
         super().__init__({A: record(1, 0)})
-        self.knows_epochs = False
+        self.kind = OFFSETS_ONLY
         self._error = error
 
     async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:

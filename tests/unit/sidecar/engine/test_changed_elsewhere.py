@@ -8,6 +8,7 @@ import pytest
 
 from adapter.errors import MetaUnavailableError
 from adapter.meta.client import Telling
+from adapter.meta.kinds import OFFSETS_ONLY
 from adapter.model.records import (
     ChangedGroups,
     CommitMode,
@@ -278,7 +279,7 @@ async def test_before_an_older_meta_service_it_says_so_and_goes_on(tmp_path: Pat
 async def test_robustmqs_meta_service_is_not_asked(tmp_path: Path) -> None:
     """It has no such call."""
     meta = CountingMeta()
-    meta.knows_epochs = False
+    meta.kind = OFFSETS_ONLY
     meta.tells = False
     async with core_over(tmp_path, meta) as core:
         await core.elsewhere.begin()

@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from adapter.errors import MetaUnavailableError, RefusedError
+from adapter.meta.kinds import OFFSETS_ONLY
 from adapter.model.records import GroupKey, Member, OffsetRecord, Status, expired, next_era
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.expiry import HOUR_MS, LOOKED_AT, PAUSE_S
@@ -406,7 +407,7 @@ async def test_a_meta_service_that_knows_no_epochs_keeps_everything(tmp_path: Pa
     meta = ExpiringMeta()
     async with core_over(tmp_path, meta) as core:
         await flushed(core, {A: 5})
-        meta.knows_epochs = False
+        meta.kind = OFFSETS_ONLY
         expiry = expiry_of(core)
         with capture_logs() as lines:
             await expiry.sweep_once()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from adapter.errors import DiskFullError, MetaUnavailableError, NotReadyError, RefusedError
+from adapter.meta.kinds import OFFSETS_ONLY
 from adapter.model.records import SaveEntry, SaveOutcome, Status
 from adapter.sidecar.ledger.operations import Reconcile, Standing
 from adapter.testing.fake_meta import FakeMeta
@@ -216,7 +217,7 @@ class NumbersMeta(FakeMeta):
 async def test_what_was_saved_and_not_stored_is_not_lowered(tmp_path: Path) -> None:
     """What stands on a server without epochs behind a full disk counts as another writer's (2)."""
     meta, store = NumbersMeta(), watched(tmp_path)
-    meta.knows_epochs = False
+    meta.kind = OFFSETS_ONLY
     async with core_over(tmp_path, meta, knows="g", store=store, **THROUGH) as core:
         store.refuses = DiskFullError("full by the test")
         with pytest.raises(DiskFullError):
@@ -272,7 +273,7 @@ async def test_a_written_through_commit_lowers_nothing_that_was_not_compared(tmp
     So it is until the recovery has ended, and of what was dirty then until it is known what stands there.
     """
     meta = FakeMeta({A: record(100, 0)})
-    meta.knows_epochs = False
+    meta.kind = OFFSETS_ONLY
     async with core_over(tmp_path, meta, recovered=False, **THROUGH) as core:
         core.ledger.store.write({A: record(50, 2)})
         if recovered:

@@ -9,6 +9,7 @@ import pytest
 
 from adapter.errors import ContendedError, InvalidInputError, MetaUnavailableError, RefusedError
 from adapter.meta.client import GroupsPage
+from adapter.meta.kinds import OFFSETS_ONLY
 from adapter.model.records import (
     ERA_BITS,
     CommitMode,
@@ -294,7 +295,7 @@ async def test_an_import_does_not_send_what_stands(tmp_path: Path) -> None:
 async def test_a_server_without_epochs_is_never_sent_a_tombstone(tmp_path: Path) -> None:
     """It would store the offset 0."""
     meta = FakeMeta({A: record(9)})
-    meta.knows_epochs = False
+    meta.kind = OFFSETS_ONLY
     async with core_over(tmp_path, meta) as core:
         await commit(core, 12, "a")
         await core.resets.delete(ALL, execute=True)

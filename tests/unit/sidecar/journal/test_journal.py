@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from adapter.errors import ConfigError, MetaUnavailableError
+from adapter.meta.kinds import OFFSETS_ONLY
 from adapter.model.bounds import Bounds, ShardKey
 from adapter.model.records import ERA_BITS, GroupKey, OffsetRecord, Status
 from adapter.sidecar.config import JournalSection
@@ -181,7 +182,7 @@ async def test_a_delete_where_no_epochs_are_known_is_told(tmp_path: Path) -> Non
         await commit(core, 9, "a")
         await core.flusher.flush_once()
         journal.told()
-        meta.knows_epochs = False
+        meta.kind = OFFSETS_ONLY
         await core.resets.delete(Wanted(G, ["a"]), execute=True)
         assert journal.told() == [("delete", "a", (1, 9), (ERA, 0), False)]
 
