@@ -413,7 +413,7 @@ class GrpcMetaClient:
         found: dict[OffsetKey, OffsetRecord | None] = {}
         at, size = 0, self._patient_pages
         with contextlib.suppress(OtherKindError):
-            while self.knows_epochs:
+            while self.kind.reads_pages:
                 if at >= len(rows):
                     return found
                 some = rows[at : at + size.rows]

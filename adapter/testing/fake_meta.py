@@ -129,7 +129,7 @@ class FakeMeta:
 
     async def differing(self, rows: Sequence[tuple[bytes, bytes]]) -> dict[OffsetKey, OffsetRecord | None] | None:
         """Compare what `get` returns; None from a server without epochs."""
-        return differing_from(rows, await self.get([decode_key(key) for key, _ in rows])) if self.knows_epochs else None
+        return differing_from(rows, await self.get([decode_key(key) for key, _ in rows])) if self.kind.reads_pages else None
 
     async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
         """Return a page of at most `page_rows` records, in key order. Raises `down`."""

@@ -158,7 +158,7 @@ class SimMeta:
         return dict(await self._call(lambda: self._service.engine.get(CLUSTER, keys), TIMEOUT_S if patient else LOAD_TIMEOUT_S))
 
     async def differing(self, rows: Sequence[tuple[bytes, bytes]]) -> dict[OffsetKey, OffsetRecord | None] | None:
-        return differing_from(rows, await self.get([decode_key(key) for key, _ in rows])) if self.knows_epochs else None
+        return differing_from(rows, await self.get([decode_key(key) for key, _ in rows])) if self.kind.reads_pages else None
 
     async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
         """Of the first group alone, and of a few rows."""
