@@ -7,6 +7,17 @@ GROUP_SAVES = "integration/test_group_saves.py::"
 
 EPOCHLESS_MUTANTS = (
     Mutant(
+        "tombstones-are-kept-without-epochs",
+        "meta/kinds.py",
+        "        return record.live\n",
+        "        return True\n",
+        "a delete is sent to RobustMQ as a tombstone, which stands there as the offset 0",
+        (
+            "unit/meta/test_kinds.py::test_without_epochs_only_tombstones_are_not_kept",
+            "integration/test_epochless_admin.py::test_a_delete_leaves_nothing_there_and_nothing_here",
+        ),
+    ),
+    Mutant(
         "epochless-expects-nothing",
         "meta/epochless.py",
         "        pushes = [SaveEntry(key, record, expected[key].offset) for key, record in records.items()]\n",
