@@ -60,13 +60,14 @@ async def test_a_commit_meets_few_classes_from_the_socket_to_the_meta_service(tm
         for offset in range(1, 20):
             await commit(_request(offset))
         await eventually(lambda: _newest(meta) == 19)
+        dirty = sidecar.core().ledger.dirty
         sys.setprofile(met)
         try:
             if kind == "any":
                 columns = offsets_pb.GroupCommits(group="new", shard_names=["a", "b"], offsets=[1, 1], generation=1)
                 await commit(offsets_pb.CommitOffsetsRequest(groups=[columns, *_request(1).groups]))
             await commit(_request(20))
-            await eventually(lambda: _newest(meta) == 20 and not sidecar.core().ledger.dirty)
+            await eventually(lambda: _newest(meta) == 20 and not dirty)
         finally:
             sys.setprofile(None)
     assert len(met.classes) <= MOST_CLASSES[kind], "\n".join(sorted(met.classes))
