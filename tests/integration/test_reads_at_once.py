@@ -3,6 +3,7 @@
 The recovery goes through the groups in their order. Here it is held at the first one, `a`, and never comes to `z`.
 """
 
+import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -17,8 +18,9 @@ import pytest
 from adapter.client.broker_log import NoBrokerLog
 from adapter.client.client import OffsetClient
 from adapter.errors import MetaUnavailableError
+from adapter.meta.client import GroupsPage
 from adapter.meta.kinds import OFFSETS_ONLY
-from adapter.model.records import OffsetKey, OffsetRecord, ReadMode, next_era
+from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, ReadMode, next_era
 from adapter.rpc import lag_pb, offsets_pb
 from adapter.runtime.clocks import wall_ms
 from adapter.sidecar.bridge.bridge import Bridge
@@ -27,6 +29,7 @@ from adapter.sidecar.process import Sidecar
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config
 from adapter.testing.waiting import eventually
+from tests.durability.wal_damage import WAL_DAMAGE
 from tests.integration.helpers import PATIENCE_S, key, record, serving
 
 STATE = offsets_pb.StatusReply
@@ -357,3 +360,46 @@ async def test_a_reset_stands_though_the_offset_before_it_arrives_later(director
         await eventually(lambda: sidecar.core().ledger.recovered.now, PATIENCE_S)
         assert (await client.read("z", mode=ReadMode.STORE))["s"].offset == 50
         assert meta.records[Z].offset == 50
+
+
+class HeldGroups(HeldAtA):
+    """The same, for a recovery that fetches whole groups, which it does after a loss."""
+
+    async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
+        """The first page of the recovery begins with `a`."""
+        if groups[0].group == "a":
+            self.asked.set()
+            await self.answers.wait()
+        return await super().groups_page(groups, after, patient=patient)
+
+
+@pytest.mark.parametrize(
+    "damage", ["last 7 bytes of the wal cut", "wal truncated to half", "zeroed page in the middle of the wal"]
+)
+async def test_what_was_compared_before_a_power_cut_does_not_count(directory: Path, tmp_path: Path, damage: str) -> None:
+    """In the middle of a comparison the store loses its last writes: with them, what the comparison had adopted (1, 9)."""
+    await left(directory, 100)
+    meta = HeldAtA({key("s", group="a"): record(100), Z: record(120)})
+    async with comparing(directory, meta) as (_, client):
+        assert (await client.read("z"))["s"].offset == 120
+        for offset in range(121, 200):
+            await client.commit("z", {"s": offset, "t": offset})
+        await client.flush()
+        cut = tmp_path / "cut"
+        shutil.copytree(directory / "adapter", cut / "adapter")
+    WAL_DAMAGE[damage](cut / "adapter" / "db")
+    meta = HeldGroups(meta.records)
+    async with comparing(cut, meta) as (sidecar, client):
+        assert sidecar.core().ledger.store.loss_at_open
+        memory = offsets_pb.ReadOffsetsRequest(groups=[offsets_pb.GroupShards(group="z")], mode=offsets_pb.MEMORY)
+        rows = (await client.store.ReadOffsets(memory, timeout=PATIENCE_S)).offsets
+        assert all(row.uncompared or row.offset == 199 for row in rows)
+        assert (await client.read("z", mode=ReadMode.MEMORY_FIRST_THEN_STORE))["s"].offset == 199
+        await client.commit("z", {"s": 150})
+        meta.answers.set()
+        await eventually(lambda: sidecar.core().ledger.recovered.now, PATIENCE_S)
+        assert {shard: row.offset for shard, row in (await client.read("z", mode=ReadMode.MEMORY)).items()} == {
+            "s": 199,
+            "t": 199,
+        }
+    assert meta.records[Z].offset == 199
