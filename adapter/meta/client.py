@@ -425,7 +425,7 @@ class GrpcMetaClient:
                 if not reply.compared:
                     return None
                 try:
-                    found |= differing_of(reply, some)
+                    found |= await differing_of(reply, some)
                 except MetaUnavailableError as error:
                     raise MetaUnavailableError(f"{self.endpoint}: {error}") from error
                 size.grow()

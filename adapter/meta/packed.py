@@ -260,18 +260,25 @@ def known_request(cluster: str, rows: Sequence[tuple[bytes, bytes]]) -> meta_pb.
     return meta_pb.BatchGetOffsetDataRequest(cluster_name=cluster, known=known)
 
 
-def differing_of(
+async def differing_of(
     reply: meta_pb.BatchGetOffsetDataReply, rows: Sequence[tuple[bytes, bytes]]
 ) -> dict[OffsetKey, OffsetRecord | None]:
-    """What stands instead of these rows (None: nothing). Raises MetaUnavailableError for a reply that cannot be right."""
+    """What stands instead of these rows (None: nothing). Yields to the event loop.
+
+    Raises MetaUnavailableError for a reply that cannot be right.
+    """
     if not len(rows) >= reply.compared > max(reply.differing, default=0):
         raise MetaUnavailableError(f"answered that of {len(rows)} rows {reply.compared} were compared, and another one differs")
+    found: dict[OffsetKey, OffsetRecord | None] = {}
     try:
-        found = list(_cut(reply.packed.records, reply.packed.record_sizes))
-        pairs = [(decode_key(rows[at][0]), record) for at, record in zip(reply.differing, found, strict=True)]
-        return {key: _record(key, record) if record else None for key, record in pairs}
+        records = _cut(reply.packed.records, reply.packed.record_sizes)
+        async for some in in_slices(list(zip(reply.differing, records, strict=True))):
+            for at, record in some:
+                key = decode_key(rows[at][0])
+                found[key] = _record(key, record) if record else None
     except (ValueError, struct.error) as error:
         raise MetaUnavailableError(f"answered with records that are none: {error}") from error
+    return found
 
 
 def all_news(keys: Sequence[bytes], _: Sequence[bytes]) -> Sequence[bool]:

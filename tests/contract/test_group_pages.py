@@ -265,7 +265,7 @@ async def compared(engine: Engine, here: Here) -> dict[OffsetKey, OffsetRecord |
         if not reply.compared:
             assert not reply.differing
             return None
-        found |= differing_of(reply, [(encode_key(where), encode_record(stands)) for where, stands in left])
+        found |= await differing_of(reply, [(encode_key(where), encode_record(stands)) for where, stands in left])
         left = left[reply.compared :]
     return found
 
