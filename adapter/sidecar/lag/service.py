@@ -11,6 +11,7 @@ import structlog
 
 from adapter.errors import AdapterError, InvalidInputError, TooLargeError, UnknownGroupError
 from adapter.meta.requests import parse_groups
+from adapter.model.lag_rows import Ints
 from adapter.model.names import check_name
 from adapter.model.paging import DEFAULT_PAGE, MAX_PAGE
 from adapter.model.records import DEFAULT_NAMESPACE, GroupKey
@@ -145,10 +146,16 @@ async def _lags_of(core: Core, lag: LiveLag, keys: Sequence[GroupKey]) -> list[t
     view = lag.view
     kept = {key: group for key in keys if (group := lag.number_of(key)) is not None}
     sums = view.messages(np.array([*kept.values()], np.int64))
-    rows = [view.rows_of(group) for group in kept.values()]
+    rows: list[Ints] = []
+    made = 0  # rows since other tasks had their turn
+    for group in kept.values():
+        rows.append(view.rows_of(group))
+        made += len(rows[-1])
+        if made >= SLICE_ROWS:
+            made = 0
+            await others()
     shards = view.shards(np.concatenate(rows) if rows else np.empty(0, np.int64))
     found = []
-    made = 0  # rows since other tasks had their turn
     for key, sum_, of_group in zip(kept, sums, rows, strict=True):
         reply = lag_pb.GetGroupLagReply(sums=sum_, evaluated_at_ms=view.evaluated_at_ms, bounds_error=lag.bounds_error)
         left, room = len(of_group), MAX_BYTES - reply.ByteSize()

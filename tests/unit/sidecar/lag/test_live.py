@@ -6,9 +6,12 @@ import anyio
 import pytest
 
 from adapter.errors import MetaUnavailableError
+from adapter.model.lag_rows import Ints
 from adapter.model.records import GroupKey, next_era
 from adapter.rpc import lag_pb
-from adapter.sidecar.lag import feed
+from adapter.runtime.serving.large_calls import SLICE_ROWS
+from adapter.sidecar.lag import feed, service
+from adapter.sidecar.lag.view import View
 from adapter.sidecar.ledger import group_state
 from adapter.sidecar.ledger.operations import Forget, Reconcile
 from adapter.testing.fake_meta import FakeMeta
@@ -387,3 +390,27 @@ async def test_the_sums_of_a_group_are_those_of_its_shards(tmp_path: Path) -> No
         group = lag.group()
         assert group is not None
         assert (group.shards, group.known, group.lag, group.lost, group.moving_lag) == (3, 2, 11, 3, 11)
+
+
+async def test_others_have_turns_while_many_groups_are_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them is put in order by itself, so that a call for 25 large ones holds nobody up for all of them."""
+    groups = [f"g{at}" for at in range(5)]
+    async with lagging(tmp_path) as lag:
+        for group in groups:
+            await lag.commit({f"s{at}": 1 for at in range(SLICE_ROWS)}, group)
+        await lag.evaluate()
+        asked: list[str] = []
+        rows_of = View.rows_of
+
+        def noted(self: View, group: int) -> Ints:
+            asked.append("rows")
+            return rows_of(self, group)
+
+        async def others() -> None:
+            asked.append("others")
+
+        monkeypatch.setattr(View, "rows_of", noted)
+        monkeypatch.setattr(service, "others", others)
+        found = await service._lags_of(lag.core, lag.live, [GroupKey("default", group) for group in groups])
+        assert [(len(one.shards), fits) for one, fits in found] == [(SLICE_ROWS, True)] * len(groups)
+        assert asked[: 2 * len(groups)] == ["rows", "others"] * len(groups)
