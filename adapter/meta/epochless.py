@@ -5,7 +5,7 @@ stands is read first where it is not known: after a start, after a save without 
 A tombstone is never sent: such a server would store it as offset 0.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -41,11 +41,22 @@ def nothing(_: OffsetKey) -> bool:
     return False
 
 
+def nobody(_: Collection[OffsetKey]) -> None:
+    """The default of `lowered`: nobody has read anything."""
+
+
 class Saver:
     """Saves entries in the way that the server supports. One for each core: what it has seen belongs to the local store."""
 
-    def __init__(self, meta: MetaClient, labels: ShardLabels | None = None) -> None:
+    def __init__(
+        self,
+        meta: MetaClient,
+        labels: ShardLabels | None = None,
+        lowered: Callable[[Collection[OffsetKey]], None] = nobody,
+    ) -> None:
+        """`lowered` is called with keys of which the server may hold less from now on: what was read before is out of date."""
         self.meta = meta
+        self.lowered = lowered
         self._labels = labels or ShardLabels()
         self._seen: dict[OffsetKey, Seen] = {}
 
@@ -201,7 +212,11 @@ class _Saving:
         if not records:
             return {}
         pushes = [SaveEntry(key, record, expected[key].offset) for key, record in records.items()]
-        outcomes = dict(zip(records, await self._saver.send(pushes, expected), strict=True))
+        try:
+            outcomes = dict(zip(records, await self._saver.send(pushes, expected), strict=True))
+        finally:
+            if lowered := [key for key, record in records.items() if record.offset < expected[key].offset]:
+                self._saver.lowered(lowered)
         left = {key: records[key] for key, outcome in outcomes.items() if outcome.status is Status.CONFLICT}
         self._outcomes |= {key: outcome for key, outcome in outcomes.items() if key not in left}
         return left

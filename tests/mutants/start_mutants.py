@@ -18,10 +18,18 @@ START_MUTANTS = (
     Mutant(
         "what-was-fetched-before-a-rewind-is-loaded",
         "sidecar/ledger/decision.py",
-        "        if self._states.rewound_since(without, operation.forgets):\n",
-        "        if False:\n",
+        "        entries = [entry for entry in operation.entries if entry[0] not in rewound] if rewound else operation.entries\n",
+        "        entries = operation.entries\n",
         "before a server without epochs, a reset is undone by the late answer of a read",
         (f"{AT_ONCE}test_a_reset_stands_though_the_offset_before_it_arrives_later",),
+    ),
+    Mutant(
+        "what-was-fetched-before-a-rewind-was-flushed-is-loaded",
+        "meta/epochless.py",
+        "                self._saver.lowered(lowered)\n",
+        "                pass\n",
+        "the same of a rewind that is flushed meanwhile",
+        (f"{READS}test_a_rewind_stands_that_is_flushed_while_what_stood_before_is_on_its_way",),
     ),
     Mutant(
         "uncompared-is-handed-over",

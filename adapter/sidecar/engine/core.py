@@ -118,7 +118,7 @@ async def running_core(
     ledger = Ledger(store, clocks, journal, Holds(config.reset.hold_seconds * 1000, clocks.now_ms))
     tombstones = Tombstones(meta, ledger.holds, clocks.now_ms)
     loader = GroupLoader(ledger, meta, tombstones)
-    saver = Saver(meta, ShardLabels(config.meta.shard_names, config.meta.topics))
+    saver = Saver(meta, ShardLabels(config.meta.shard_names, config.meta.topics), ledger.states.note_rewind)
     flusher = Flusher(ledger, config.flush, saver, metrics, tombstones, spans)
     write_through = WriteThrough(ledger, saver, metrics)
     recovery = Recovery(ledger, flusher, meta, tombstones, batch_keys=config.recovery.batch_keys)

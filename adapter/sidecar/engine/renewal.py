@@ -103,7 +103,8 @@ class Renewal:
             if not clean:
                 return []
             differing = await self._flusher.saver.confirm(clean)
-            await self._ledger.submit(Reconcile(list(differing.items())))
+            # What was committed meanwhile is decided by its flush: read before a rewind, more than that looks like progress.
+            await self._ledger.submit(Reconcile([entry for entry in differing.items() if entry[0] not in self._dirty]))
         if differing:
             key, held = next(iter(differing.items()))
             there = "nothing" if held is None else held.offset

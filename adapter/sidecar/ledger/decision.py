@@ -53,9 +53,8 @@ class Decision:
 
     To write: records by key in `staged` (None: removed), those that plainly go forward in `forward`, by group (or are `adopted`:
     plainly new, from the Meta Service), and `members`. To mark: what is written is dirty, unless it is `clean`, or in `forward`
-    when `forward_is_clean`; what is `dirty_as_it_is`, and
-    what is `flushed`. To note of groups: those that are `loaded`, keys that are `absent`, groups of which keys are `removed`, or
-    stand in a `raised` epoch.
+    when `forward_is_clean`; what is `dirty_as_it_is`, and what is `flushed`. To note: groups that are `loaded`, keys that are
+    `absent`, groups of which keys are `removed`, keys that stand in a `raised` epoch.
     """
 
     __slots__ = (
@@ -96,7 +95,7 @@ class Decision:
         self.absent: Collection[OffsetKey] = ()
         self.removed: AbstractSet[GroupKey] = frozenset()
         self.rewinds: list[Moved] = []
-        self.raised: set[GroupKey] = set()
+        self.raised: set[OffsetKey] = set()
         self.era_began = False  # other than by a commit: its consumers need not know of it
 
     def decide(self, operation: Operation) -> list[Standing]:
@@ -128,7 +127,7 @@ class Decision:
 
     def _note_raised(self, key: OffsetKey, before: OffsetRecord | None, after: OffsetRecord) -> None:
         if before and after.epoch > max(before.epoch, FIRST_EPOCH):
-            self.raised.add(key.group_key)
+            self.raised.add(key)
 
     def _commit(self, operation: Commit) -> list[Standing]:
         if operation.members:
@@ -186,13 +185,15 @@ class Decision:
             chain(operation.groups, {key.group_key for key, _ in operation.entries}), operation.forgets
         ):
             raise ContendedError("keys were removed while their groups were loaded")
-        without = {key.group_key for key, found in operation.entries if found and not found.epoch}
-        if self._states.rewound_since(without, operation.forgets):
+        without = [key for key, found in operation.entries if found and not found.epoch]
+        rewound = self._states.rewound_since(without, operation.forgets)
+        if rewound is None:
             raise ContendedError("offsets were reset, or rewound, while their groups were loaded")
+        entries = [entry for entry in operation.entries if entry[0] not in rewound] if rewound else operation.entries
         self.loaded = operation.groups
-        self.absent = [key for key, found in operation.entries if found is None and self._standing(key) is None]
+        self.absent = [key for key, found in entries if found is None and self._standing(key) is None]
         return self._reconcile(
-            [(key, None if found and self._is_before_a_rewind(key, found) else found) for key, found in operation.entries]
+            [(key, None if found and self._is_before_a_rewind(key, found) else found) for key, found in entries]
         )
 
     def _reconcile(self, entries: Sequence[tuple[OffsetKey, OffsetRecord | None]]) -> list[Standing]:

@@ -8,13 +8,14 @@ stays, for MAX_GROUPS.
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from itertools import chain, islice
 
 from adapter.model.records import FIRST_EPOCH, GroupKey, Held, OffsetKey
 
 MAX_KEYS = 100_000  # that are remembered one by one: some 450 bytes each
 MAX_GROUPS = 200_000  # a reader may name any
-MAX_REMOVED = 10_000  # groups with removals that are remembered one by one
+MAX_REMOVED = 10_000  # groups with removals, and keys with rewinds, that are remembered one by one
 _MARK = GroupKey("", "")  # among the groups in use, behind those that were used before the last `used`; no name is empty
 
 
@@ -55,7 +56,7 @@ class GroupStates:
         self.removals = 0
         self._removed = 0  # groups with removals behind `_removed_before`
         self._removed_before = 0  # `removed_at` of a group without a state is at most this
-        self._rewound: dict[GroupKey, int] = {}  # the number of the last rewind of some groups
+        self._rewound: dict[OffsetKey, int] = {}  # the number of the last rewind of some keys
         self._rewound_before = 0  # of the others it is at most this
         self.evicted: Callable[[Collection[Held]], None] | None = None  # called with records that leave for lack of room
 
@@ -176,19 +177,21 @@ class GroupStates:
         """True if there may have been a removal in one of these groups since `removals` had this value."""
         return removals < self.removals and any(self._removed_at(group) > removals for group in groups)
 
-    def note_rewind(self, groups: Collection[GroupKey]) -> None:
-        """Note that keys of these groups stand in a higher epoch: what was fetched without an epoch is of the one before."""
-        if len(self._rewound) + len(groups) > MAX_REMOVED:
+    def note_rewind(self, keys: Collection[OffsetKey]) -> None:
+        """Note that these keys stand in a higher epoch, or that this was saved: what was fetched without one is of before."""
+        if len(self._rewound) >= MAX_REMOVED:
             self._rewound.clear()
             self._rewound_before = self.removals
         self.removals += 1
-        self._rewound.update(dict.fromkeys(groups, self.removals))
+        self._rewound.update(dict.fromkeys(keys, self.removals))
 
-    def rewound_since(self, groups: Iterable[GroupKey], removals: int) -> bool:
-        """True if there may have been a rewind in one of these groups since `removals` had this value."""
-        return removals < self.removals and (
-            removals < self._rewound_before or any(self._rewound.get(group, 0) > removals for group in groups)
-        )
+    def rewound_since(self, keys: Collection[OffsetKey], removals: int) -> AbstractSet[OffsetKey] | None:
+        """Those of the keys that were rewound since `removals` had this value; None: it is not known any more."""
+        if not keys or removals >= self.removals:
+            return frozenset()
+        if removals < self._rewound_before:
+            return None
+        return {key for key in keys if self._rewound.get(key, 0) > removals}
 
     def _removed_at(self, group: GroupKey) -> int:
         state = self._states.get(group)

@@ -63,8 +63,8 @@ class Load(NamedTuple):
     """What the Meta Service holds under some keys (None: nothing), fetched when there had been `forgets` removals.
 
     With what came in former Loads of the same `forgets` it is all that it holds of `groups`. Refused with ContendedError when
-    keys of one of its groups were removed since: what was fetched may be older than what was flushed and removed. From a server
-    without epochs also when one was rewound since: what was fetched may be of before, and larger.
+    keys of one of its groups were removed since: what was fetched may be older than what was flushed and removed. What came from
+    a server without epochs under a key that was rewound since is left out: it may be of before, and larger. The rewind stands.
     """
 
     groups: Collection[GroupKey]

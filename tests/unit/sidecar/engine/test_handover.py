@@ -1,12 +1,14 @@
 """The hand-over of shards: nothing is removed here that the Meta Service does not have."""
 
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from adapter.errors import MetaUnavailableError, RefusedError
-from adapter.model.records import OffsetKey
+from adapter.meta.kinds import OFFSETS_ONLY
+from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.ledger.operations import Reconcile
 from adapter.testing.fake_meta import FakeMeta
@@ -162,3 +164,35 @@ async def test_the_next_owner_reads_what_was_persisted(tmp_path: Path) -> None:
         await send(new, commit_of(offsets))
         await new.flusher.flush_once()
         assert {found: standing.offset for found, standing in meta.records.items()} == {A: 8, B: 6, C: 1}
+
+
+class Overtaken(FakeMeta):
+    """A Meta Service without epochs, where another writer has gone on. While it tells of that, a consumer goes back here."""
+
+    kind = OFFSETS_ONLY
+
+    def __init__(self) -> None:
+        super().__init__({A: record(100, 0)})
+        self.kind = OFFSETS_ONLY
+        self.goes_back: Callable[[], Awaitable[object]] | None = None
+
+    async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
+        """What stands before."""
+        found = await super().get(keys, patient=patient)
+        if self.goes_back:
+            goes_back, self.goes_back = self.goes_back, None
+            await goes_back()
+        return found
+
+
+async def test_what_another_writer_stored_does_not_undo_a_rewind_that_came_meanwhile(tmp_path: Path) -> None:
+    """Before a server without epochs 120 of before the rewind looks like progress behind it (8)."""
+    meta = Overtaken()
+    async with core_over(tmp_path, meta) as core:
+        await core.ledger.submit(Reconcile([(A, record(100))]))
+        meta.records[A] = record(120, 0)
+        meta.goes_back = partial(send, core, commit_of({A: 50}, overwrite=True))
+        assert await core.renewal.confirm([A]) == [A]
+        assert core.ledger.store.get(A) == record(50, 2)
+        await core.flusher.flush_once()
+        assert (core.ledger.store.get(A), meta.records[A].offset) == (record(50, 2), 50)

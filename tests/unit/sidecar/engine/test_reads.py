@@ -1,17 +1,20 @@
 """Reads: where each mode looks, what an absent offset means, and what a commit learns from the load of its group."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from adapter.errors import MetaUnavailableError, TimedOutError
 from adapter.meta.client import GroupsPage
+from adapter.meta.kinds import OFFSETS_ONLY
 from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord, ReadMode
 from adapter.runtime.durable.watermark import Watermark
 from adapter.sidecar.api.listing import listed_row
-from adapter.sidecar.engine import group_loader
+from adapter.sidecar.engine import group_loader, reads
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import LOAD_GROUPS, GroupLoader, Wanted
 from adapter.sidecar.ledger.operations import Columns, Commit, Reconcile
@@ -19,6 +22,8 @@ from adapter.sidecar.ledger.recovered import Recovered
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually
 from tests.unit.helpers import commit, commit_of, core_over, crash, forget_loads, key, record, send, tombstone, watched
+
+R = TypeVar("R")
 
 A, B, C = key("a"), key("b"), key("c")
 GROUP = A.group_key
@@ -60,6 +65,30 @@ async def read(core: Core, mode: ReadMode, *shards: str, group: GroupKey = GROUP
 def loader_of(core: Core) -> GroupLoader:
     """The loader of the reader."""
     return core.reader._loader
+
+
+class Late(FakeMeta):
+    """A Meta Service without epochs. While its answers are on their way, something happens."""
+
+    def __init__(self, records: dict[OffsetKey, OffsetRecord]) -> None:
+        super().__init__(records)
+        self.kind = OFFSETS_ONLY
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
+        """What stands before."""
+        return await self._late(await super().get(keys, patient=patient))
+
+    async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
+        """What stands before."""
+        return await self._late(await super().groups_page(groups, after, patient=patient))
+
+    async def _late(self, answer: R) -> R:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile:
+            await meanwhile()
+            self.meanwhile = meanwhile
+        return answer
 
 
 async def recovered(core: Core) -> Core:
@@ -506,3 +535,35 @@ async def test_after_a_load_that_failed_no_other_is_begun_for_a_commit(tmp_path:
         await loader_of(core).load_for(commit_of(dict.fromkeys(many, 1)))
         assert len(meta.asked) < 10
         assert not any(loader_of(core).is_loaded(one.group_key) for one in many)
+
+
+@pytest.mark.parametrize("shards", [("a", "b"), ("b",), ()])
+async def test_a_group_whose_consumer_goes_back_all_the_time_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: tuple[str, ...]
+) -> None:
+    """Before a server without epochs each answer is of before a rewind: it stands, and the other shards are loaded."""
+    monkeypatch.setattr(group_loader, "LARGE_LIMIT_S", 0.1)
+    monkeypatch.setattr(reads, "LARGE_LIMIT_S", 0.1)
+    meta = Late({A: record(100, 0), B: record(7, 0)})
+    async with core_over(tmp_path, meta) as core:
+        await core.ledger.submit(Reconcile([(A, record(100))]))
+        below = count(99, -1)
+
+        async def goes_back() -> None:
+            await send(core, commit_of({A: next(below)}, overwrite=True))
+
+        meta.meanwhile = goes_back
+        found = await read(core, STORE, *shards)
+        assert found == {shard: {"a": next(below) + 1, "b": 7}[shard] for shard in shards or ("a", "b")}
+
+
+async def test_a_rewind_stands_that_is_flushed_while_what_stood_before_is_on_its_way(tmp_path: Path) -> None:
+    """Before a server without epochs the late answer, of before the flush, looks like progress behind the rewind (8)."""
+    meta = Late({A: record(100, 0), B: record(7, 0)})
+    async with core_over(tmp_path, meta) as core:
+        await core.ledger.submit(Reconcile([(A, record(100))]))
+        await core.flusher.flush_once()
+        await send(core, commit_of({A: 50}, overwrite=True))
+        meta.meanwhile = core.flusher.flush_once
+        assert await read(core, STORE, "a", "b") == {"a": 50, "b": 7}
+        assert (core.ledger.store.get(A), meta.records[A].offset) == (record(50, 2), 50)

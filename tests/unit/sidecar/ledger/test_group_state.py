@@ -147,12 +147,12 @@ def test_what_is_remembered_of_rewinds_is_bounded() -> None:
     """When entries are dropped, the result may only be a needless second load."""
     states = states_of(100)
     for at in range(MAX_REMOVED + 10):
-        states.note_rewind([GroupKey("default", f"g{at}")])
-    newest = states.removals
-    assert states.rewound_since([GroupKey("default", "g1")], 0)
-    assert states.rewound_since([GroupKey("default", f"g{MAX_REMOVED + 9}")], newest - 1)
-    assert not states.rewound_since([GroupKey("default", f"g{MAX_REMOVED + 9}")], newest)
-    assert not states.rewound_since([GroupKey("default", "g1")], newest - 1)
+        states.note_rewind([key(f"s{at}")])
+    newest, last = states.removals, key(f"s{MAX_REMOVED + 9}")
+    assert states.rewound_since([key("s1")], 0) is None
+    assert states.rewound_since([], 0) == set()
+    assert states.rewound_since([key("s1"), last], newest - 1) == {last}
+    assert states.rewound_since([last], newest) == set()
     assert len(states._rewound) <= MAX_REMOVED
 
 

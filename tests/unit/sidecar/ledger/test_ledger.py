@@ -11,6 +11,7 @@ from adapter.errors import ContendedError, DiskFullError, NotReadyError, Storage
 from adapter.model.records import CommitMode, OffsetRecord, next_era
 from adapter.sidecar.config import WalSync
 from adapter.sidecar.engine.core import Core
+from adapter.sidecar.ledger.group_state import MAX_REMOVED
 from adapter.sidecar.ledger.operations import Commit, Forget, Load, Operation, Reconcile, Standing
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually
@@ -323,19 +324,32 @@ async def test_what_is_new_here_is_adopted_clean_and_told(tmp_path: Path) -> Non
         assert A in core.ledger.dirty
 
 
-async def test_a_load_that_was_fetched_before_a_rewind_is_refused_where_it_has_no_epochs(tmp_path: Path) -> None:
-    """By its offset alone it looks like progress after the rewind, which is flushed already (8)."""
+async def test_what_was_fetched_before_a_rewind_is_left_out_where_it_has_no_epochs(tmp_path: Path) -> None:
+    """By its offset alone it looks like progress after the rewind, which is flushed already (8). Other keys are loaded."""
     async with core_over(tmp_path, FakeMeta()) as core:
         await core.ledger.submit(Reconcile([(A, record(9, 1)), (B, record(9, 1))]))
         before = core.ledger.store.states.removals
         await submitted(core, commit_of({A: 5}, overwrite=True))
         await core.ledger.submit(Reconcile([(A, record(5, 2))]))
-        (answer,) = await submitted(core, Load([A.group_key], [(A, record(9, 0))], before))
-        assert isinstance(answer, ContendedError)
+        await core.ledger.submit(Load([A.group_key], [(A, record(9, 0)), (B, record(10, 0)), (C, record(3, 0))], before))
+        assert [core.ledger.store.get(one) for one in (A, B, C)] == [record(5, 2), record(10, 1), record(3, 1)]
+        assert not core.ledger.dirty
         await core.ledger.submit(Load([], [(A, record(6, 0))], core.ledger.store.states.removals))
         assert core.ledger.store.get(A) == record(6, 2)
         await core.ledger.submit(Load([], [(A, record(9, 1))], before))
         assert core.ledger.store.get(A) == record(6, 2)
+
+
+async def test_a_load_is_refused_where_nobody_knows_what_was_rewound_since(tmp_path: Path) -> None:
+    """Not one that has epochs: it needs no such thing."""
+    async with core_over(tmp_path, FakeMeta()) as core:
+        states = core.ledger.store.states
+        for at in range(MAX_REMOVED + 1):
+            states.note_rewind([key(f"s{at}")])
+        (answer,) = await submitted(core, Load([], [(A, record(9, 0))], 0))
+        assert isinstance(answer, ContendedError)
+        await core.ledger.submit(Load([], [(A, record(9)), (B, None)], 0))
+        assert core.ledger.store.get(A) == record(9)
 
 
 async def test_a_server_without_epochs_is_compared_by_offset_alone(tmp_path: Path) -> None:
