@@ -148,12 +148,13 @@ class Recovery:
                     differing.append((key, found))
                     if found is None or meet(local, found) != found:
                         pushed[key] = local
-        keys = self._store.keys
         # What is left of whole groups was lost here, unless it came back meanwhile.
         # Refused when a key was removed meanwhile: what was fetched may be older than what was flushed and forgotten.
+        lost = 0
         async for entries in in_slices([*differing, *remote.items()]):
+            keys = self._store.keys  # commits and removals come between two slices
             self._ledger.apply(Load((), entries, piece.forgets))
-        lost = self._store.keys - keys
+            lost += self._store.keys - keys
         await self._ledger.sync()
         for key, held in stands:
             self._flusher.saver.note(key, Seen(held.offset, held.topic, held.partition))

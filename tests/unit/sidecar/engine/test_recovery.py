@@ -1,14 +1,18 @@
 """The comparison at start: what is pushed, adopted and counted, and what is left to do after a failure."""
 
+import asyncio
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from adapter.errors import AdapterError, ContendedError, MetaUnavailableError, RefusedError
 from adapter.model.records import OffsetKey, OffsetRecord
+from adapter.runtime.slices import SLICE
 from adapter.sidecar.engine import flusher
 from adapter.sidecar.engine.group_loader import Wanted
+from adapter.sidecar.ledger.operations import Forget, Load, Operation, Standing
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import applied_then, commit, commit_of, core_over, during, key, record, refusing, send, tombstone
 from tests.unit.sidecar.engine.losses import Records, counts, left_behind, local, lost
@@ -287,3 +291,22 @@ async def test_all_that_is_unflushed_is_marked_page_by_page(tmp_path: Path, monk
     async with core_over(tmp_path, FakeMeta(), recovered=False) as core:
         await core.flusher.mark_unflushed()
         assert [found in core.ledger.dirty for found in (A, B, C)] == [False, True, True]
+
+
+async def test_what_others_remove_meanwhile_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two slices of a piece a hand-over may go on; a number below 0 could not be told in a status."""
+    many = {key(f"s{at:04}", "a"): record(5) for at in range(2 * SLICE)}
+    gone = [key(f"s{at:04}", "z") for at in range(SLICE)]
+    left_behind(tmp_path, many | dict.fromkeys(gone, record(5)))
+    meta = FakeMeta(dict.fromkeys(gone, record(5)))
+    async with core_over(tmp_path, meta, recovered=False) as core:
+        apply, loads = core.ledger.apply, count()
+
+        def loaded(operation: Operation) -> list[Standing]:
+            standing = apply(operation)
+            if isinstance(operation, Load) and not next(loads):
+                asyncio.get_running_loop().call_soon(apply, Forget(gone))
+            return standing
+
+        monkeypatch.setattr(core.ledger, "apply", loaded)
+        assert counts(await core.recovery.run()) == (len(many) + len(gone), len(many), 0, len(gone), 0)
