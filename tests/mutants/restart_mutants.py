@@ -18,6 +18,14 @@ RESTART_MUTANTS = (
         (f"{LEAVING}::test_a_call_that_was_on_its_way_is_answered_before_the_connection_ends",),
     ),
     Mutant(
+        "one-answer-shows-that-no-call-is-on-its-way",
+        "runtime/serving/http2/control.py",
+        "ROUNDS = 2 ",
+        "ROUNDS = 1 ",
+        "a client that answers PINGs ahead of the calls that it has begun, as tonic does, has some refused",
+        (f"{LEAVING}::test_a_call_that_was_on_its_way_is_answered_before_the_connection_ends",),
+    ),
+    Mutant(
         "connections-are-closed-before-their-clients-know",
         "runtime/serving/http2/server.py",
         "            if now - self._asked_to_leave < ASKED_S:\n                return\n",

@@ -90,7 +90,7 @@ def last_calls(found: list[Frame]) -> list[int]:
 
 
 def knows() -> bytes:
-    """The answer of a client."""
+    """The answer of a client to one of the two PINGs."""
     return bytes([0, 0, 8, PING, ACK, 0, 0, 0, 0]) + b"draining"
 
 
@@ -100,9 +100,13 @@ async def some_looks() -> None:
         await asyncio.sleep(LEAVING_LOOK_S)
 
 
-async def test_a_call_that_was_on_its_way_is_answered_before_the_connection_ends(listener: socket.socket) -> None:
-    """The client sends it, then learns of the stop; it gets its answer, the last call's number, and the end, in this order."""
-    calls = Calls()
+@pytest.mark.parametrize("first", ["call", "answer"])
+async def test_a_call_that_was_on_its_way_is_answered_before_the_connection_ends(listener: socket.socket, first: str) -> None:
+    """It gets its answer, the last call's number, and the end, in this order.
+
+    The client sends it, then learns of the stop; or has begun it, and answers the PING first, as h2 does (the library of tonic).
+    """
+    call, known = Calls().whole(ECHO, b"late"), knows()
     async with serving(listener) as server, connected(listener) as peer:
         await eventually(lambda: bool(server.peers))
         server.drain()
@@ -110,8 +114,11 @@ async def test_a_call_that_was_on_its_way_is_answered_before_the_connection_ends
         found = await frames(peer, asked)
         assert last_calls(found) == [2**31 - 1]
         await some_looks()
-        peer.send(calls.whole(ECHO, b"late") + knows())
-        found = await frames(peer)
+        peer.send(call + known if first == "call" else known + call)
+        found = await frames(peer, asked)
+        assert last_calls(found) == []
+        peer.send(known)
+        found += await frames(peer)
         assert [each.data[5:] for each in found if isinstance(each, DataFrame)] == [b"late"]
         assert last_calls(found) == [1]
         assert not leaving.done()
@@ -143,7 +150,7 @@ async def test_a_client_that_stays_is_disconnected(listener: socket.socket, monk
     async with serving(listener) as server, connected(listener) as peer:
         await eventually(lambda: bool(server.peers))
         server.drain()
-        peer.send(knows())
+        peer.send(knows() * 2)
         assert await server.drained(PATIENCE_S)
 
 
@@ -175,7 +182,7 @@ async def test_a_client_that_is_gone_holds_up_no_stop(monkeypatch: pytest.Monkey
         transport, _ = await asyncio.get_running_loop().connect_accepted_socket(lambda: Http2Peer(server, "unix:"), ours)
         monkeypatch.setattr(type(transport), "write_eof", gone)
         server.drain()
-        theirs.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]) + knows())
+        theirs.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]) + knows() * 2)
         assert await server.drained(PATIENCE_S)
 
 
@@ -206,6 +213,6 @@ async def test_a_commit_that_was_on_its_way_at_the_stop_is_taken(directory: Path
             sidecar.stop()
             await frames(peer, asked)
             await some_looks()
-            peer.send(calls.whole(body=commits({"late": 1}).SerializeToString()) + knows())
+            peer.send(calls.whole(body=commits({"late": 1}).SerializeToString()) + knows() * 2)
             assert last_calls(await frames(peer)) == [3]
     assert meta.records.keys() == {key("late")}

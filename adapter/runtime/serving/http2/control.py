@@ -9,6 +9,7 @@ from adapter.runtime.serving.http2.sending import Sender
 from adapter.runtime.serving.http2.streams import RESET, Event, Stream
 
 DRAINING = b"draining"
+ROUNDS = 2  # PINGs of a drain: h2 (hyper, tonic) answers the first one before it sends calls that it has begun already
 PRIORITY_BYTES = 5
 
 Handler = Callable[[int, int, bytes], None]  # takes a frame: its flags, its stream, its payload
@@ -31,7 +32,7 @@ class Control:
         self._events = events
         self._sender = sender
         self._guard = guard
-        self._draining = False
+        self._rounds = 0  # of a drain: PINGs that are still to be answered
 
     def handlers(self) -> tuple[Handler, ...]:
         """Return the handlers of frame types PRIORITY to WINDOW_UPDATE; they raise ConnectionFailedError or StreamFailedError."""
@@ -42,9 +43,12 @@ class Control:
         )  # fmt: skip
 
     def drain(self) -> None:
-        """Announce that the connection will close. Calls that arrive until the peer has acknowledged this are accepted."""
-        self._draining = True
+        """Announce that the connection will close. Calls that arrive until the peer has acknowledged this twice are accepted."""
+        self._rounds = ROUNDS
         self._out.append(frames.go_away(frames.ID_MAX, Code.NO_ERROR))
+        self._ask()
+
+    def _ask(self) -> None:
         self._out.append(frames.frame(frames.PING, 0, 0, DRAINING))
 
     def go_away(self) -> None:
@@ -100,8 +104,12 @@ class Control:
         self._guard.count()
         if not flags & frames.ACK:
             self._out.append(frames.frame(frames.PING, frames.ACK, 0, payload))
-        elif self._draining and payload == DRAINING:
-            self.go_away()
+        elif self._rounds and payload == DRAINING:
+            self._rounds -= 1
+            if self._rounds:
+                self._ask()
+            else:
+                self.go_away()
 
     def _on_go_away(self, _: int, stream_id: int, payload: bytes) -> None:
         if stream_id:

@@ -1,6 +1,7 @@
 //! One channel, the calls that the scenarios make on it, and the counting of their codes.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
@@ -42,6 +43,18 @@ impl FromIterator<i32> for Tally {
 
 pub fn code_of<T>(result: &Result<T, Status>) -> i32 {
     result.as_ref().err().map_or(0, |status| status.code() as i32)
+}
+
+/// What a failed call says, with what lies behind it, and nothing of one that did not fail.
+pub fn cause_of<T>(result: &Result<T, Status>) -> Option<String> {
+    let status = result.as_ref().err()?;
+    let mut cause = format!("{} {}", status.code() as i32, status.message());
+    let mut behind = status.source();
+    while let Some(error) = behind {
+        cause = format!("{cause}: {error}");
+        behind = error.source();
+    }
+    Some(cause)
 }
 
 pub fn message_of<T>(result: &Result<T, Status>) -> String {
@@ -120,7 +133,12 @@ impl Client {
 
     /// Commits, and returns the code.
     pub async fn send(&self, request: CommitRequest, limit: Duration) -> i32 {
-        code_of(&self.unary::<_, Empty>(COMMIT, within(limit, request)).await)
+        code_of(&self.save(request, limit).await)
+    }
+
+    /// Commits.
+    pub async fn save(&self, request: CommitRequest, limit: Duration) -> Result<Empty, Status> {
+        self.unary(COMMIT, within(limit, request)).await
     }
 
     /// Commits one offset, and returns the code.

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-use crate::calls::{Client, Tally, code_of};
+use crate::calls::{Client, Tally, cause_of, code_of};
 use crate::wire::{commit, streamed};
 
 const PAUSE: Duration = Duration::from_millis(20);
@@ -23,6 +23,15 @@ struct Seen {
     acknowledged: BTreeMap<String, u64>,
     codes: Tally,
     stream_codes: Tally,
+    causes: BTreeMap<String, u64>, // of what failed: code and text, and how often
+}
+
+impl Seen {
+    fn cause<T>(&mut self, result: &Result<T, Status>) {
+        if let Some(cause) = cause_of(result) {
+            *self.causes.entry(cause).or_default() += 1;
+        }
+    }
 }
 
 pub async fn drain(client: Client) -> Value {
@@ -42,18 +51,22 @@ pub async fn drain(client: Client) -> Value {
         all.acknowledged.extend(seen.acknowledged);
         all.codes.merge(&seen.codes);
         all.stream_codes.merge(&seen.stream_codes);
+        for (cause, count) in seen.causes {
+            *all.causes.entry(cause).or_default() += count;
+        }
     }
-    json!({"acknowledged": all.acknowledged, "codes": all.codes, "stream_codes": all.stream_codes})
+    json!({"acknowledged": all.acknowledged, "codes": all.codes, "stream_codes": all.stream_codes, "causes": all.causes})
 }
 
 async fn unary(client: Client, shard: String, ending: Arc<AtomicBool>) -> Seen {
     let (mut seen, mut offset) = (Seen::default(), 0);
     while !ending.load(Ordering::Relaxed) {
-        let code = client.send(commit(&client.group, &shard, offset + 1), Duration::from_secs(5)).await;
-        seen.codes.add(code);
-        match code {
-            0 => offset += 1,
-            _ => sleep(PAUSE).await,
+        let answer = client.save(commit(&client.group, &shard, offset + 1), Duration::from_secs(5)).await;
+        seen.codes.add(code_of(&answer));
+        seen.cause(&answer);
+        match answer {
+            Ok(_) => offset += 1,
+            Err(_) => sleep(PAUSE).await,
         }
     }
     seen.acknowledged.insert(shard, offset);
@@ -65,6 +78,7 @@ async fn stream(client: Client, ending: Arc<AtomicBool>) -> Seen {
     while !ending.load(Ordering::Relaxed) {
         let ended = lockstep(&client, &ending, &mut offset, &mut seen.stream_codes).await;
         seen.stream_codes.add(code_of(&ended));
+        seen.cause(&ended);
         sleep(PAUSE).await;
     }
     seen.acknowledged.insert("stream".to_owned(), offset);

@@ -237,7 +237,7 @@ def goaways(taken: list[Frame]) -> list[tuple[int, int]]:
 
 
 def test_a_drain_first_asks_for_no_more_calls_and_then_takes_none() -> None:
-    """GOAWAY 2^31 - 1 and a PING; streams before the PING's reply are served, later ones refused (RFC 9113, 6.8)."""
+    """GOAWAY 2^31 - 1 and two PINGs; streams before the second one's reply are served, later ones refused (RFC 9113, 6.8)."""
     server = Server()
     server.call()
     server.connection.drain()
@@ -245,14 +245,22 @@ def test_a_drain_first_asks_for_no_more_calls_and_then_takes_none() -> None:
     assert goaways([first]) == [(2**31 - 1, 0)]
     assert isinstance(ping, PingFrame)
     server.call(3)
-    server.feed(PingFrame(opaque_data=ping.opaque_data, flags=["ACK"]).serialize())
-    assert goaways(server.take()) == [(3, 0)]
-    assert server.feed(head(5, BLOCK)) == []
-    assert server.resets == {5: Code.REFUSED_STREAM}
+    answer = PingFrame(opaque_data=ping.opaque_data, flags=["ACK"]).serialize()
+    server.feed(answer)
+    (again,) = server.take()
+    assert again.serialize() == ping.serialize()
+    server.call(5)
+    server.feed(answer)
+    assert goaways(server.take()) == [(5, 0)]
+    assert server.feed(head(7, BLOCK)) == []
+    assert server.resets == {7: Code.REFUSED_STREAM}
     assert server.feed(data(3, message(b"x"), end=True)) == [("message", 3, b"x"), ("ended", 3)]
     server.connection.answer(server.streams[3], b"")
     assert server.answer(3).status == 0
     assert not server.connection.closed
+    server.take()
+    server.feed(answer)
+    assert not server.take()
 
 
 def test_the_last_stream_of_a_goaway_never_rises() -> None:
