@@ -1,10 +1,9 @@
 """`offsets reset --shift-by` under kill -9 of the command, the adapter and the Meta Service: run again, it shifts once (7)."""
 
 import os
-import subprocess
-import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,12 +14,27 @@ from adapter.cli.offsets import unanswered
 from adapter.rpc import meta_grpc, meta_pb, metadata_grpc, metadata_pb, offsets_grpc, offsets_pb
 from adapter.testing.processes import ServiceProcess, adapter_process, ended
 from adapter.testing.waiting import PATIENCE_S
+from tests import forking
 from tests.durability.both_engines import ENGINES, meta_on
 
 SHARDS, BEFORE = 1_200, 1_000  # in two requests, the first of them saved in two parts
-COMMAND = Path(sys.executable).with_name("offset-adapter")
 STAGES = ("sent", "planned", "half")
 VICTIMS = ("command", "adapter", "meta")
+
+
+class Command:
+    """`offset-adapter` as it runs, in a fork: importing takes most of the time of this command."""
+
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - its process writes it
+        self.process = forking.start(words, environment, self._output)
+
+    def ended(self) -> tuple[str, int]:
+        """Wait for its end; what it said, and its exit code."""
+        code = self.process.wait(PATIENCE_S)
+        with self._output:
+            self._output.seek(0)
+            return self._output.read().decode(), code
 
 
 class Scene:
@@ -32,10 +46,10 @@ class Scene:
         self.environment = {**os.environ, "XDG_STATE_HOME": str(state)}
         self.files = state / "offset-adapter" / "changes"
 
-    def begin(self) -> subprocess.Popen[str]:
+    def begin(self) -> "Command":
         """Start the command."""
-        words = [str(COMMAND), "offsets", "reset", "g", "--shift-by", "-1", "--execute", "--address", self.adapter.address]
-        return subprocess.Popen(words, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        words = ["offsets", "reset", "g", "--shift-by", "-1", "--execute", "--address", self.adapter.address]
+        return Command(words, self.environment)
 
     def commit(self) -> None:
         """Give the group its offsets, and flush them."""
@@ -63,10 +77,10 @@ class Scene:
             return any(self.files.glob("*.json"))
         return self.plans() > plans if stage == "planned" else min(self.offsets()) < offset
 
-    def kill(self, victim: str, command: subprocess.Popen[str]) -> None:
+    def kill(self, victim: str, command: Command) -> None:
         """Send SIGKILL to one of them."""
         if victim == "command":
-            command.kill()
+            command.process.kill()
         else:
             (self.adapter if victim == "adapter" else self.meta).kill()
 
@@ -76,10 +90,10 @@ class Scene:
             (self.adapter if victim == "adapter" else self.meta).start()
 
 
-def until(reached: Callable[[], bool], command: subprocess.Popen[str]) -> None:
+def until(reached: Callable[[], bool], command: Command) -> None:
     """Wait for a stage of the command, or its end."""
     deadline = time.monotonic() + PATIENCE_S
-    while command.poll() is None and not reached():
+    while command.process.poll() is None and not reached():
         assert time.monotonic() < deadline
 
 
@@ -99,13 +113,12 @@ def test_a_shift_that_is_killed_and_run_again_shifts_once(tmp_path: Path, engine
                     command = scene.begin()
                     until(partial(scene.reached, stage, plans, expected), command)
                     scene.kill(victim, command)
-                    said, _ = command.communicate(timeout=PATIENCE_S)
+                    said, _ = command.ended()
                     scene.restart(victim)
                     while any(scene.files.glob("*.json")):
-                        again = scene.begin()
-                        said, _ = again.communicate(timeout=PATIENCE_S)
+                        said, code = scene.begin().ended()
                         assert "and not answered" in said
-                        assert again.returncode == 0 or "run the same command again" in said, said
+                        assert code == 0 or "run the same command again" in said, said
                     expected -= 1
                     assert set(scene.offsets()) == {expected}, f"{victim} killed when {stage}: {said}"
 
@@ -120,9 +133,8 @@ def test_a_meta_service_without_metadata_says_that_it_remembers_no_shift(tmp_pat
             adapter.start()
             scene = Scene(meta, adapter, tmp_path / "state")
             scene.commit()
-            command = scene.begin()
-            said, _ = command.communicate(timeout=PATIENCE_S)
-            assert (command.returncode, "remembers no changes" in said, "before you repeat it" in said) == (0, True, True), said
+            said, code = scene.begin().ended()
+            assert (code, "remembers no changes" in said, "before you repeat it" in said) == (0, True, True), said
             assert set(scene.offsets()) == {BEFORE - 1}
             assert not scene.files.exists()
 
