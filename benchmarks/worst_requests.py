@@ -26,7 +26,7 @@ from benchmarks.worst_load import ADAPTER, BIG, LEAVES, META_SERVICE, Worst, sha
 
 TITLE = "the worst requests, beside an honest client"
 LIMIT_MS = 250.0
-SHORT = 3  # requests to each process in a short run
+SHORT = 1  # requests to each process in a short run
 AT_ONCE = 4  # copies of each request
 PATIENCE_S = 30.0  # seconds for the answers to all copies
 MIB = 2**20
