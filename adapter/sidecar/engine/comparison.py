@@ -56,6 +56,7 @@ class LocalKeys:
         self._batch_keys = batch_keys
         self._forgets = forgets
         self._after = b""
+        self._compares = True
         self._batch: tuple[list[tuple[bytes, bytes]], int] | None = None
         self._following: tuple[list[tuple[bytes, bytes]], int] | None = None
 
@@ -82,7 +83,8 @@ class LocalKeys:
 
     async def _compared(self, batch: Sequence[tuple[bytes, bytes]]) -> tuple[list[Stored], dict[OffsetKey, OffsetRecord]]:
         """The rows of a batch that differ, or all, where the Meta Service does not compare; and what it holds there."""
-        differing = await self._meta.differing(batch)
+        differing = await self._meta.differing(batch) if self._compares else None
+        self._compares = differing is not None  # else it is not sent to it again for nothing
         local: list[Stored] = []
         if differing != {}:
             async for some in in_slices(batch):

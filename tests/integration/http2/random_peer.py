@@ -59,7 +59,7 @@ def drawn(rng: Random) -> Session:
     data = b"".join(pieces)
     if not whole:
         data = _damaged(rng, data)
-    places = sorted({0, len(data), *(rng.randrange(len(data)) for _ in range(rng.randrange(CUTS)))})
+    places = sorted({0, len(data), *(rng.randint(0, len(data)) for _ in range(rng.randrange(CUTS)))})
     return Session([data[a:b] for a, b in pairwise(places)], whole, rng.random() < 0.5)
 
 
