@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import count
@@ -15,6 +16,7 @@ from adapter.testing.processes import ServiceProcess
 from tests.integration.helpers import PATIENCE_S, commits, meta_rpc, rpc, wait_until
 
 MIB = 2**20
+PAUSE_S = 0.01  # between two requests: whoever is held up for CPU seconds is so with it, too
 _numbers = count()
 
 
@@ -54,6 +56,7 @@ class Honest(threading.Thread):
                 with suppress(FileNotFoundError, ProcessLookupError):
                     self.worst_cpu_s = max(self.worst_cpu_s, cpu_s(self._process) - began_s)
                 self._more.release()
+                time.sleep(PAUSE_S)
 
     def goes_on(self) -> None:
         """Wait until two more requests were answered: of those, the last was sent after this was called."""
