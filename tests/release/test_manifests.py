@@ -175,3 +175,19 @@ def test_every_workload_has_a_disruption_budget() -> None:
 def test_the_user_of_the_image_is_that_of_the_manifests() -> None:
     """Volumes belong to the group of the pod."""
     assert re.findall(r"^USER (\d+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE) == ["10001"]
+
+
+def test_every_value_that_the_chart_uses_is_in_its_values() -> None:
+    """Helm renders one that is not there as nothing, and says nothing."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    used = {
+        (path.name, name)
+        for path in (CHART / "templates").iterdir()
+        for name in re.findall(r"\.Values\.(\w+(?:\.\w+)*)", path.read_text())
+    }
+    assert len(used) > 20
+    assert [(path, name) for path, name in sorted(used) if not _has(values, name.split("."))] == []
+
+
+def _has(values: Any, names: list[str]) -> bool:
+    return not names or (isinstance(values, dict) and names[0] in values and _has(values[names[0]], names[1:]))

@@ -67,8 +67,8 @@ broker has stopped, within the pod's one terminationGracePeriodSeconds.
 - metadata: {name: offset-adapter-data} # outlives the pod: offsets that are not flushed yet are only here
   spec:
     accessModes: [ReadWriteOnce]
-    {{- with .Values.sidecar.ledgerClassName }}
+    {{- with .Values.sidecar.storageClassName }}
     storageClassName: {{ . }}
     {{- end }}
-    resources: {requests: {storage: {{ .Values.sidecar.ledger }}}}
+    resources: {requests: {storage: {{ .Values.sidecar.storage }}}}
 {{- end }}
