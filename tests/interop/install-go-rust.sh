@@ -1,6 +1,7 @@
 #!/bin/sh
 # What `make interop` uses of Go and Rust: h2spec and the clients of clients.md, built into a store directory from what go.sum and
 # Cargo.lock pin. May run again at any time. Neither Go nor Cargo is installed here: what is missing is named, and that is the end of it.
+# rustup's cargo looks for toolchains below $HOME. With another one (env -i, sudo) they are beside the .cargo that it is in itself.
 set -eu
 HERE=$(cd "$(dirname "$0")" && pwd)
 CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/offset-adapter-interop"
@@ -8,7 +9,14 @@ PATH="$PATH:/usr/local/go/bin:$HOME/.cargo/bin"
 
 missing=""
 command -v go >/dev/null 2>&1 || missing="$missing Go (1.26 or newer)"
-command -v cargo >/dev/null 2>&1 || missing="$missing${missing:+,} Cargo (1.88 or newer)"
+if ! cargo=$(command -v cargo); then
+  missing="$missing${missing:+,} Cargo (1.88 or newer)"
+elif ! cargo --version >/dev/null 2>&1; then
+  toolchains="${cargo%/.cargo/bin/cargo}/.rustup"
+  [ -n "${RUSTUP_HOME:-}" ] || [ ! -d "$toolchains/toolchains" ] || export RUSTUP_HOME="$toolchains"
+  cargo --version >/dev/null 2>&1 \
+    || missing="$missing${missing:+,} a Rust toolchain (1.88 or newer) for $cargo; name the directory of rustup's toolchains by RUSTUP_HOME"
+fi
 if [ -n "$missing" ]; then
   echo "not installed:$missing"
   exit 1
