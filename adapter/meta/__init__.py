@@ -4,7 +4,7 @@
 - `endpoints`: failover between endpoints, and whether a server supports epochs.
 - `kinds`: in what servers with and without epochs differ.
 - `errors`: gRPC errors of a Meta Service as errors of ours, by one table.
-- `packed`: a flush of many records without a Python object for each, and the outcomes of one.
+- `packed`: many records without a Python object for each: a flush and its outcomes, pages, the comparison at a start.
 - `save_window`: how much the next save carries, by what the server needed for the last ones.
 - `epochless`: saves to a server that stores only offsets (RobustMQ), over what was acknowledged last.
 - `group_saves`: the same, on the wire: group by group, at the leader of each. `labels`, `slash_names`: what it requires.

@@ -1,4 +1,4 @@
-"""The entries of a flush and their outcomes, without a Python object for each.
+"""The entries of a flush and their outcomes, the rows of a page, and what a comparison finds, without an object for each.
 
 Nearly every dirty key is stored exactly as sent. Making objects for a flush of a million keys would cost more than the flush
 itself, so they are made only where a caller asks for one.
