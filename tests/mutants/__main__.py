@@ -49,13 +49,16 @@ class Verdict(NamedTuple):
 
 @contextmanager
 def private_copy(of: Path) -> Iterator[Path]:
-    """A copy of what the checks run on. All mutants come from one copy: what somebody edits meanwhile is in none of them."""
+    """A copy of what the checks run on. All mutants come from one copy: what somebody edits meanwhile is in none of them.
+
+    With the compiled modules, which hold for files of the same size and time: only the mutated one is compiled again.
+    """
     with tempfile.TemporaryDirectory(prefix="mutant-") as name:
         root = Path(name)
         for part in COPIED:
             source = of / part
             if source.is_dir():
-                shutil.copytree(source, root / part, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(source, root / part)
             else:
                 shutil.copy(source, root / part)
         yield root
