@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import grpc
+import numpy as np
 import psutil
 
 from adapter.model.codec import encode_fields, pack_names
@@ -29,6 +30,7 @@ PORT, META_PORT = 19_540, 19_550
 WARM_UP = 10
 SAVES = 25
 OFFSETS = 20_000
+KEYS = [pack_names("default", f"group-{at % 50}", f"shard-{at}") for at in range(OFFSETS)]
 READY_S = 30.0
 COMMITS, OF_THE_OTHER = 60_000, 6_000
 
@@ -68,18 +70,19 @@ def commits(tree: Tree, directory: Path, count: int) -> Found:
 
 
 def saves(tree: Tree, directory: Path) -> Found:
-    """The Meta Service's CPU for a save."""
+    """The Meta Service's CPU for a save, in the form in which an adapter of that tree flushes."""
+    save = _as_columns if "def _columns" in (tree.root / "adapter/meta/packed.py").read_text() else _as_rows
     found: Found = {}
     with tree.process("meta", tree.meta(META_PORT, directory), directory) as meta, _channel() as channel:
         kept = meta_grpc.MetaServiceServiceStub(channel)
-        _until(lambda: kept.MergeOffsetData(_save(1), timeout=2.0))
+        _until(lambda: kept.MergeOffsetData(save(1), timeout=2.0))
 
         def with_kept(offset: int) -> None:
-            kept.MergeOffsetData(_save(offset), timeout=READY_S)
+            kept.MergeOffsetData(save(offset), timeout=READY_S)
 
         def with_new(offset: int) -> None:
             with _channel() as new:
-                meta_grpc.MetaServiceServiceStub(new).MergeOffsetData(_save(offset), timeout=READY_S)
+                meta_grpc.MetaServiceServiceStub(new).MergeOffsetData(save(offset), timeout=READY_S)
 
         _spent_ms(meta, with_kept, range(2, 2 + WARM_UP))
         found["ms of CPU a save"] = _spent_ms(meta, with_kept, range(100, 100 + SAVES))
@@ -98,10 +101,20 @@ def _channel() -> grpc.Channel:
     return grpc.insecure_channel(f"127.0.0.1:{META_PORT}", [("grpc.use_local_subchannel_pool", 1)])
 
 
-def _save(offset: int) -> meta_pb.MergeOffsetDataRequest:
-    record = encode_fields(OffsetRecord(1, offset, True, int(time.time() * 1000)))  # noqa: FBT003 - a live one
-    keys = [pack_names("default", f"group-{at % 50}", f"shard-{at}") for at in range(OFFSETS)]
-    return meta_pb.MergeOffsetDataRequest(tell_standing=True, keys=keys, records=[record] * OFFSETS)
+def _as_rows(offset: int) -> meta_pb.MergeOffsetDataRequest:
+    return meta_pb.MergeOffsetDataRequest(tell_standing=True, keys=KEYS, records=[_record(offset)] * OFFSETS)
+
+
+def _as_columns(offset: int) -> meta_pb.MergeOffsetDataRequest:
+    cluster, record = pack_names("default"), _record(offset)
+    rows = meta_pb.PackedRows(keys=cluster + cluster.join(KEYS), records=record * OFFSETS)
+    rows.key_sizes = np.fromiter((len(cluster) + len(key) for key in KEYS), "<u2").tobytes()
+    rows.record_sizes = np.full(OFFSETS, len(record), "<u2").tobytes()
+    return meta_pb.MergeOffsetDataRequest(tell_standing=True, packed=rows)
+
+
+def _record(offset: int) -> bytes:
+    return encode_fields(OffsetRecord(1, offset, True, int(time.time() * 1000)))  # noqa: FBT003 - a live one
 
 
 def _until(call: Callable[[], object]) -> None:

@@ -4,7 +4,6 @@ It never retries: the flusher and the recovery do, since by then they may have n
 """
 
 import contextlib
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -283,7 +282,8 @@ class GrpcMetaClient:
     def limits(self) -> SaveLimits:
         """What the next save may carry."""
         if self.kind.merges:
-            return SaveLimits(offsets=self._by_offset.size, groups=sys.maxsize, seconds_per_offset=self._by_offset.seconds_each)
+            window, name = self._by_offset, len(self._cluster.encode()) + 1
+            return SaveLimits(offsets=window.size, cluster_bytes=name, seconds_per_offset=window.seconds_each)
         window = self.group_window
         return SaveLimits(offsets=MAX_ENTRIES, groups=window.size, seconds_per_group=window.seconds_each)
 

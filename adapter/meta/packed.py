@@ -42,10 +42,14 @@ Known: TypeAlias = Callable[[Sequence[bytes], Sequence[bytes]], Sequence[bool]]
 
 
 class SaveLimits(NamedTuple):
-    """What one save may carry; and the seconds that the server needs for each where it does one after the other (0: unknown)."""
+    """What one save may carry; and the seconds that the server needs for each where it does one after the other (0: unknown).
+
+    `cluster_bytes`: the bytes of the cluster's name in each entry.
+    """
 
     offsets: int = MAX_ENTRIES
     groups: int = sys.maxsize
+    cluster_bytes: int = 0
     seconds_per_offset: float = 0.0
     seconds_per_group: float = 0.0
 
@@ -169,7 +173,7 @@ async def chunks(
         shards, held = list(found), list(found.values())
         start = 0
         for at, (fields, _, encoded) in enumerate(held):
-            cost = entry_bytes(fields, encoded)
+            cost = limit.cluster_bytes + entry_bytes(fields, encoded)
             if count and (size + cost > max_bytes or count >= limit.offsets):
                 if at > start:
                     runs.append(Run(group, shards[start:at], held[start:at]))
@@ -194,23 +198,17 @@ def entry_bytes(fields: tuple[int, int, bool, int, str, str, int], encoded: byte
 
 
 async def merge_request(cluster: str, chunk: Chunk) -> meta_pb.MergeOffsetDataRequest:
-    """Build a MergeOffsetData request. Yields to the event loop."""
-    request = meta_pb.MergeOffsetDataRequest(cluster_name=cluster, tell_standing=True)
+    """Build a MergeOffsetData request, in columns. Yields to the event loop."""
     keys: list[bytes] = []
     records: list[bytes] = []
     for _, _, held in chunk.runs:
         for at in range(0, len(held), PACKED_AT_ONCE):
-            for fields, _, encoded in held[at : at + PACKED_AT_ONCE]:
-                keys.append(encoded)
-                records.append(encode_fields(fields))
-            if len(keys) >= PACKED_AT_ONCE:
-                request.keys.extend(keys)
-                request.records.extend(records)
-                keys, records = [], []
+            some = held[at : at + PACKED_AT_ONCE]
+            keys += [encoded for _, _, encoded in some]
+            records += [encode_fields(fields) for fields, _, _ in some]
+            if len(keys) % PACKED_AT_ONCE < len(some):
                 await others()
-    request.keys.extend(keys)
-    request.records.extend(records)
-    return request
+    return meta_pb.MergeOffsetDataRequest(cluster_name=cluster, tell_standing=True, packed=_columns(cluster, keys, records))
 
 
 async def merge_outcomes(chunk: Chunk, reply: meta_pb.MergeOffsetDataReply) -> Outcomes:
@@ -222,6 +220,8 @@ async def merge_outcomes(chunk: Chunk, reply: meta_pb.MergeOffsetDataReply) -> O
             found[row.index] = outcome = _outcome(chunk, row)
             counts[outcome.status] += 1
     rows = len(reply.rejected) + len(reply.standing)
+    if not (rows or reply.applied or reply.superseded) and len(chunk):
+        raise MetaUnavailableError("took no entry of a save in columns: it is older than 0.2.0, and has to be upgraded first")
     answered = reply.applied + reply.superseded + counts[Status.UNAVAILABLE] + len(reply.rejected)
     about = len(found) == rows and max(found, default=-1) < len(chunk) and counts[Status.SUPERSEDED] == reply.superseded
     if not about or answered != len(chunk):
@@ -253,10 +253,7 @@ def _bytes(text: str) -> int:
 
 def known_request(cluster: str, rows: Sequence[tuple[bytes, bytes]]) -> meta_pb.BatchGetOffsetDataRequest:
     """A request for what stands instead of these encoded keys and records."""
-    prefix = pack_names(cluster)
-    keys, records = [prefix + key for key, _ in rows], [record for _, record in rows]
-    known = meta_pb.PackedRows(keys=b"".join(keys), key_sizes=_sizes(keys), records=b"".join(records))
-    known.record_sizes = _sizes(records)
+    known = _columns(cluster, [key for key, _ in rows], [record for _, record in rows])
     return meta_pb.BatchGetOffsetDataRequest(cluster_name=cluster, known=known)
 
 
@@ -271,7 +268,7 @@ async def differing_of(
         raise MetaUnavailableError(f"answered that of {len(rows)} rows {reply.compared} were compared, and another one differs")
     found: dict[OffsetKey, OffsetRecord | None] = {}
     try:
-        records = _cut(reply.packed.records, reply.packed.record_sizes)
+        records = cut(reply.packed.records, reply.packed.record_sizes)
         async for some in in_slices(list(zip(reply.differing, records, strict=True))):
             for at, record in some:
                 key = decode_key(rows[at][0])
@@ -292,7 +289,7 @@ async def news(
     """The rows of these groups that are not known. Raises MetaUnavailableError for rows that cannot be right."""
     found: list[tuple[OffsetKey, OffsetRecord]] = []
     prefix = pack_names(cluster)
-    rows = zip(_cut(packed.keys, packed.key_sizes), _cut(packed.records, packed.record_sizes), strict=True)
+    rows = zip(cut(packed.keys, packed.key_sizes), cut(packed.records, packed.record_sizes), strict=True)
     try:
         while some := list(islice(rows, SLICE)):
             keys, records = [key.removeprefix(prefix) for key, _ in some], [record for _, record in some]
@@ -319,12 +316,23 @@ def _record(key: OffsetKey, value: bytes) -> OffsetRecord:
     return record._replace(topic="") if record.topic == key.shard else record
 
 
-def _sizes(values: Sequence[bytes]) -> bytes:
-    """The column of sizes of PackedRows."""
-    return struct.pack(f"<{len(values)}H", *map(len, values))
+def _columns(cluster: str, keys: Sequence[bytes], records: Sequence[bytes]) -> meta_pb.PackedRows:
+    """Rows of a cluster; `keys` are without it."""
+    prefix = pack_names(cluster)
+    return meta_pb.PackedRows(
+        keys=prefix + prefix.join(keys) if keys else b"",
+        key_sizes=_sizes(keys, len(prefix)),
+        records=b"".join(records),
+        record_sizes=_sizes(records),
+    )
 
 
-def _cut(joined: bytes, sizes: bytes) -> Iterator[bytes]:
+def _sizes(values: Sequence[bytes], more: int = 0) -> bytes:
+    """The column of sizes of PackedRows, each with `more` bytes."""
+    return struct.pack(f"<{len(values)}H", *[len(value) + more for value in values])
+
+
+def cut(joined: bytes, sizes: bytes) -> Iterator[bytes]:
     """The values of a column of PackedRows. Raises ValueError if it is not one."""
     at = 0
     for (size,) in struct.iter_unpack("<H", sizes):

@@ -8,10 +8,10 @@ from typing import Any
 from adapter.errors import AdapterError, UnknownCallError
 from adapter.meta.client import GroupsPage, Page, Telling
 from adapter.meta.kinds import WITH_EPOCHS
-from adapter.meta.packed import Known, SaveLimits
+from adapter.meta.packed import Known, SaveLimits, cut
 from adapter.meta.store_marks import ServerReports
 from adapter.metaservice.engine import decide_report, decide_save, is_told
-from adapter.model.codec import decode_key, decode_record, encode_key
+from adapter.model.codec import decode_key, decode_record, encode_key, pack_names
 from adapter.model.records import (
     ChangedGroups,
     GroupKey,
@@ -26,6 +26,7 @@ from adapter.model.records import (
     expired,
     is_deleted,
 )
+from adapter.rpc import meta_pb
 
 
 class FakeMetadata:
@@ -186,3 +187,10 @@ def differing_from(
     """Of encoded keys and records, what stands instead by `found`."""
     pairs = [(decode_key(key), decode_record(value)) for key, value in rows]
     return {key: found.get(key) for key, record in pairs if found.get(key) != record}
+
+
+def entries_of(request: meta_pb.MergeOffsetDataRequest) -> list[SaveEntry]:
+    """The entries of a save in columns."""
+    rows, cluster = request.packed, pack_names(request.cluster_name)
+    keys = [decode_key(key.removeprefix(cluster)) for key in cut(rows.keys, rows.key_sizes)]
+    return list(map(SaveEntry, keys, map(decode_record, cut(rows.records, rows.record_sizes))))

@@ -20,13 +20,12 @@ from adapter.meta.client import GrpcMetaClient, MetaClient
 from adapter.meta.config import MetaSection
 from adapter.meta.wire import reply_offset
 from adapter.metaservice.engine import count_results, differing
-from adapter.model.codec import decode_key, decode_record
 from adapter.model.names import METADATA_MAX_BYTES
 from adapter.model.records import DEFAULT_NAMESPACE, OffsetKey, ReadMode, SaveEntry, SaveOutcome, Status
 from adapter.rpc import meta_pb, offsets_pb
 from adapter.runtime.serving.statuses import Context
 from adapter.sidecar.config import AdapterConfig
-from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.fake_meta import FakeMeta, entries_of
 from adapter.testing.sidecars import adapter_config, running_sidecar
 from adapter.testing.waiting import PATIENCE_S
 
@@ -104,7 +103,7 @@ async def over_grpc(meta: FakeMeta, distort: Distortion) -> AsyncIterator[GrpcMe
 
 def _handler(meta: FakeMeta, distortions: list[Distortion]) -> grpc.GenericRpcHandler:
     async def merge(request: meta_pb.MergeOffsetDataRequest, _: Context) -> Reply:
-        entries = list(map(SaveEntry, map(decode_key, request.keys), map(decode_record, request.records)))
+        entries = entries_of(request)
         found = differing(entries, await meta.save(entries))
         counts = count_results(len(entries), found)
         rows = [

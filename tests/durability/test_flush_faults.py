@@ -259,6 +259,15 @@ async def test_a_save_answered_for_another_number_of_entries_leaves_everything_d
     await expect_everything_dirty(tmp_path, distort, f"answered {3 + change} results, 0 of them in rows, to 3 entries")
 
 
+async def test_a_server_that_reads_no_columns_leaves_everything_dirty_and_is_named(tmp_path: Path) -> None:
+    """One of 0.1.0 answers that it took nothing (2, 3, 4)."""
+
+    async def distort(reply: Reply) -> None:
+        reply.Clear()
+
+    await expect_everything_dirty(tmp_path, distort, "took no entry of a save in columns: it is older than 0.2.0")
+
+
 APPLIED, SUPERSEDED = meta_pb.SaveOffsetResult.APPLIED, meta_pb.SaveOffsetResult.SUPERSEDED
 STANDS = encode_record(OffsetRecord(1, 7))
 ROW = Reply.Standing(index=1, status=SUPERSEDED, record=STANDS)

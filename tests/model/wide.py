@@ -19,7 +19,6 @@ from adapter.errors import BrokerLogError
 from adapter.meta.packed import Chunk, merge_outcomes, merge_request
 from adapter.metaservice.engine import differing
 from adapter.model.bounds import Bounds
-from adapter.model.codec import decode_key, decode_record
 from adapter.model.records import (
     EPOCH_MAX,
     ERA_BITS,
@@ -44,6 +43,7 @@ from adapter.sidecar.engine.reset_plans import Reset, To
 from adapter.sidecar.engine.resets import Outcome
 from adapter.sidecar.ledger.operations import Commit
 from adapter.sidecar.ledger.write_batch import Stored
+from adapter.testing.fake_meta import entries_of
 from tests.model import choices as st
 from tests.model.broker import Broker, Running, Setup, SimSidecar
 from tests.model.choices import rule
@@ -109,9 +109,7 @@ class WideService(Service):
 
     async def merge(self, request: meta_pb.MergeOffsetDataRequest, reported: StoreReport | None) -> meta_pb.MergeOffsetDataReply:
         """As the production service: what differs from what was sent is told, and a bad entry does not disturb the others."""
-        entries = [
-            SaveEntry(decode_key(key), decode_record(held)) for key, held in zip(request.keys, request.records, strict=True)
-        ]
+        entries = entries_of(request)
         outcomes: list[SaveOutcome] = await self.save(entries, reported)
         reply = meta_pb.MergeOffsetDataReply()
         for outcome in outcomes:

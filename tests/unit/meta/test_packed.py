@@ -222,12 +222,11 @@ async def test_so_is_what_the_answer_to_a_save_of_single_entries_has_no_room_for
 
 
 GROUPS = st.dictionaries(st.sampled_from("ghijkl"), st.integers(1, 9), max_size=6)
+SAVE_LIMITS = st.builds(SaveLimits, st.integers(1, 9), st.integers(1, 3), st.integers(0, 256))
 
 
-@given(GROUPS, st.integers(1, 9), st.integers(1, 3), st.integers(200, 2_000))
-def test_chunks_hold_everything_once_within_all_bounds(
-    groups: Mapping[str, int], most: int, most_groups: int, max_bytes: int
-) -> None:
+@given(GROUPS, SAVE_LIMITS, st.integers(200, 2_000))
+def test_chunks_hold_everything_once_within_all_bounds(groups: Mapping[str, int], limits: SaveLimits, max_bytes: int) -> None:
     """Also if acknowledged entries leave the batch while it is being split (4, 5)."""
     batch: dict[GroupKey, dict[str, Held]] = {
         GroupKey("n", group): {f"s{at}": (record(at), at + 1, encode_key(key(f"s{at}", group, "n"))) for at in range(size)}
@@ -237,7 +236,7 @@ def test_chunks_hold_everything_once_within_all_bounds(
 
     async def cut() -> list[list[SaveEntry]]:
         found = []
-        async for chunk in chunks(batch, max_bytes, lambda: SaveLimits(most, most_groups)):
+        async for chunk in chunks(batch, max_bytes, lambda: limits):
             found.append(list(chunk))
             for group, shards, _ in chunk.runs:
                 for shard in shards:
@@ -250,9 +249,11 @@ def test_chunks_hold_everything_once_within_all_bounds(
     entries = [entry for chunk in found for entry in chunk]
     assert [entry.key for entry in entries] == list(wanted)
     assert {entry.key: entry.record for entry in entries} == wanted
-    assert all(0 < len(chunk) <= most for chunk in found)
-    assert all(len({entry.key.group for entry in chunk}) <= most_groups for chunk in found)
-    sizes = [sum(packed.entry_bytes(entry.record, encode_key(entry.key)) for entry in chunk) for chunk in found]
+    assert all(0 < len(chunk) <= limits.offsets for chunk in found)
+    assert all(len({entry.key.group for entry in chunk}) <= limits.groups for chunk in found)
+    sizes = [
+        sum(packed.entry_bytes(entry.record, encode_key(entry.key)) + limits.cluster_bytes for entry in chunk) for chunk in found
+    ]
     assert all(size <= max_bytes or len(chunk) == 1 for size, chunk in zip(sizes, found, strict=True))
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from adapter.errors import MetaUnavailableError
 from adapter.meta.packed import Chunk, entry_bytes, merge_request
 from adapter.meta.wire import save_request
-from adapter.model.codec import encode_key
+from adapter.model.codec import encode_key, pack_names
 from adapter.model.records import OffsetKey, OffsetRecord, Run, SaveEntry
 from adapter.sidecar.ledger.operations import Reconcile
 from adapter.testing.fake_meta import FakeMeta
@@ -248,3 +248,5 @@ def test_the_size_that_is_reckoned_for_an_entry_is_enough_on_the_wire(where: Off
     most = sum(entry_bytes(record, encode_key(key)) for key, record, _ in entries)
     assert asyncio.run(save_request("", entries)).ByteSize() <= most
     assert asyncio.run(merge_request("", chunk)).ByteSize() <= most
+    cluster = "c" * 255
+    assert asyncio.run(merge_request(cluster, chunk)).ByteSize() <= most + len(pack_names(cluster)) * (times + 1)
