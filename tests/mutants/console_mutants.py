@@ -62,9 +62,17 @@ CONSOLE_MUTANTS = (
     Mutant(
         "console-stream-left-counted",
         "console/views/live.py",
+        "            self._readers.pop(reader, None)\n",
+        "",
+        "after 50 visits no page is live any more",
+        ("unit/console/views/test_live.py::test_streams_are_bounded",),
+    ),
+    Mutant(
+        "console-stream-left-in-the-metric",
+        "console/views/live.py",
         "            self._count(-1)\n",
         "            self._count(0)\n",
-        "after 50 visits no page is live any more",
+        "the metric of open pages only rises",
         ("unit/console/views/test_live.py::test_streams_are_bounded",),
     ),
     Mutant(

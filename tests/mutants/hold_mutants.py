@@ -150,7 +150,7 @@ HOLD_MUTANTS = (
         "async with self._flusher.paused():  # what a flush has taken is dirty again behind it\n",
         "if True:\n",
         "a tombstone that could not be sent for days is sent when the Meta Service is back, and hides what was committed since",
-        (f"{FORGOTTEN}test_a_take_up_that_could_not_be_sent_for_long_is_not_sent_any_more",),
+        (f"{EXPIRY}test_a_tombstone_that_a_flush_is_sending_is_forgotten_behind_the_flush",),
     ),
     Mutant(
         "tombstone-is-past-while-it-holds",

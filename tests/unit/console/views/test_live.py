@@ -200,6 +200,7 @@ async def test_streams_are_bounded() -> None:
         first.leave()
         with anyio.fail_after(60):
             await first.ended.wait()
+        assert app.state.metrics.registry.get_sample_value("offset_console_live_streams") == 0
         tasks.start_soon(third.run)
         await third.next("fragments")
         assert third.status == 200

@@ -1,7 +1,7 @@
 """The sweep of old groups: what is removed, what stays, and which calls it makes to the Meta Service."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from adapter.errors import MetaUnavailableError, RefusedError
 from adapter.meta.kinds import OFFSETS_ONLY
-from adapter.model.records import GroupKey, Member, OffsetRecord, Status, expired, next_era
+from adapter.model.records import GroupKey, Member, OffsetRecord, SaveEntry, SaveOutcome, Status, expired, next_era
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.expiry import HOUR_MS, LOOKED_AT, PAUSE_S
 from adapter.sidecar.engine.groups import PAGE_KEYS, GroupRow
@@ -330,6 +330,28 @@ async def test_what_was_committed_over_a_tombstone_meanwhile_stays(tmp_path: Pat
         await sweep
         assert {found: record.position for found, record in local(core).items()} == {A: ((1 << 32) + 1, 3)}
         assert A in core.ledger.dirty
+
+
+async def test_a_tombstone_that_a_flush_is_sending_is_forgotten_behind_the_flush(tmp_path: Path) -> None:
+    """Else it would be dirty again when the flush has failed, and would be sent long after."""
+    meta = ExpiringMeta()
+    sweeps: list[asyncio.Task[None]] = []
+
+    async def fail_during_a_sweep(_: Sequence[SaveEntry]) -> list[SaveOutcome]:
+        sweeps.append(asyncio.create_task(expiry_of(core).sweep_once()))
+        await eventually(lambda: core.flusher._urgent or sweeps[0].done())
+        raise DOWN
+
+    async with core_over(tmp_path, meta) as core:
+        meta.records[A] = dead_since(OLD_MS)
+        await core.loader.load(GROUP)
+        await core.ledger.submit(Reconcile([(A, None)]))
+        meta.faults.append(fail_during_a_sweep)
+        with pytest.raises(MetaUnavailableError):
+            await core.flusher.flush_once()
+        await sweeps[0]
+        assert local(core) == {}
+        assert A not in core.ledger.dirty
 
 
 async def test_a_load_forgets_a_tombstone_that_the_meta_service_has_forgotten(tmp_path: Path) -> None:
