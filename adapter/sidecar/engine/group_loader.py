@@ -174,9 +174,9 @@ class GroupLoader:
         Returns the commit as it is to be decided now. Of large groups only these keys. What cannot be loaded now is not waited
         for: its keys go in with epoch 0.
 
-        During a recovery the same is done for all keys of an OVERWRITE: an offset that goes forward here may be a rewind of what
-        another adapter had saved, and would be lost if it was stored without the next epoch. Raises NotReadyError for one before
-        a server without epochs, where the larger offset stands until the key was compared.
+        During the first comparison the same is done for all keys of an OVERWRITE: an offset that goes forward here may be a
+        rewind of what another adapter had saved, and would be lost if it was stored without the next epoch. Raises NotReadyError
+        for one before a server without epochs, during any comparison: there the larger offset stands until the key was compared.
         """
         rewound = self._rewound(commit)
         missing = {group: dict.fromkeys(shards) for group, shards in rewound.items() if not self.is_loaded(group)}
@@ -207,9 +207,12 @@ class GroupLoader:
                     raise ended
 
     def _rewound(self, commit: Commit) -> dict[GroupKey, list[str]]:
-        """The keys of an OVERWRITE during a recovery, which may be rewinds; none otherwise."""
+        """The keys of an OVERWRITE during a comparison, which may be rewinds; none otherwise."""
         found: dict[GroupKey, list[str]] = {}
-        if not self._recovered.once and commit.mode is CommitMode.OVERWRITE and self._meta.available:
+        if commit.mode is not CommitMode.OVERWRITE:
+            return found
+        compared = self._recovered.once if self._meta.kind.tells_rewinds else self._recovered.now
+        if not compared and self._meta.available:
             for key, _ in commit.entries:
                 found.setdefault(key.group_key, []).append(key.shard)
             for columns in commit.columns:

@@ -188,8 +188,8 @@ class Ledger:
         return True
 
     def _takes(self, mode: int) -> bool:
-        """Whether `commit_plain` decides commits of a mode. Before the recovery not OVERWRITE, see `GroupLoader.load_for`."""
-        return mode <= (OVERWRITE if self.recovered.once else INCREASE_ONLY)
+        """Whether `commit_plain` decides commits of a mode. During a comparison not OVERWRITE, see `GroupLoader.load_for`."""
+        return mode <= (OVERWRITE if self.recovered.now else INCREASE_ONLY)
 
 
 def _is_plain(request: offsets_pb.CommitOffsetsRequest, group: offsets_pb.GroupCommits, item: offsets_pb.ShardCommit) -> bool:
