@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import grpc
@@ -19,6 +20,7 @@ from adapter.model.bounds import ShardKey
 from adapter.model.records import CommitMode
 from adapter.rpc import lag_pb, offsets_pb, scaler_grpc, scaler_pb
 from adapter.runtime.clocks import wall_ms
+from adapter.runtime.serving.failures import FAILED, SERVER
 from adapter.testing.broker_log import MemoryLog
 from adapter.testing.broker_log import serving as serving_log
 from adapter.testing.fake_meta import FakeMeta
@@ -419,7 +421,8 @@ def test_lag_is_there_after_a_kill_and_refused_while_the_adapter_recovers(direct
                 with pytest.raises(grpc.RpcError) as caught:
                     listed(lag_pb.ListGroupLagRequest(), timeout=PATIENCE_S)
                 assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-                return "recovering" in (caught.value.details() or "")
+                trailing: list[Any] = [*caught.value.trailing_metadata()]  # the Meta Service has not been asked
+                return "recovering" in (caught.value.details() or "") and (FAILED, SERVER) in trailing
 
             wait_until(refused, "it recovers")
             meta.start()

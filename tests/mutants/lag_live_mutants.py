@@ -162,12 +162,12 @@ LAG_LIVE_MUTANTS = (
         (f"{_WINDOWS}test_a_deleted_group_does_not_get_its_window_back",),
     ),
     Mutant(
-        "lag-refusals-are-answered-twice",
-        "sidecar/lag/entry.py",
-        "            await context.abort(status_of(error), str(error), trailing_of(error))\n",
-        "            raise\n",
-        "an adapter without lag answers UNKNOWN instead of naming the setting",
-        ("integration/test_lag.py::test_without_lag_every_call_names_the_setting",),
+        "raised-refusals-do-not-say-which-side",
+        "runtime/serving/http2/call.py",
+        "status_of(error).value[0], str(error), trailing_of(error))\n        except Exception",
+        "status_of(error).value[0], str(error))\n        except Exception",
+        "a client does not know whether the adapter or its Meta Service refuses the lag",
+        ("integration/test_lag.py::test_lag_is_there_after_a_kill_and_refused_while_the_adapter_recovers",),
     ),
     Mutant(
         "top-orders-equal-groups-by-name-alone",

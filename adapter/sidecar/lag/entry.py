@@ -9,9 +9,9 @@ from typing import Protocol
 
 import anyio
 
-from adapter.errors import AdapterError, SwitchedOffError
+from adapter.errors import SwitchedOffError
 from adapter.rpc import lag_grpc, lag_pb
-from adapter.runtime.serving.statuses import Context, status_of, trailing_of
+from adapter.runtime.serving.statuses import Context
 
 OFF = "this adapter keeps no lag: lag.shards = 0 in its configuration; set it to the number of shards to keep, and start it again"
 
@@ -50,14 +50,11 @@ class LagEntry(lag_grpc.OffsetLagServicer):
         self._service = service
         self._loaded.set()
 
-    async def _opened(self, context: Context) -> Service:
-        """The service, which answers for itself: its refusals are no failures here. Ends the call if there is none."""
-        try:
-            if not self._kept:
-                raise SwitchedOffError(OFF)
-            self._ready()
-        except AdapterError as error:
-            await context.abort(status_of(error), str(error), trailing_of(error))
+    async def _opened(self) -> Service:
+        """The service. Raises SwitchedOffError if there is none, and what `ready` does; the server ends the call with it."""
+        if not self._kept:
+            raise SwitchedOffError(OFF)
+        self._ready()
         while self._service is None:
             await self._loaded.wait()
         return self._service
@@ -65,15 +62,15 @@ class LagEntry(lag_grpc.OffsetLagServicer):
     async def ListGroupLag(  # noqa: D102 - documented in the proto, as all RPCs
         self, request: lag_pb.ListGroupLagRequest, context: Context
     ) -> lag_pb.ListGroupLagReply:
-        return await (await self._opened(context)).ListGroupLag(request, context)
+        return await (await self._opened()).ListGroupLag(request, context)
 
     async def GetGroupLag(self, request: lag_pb.GetGroupLagRequest, context: Context) -> lag_pb.GetGroupLagReply:  # noqa: D102
-        return await (await self._opened(context)).GetGroupLag(request, context)
+        return await (await self._opened()).GetGroupLag(request, context)
 
     async def GetGroupLags(  # noqa: D102
         self, request: lag_pb.GetGroupLagsRequest, context: Context
     ) -> AsyncGenerator[lag_pb.GetGroupLagsReply, None]:
-        service = await self._opened(context)
+        service = await self._opened()
         async with aclosing(service.GetGroupLags(request, context)) as replies:
             async for reply in replies:
                 yield reply
@@ -81,7 +78,7 @@ class LagEntry(lag_grpc.OffsetLagServicer):
     async def WatchGroupLag(  # noqa: D102
         self, request: lag_pb.WatchGroupLagRequest, context: Context
     ) -> AsyncGenerator[lag_pb.WatchGroupLagReply, None]:
-        service = await self._opened(context)
+        service = await self._opened()
         async with aclosing(service.WatchGroupLag(request, context)) as replies:
             async for reply in replies:
                 yield reply

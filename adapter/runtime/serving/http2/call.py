@@ -323,8 +323,8 @@ class Call:
                 self._peer.connection.finish(self._stream, 0)
         except grpc.aio.AbortError:
             pass
-        except AdapterError as error:  # of a message of a stream; servicers turn theirs into statuses
-            self._peer.connection.finish(self._stream, status_of(error).value[0], str(error))
+        except AdapterError as error:
+            self._peer.connection.finish(self._stream, status_of(error).value[0], str(error), trailing_of(error))
         except Exception as error:  # noqa: BLE001 - servicers log theirs
             self._peer.connection.finish(self._stream, self._code.value[0], f"Unexpected {type(error)}: {error}")
         finally:

@@ -41,14 +41,14 @@ def cuts(*at: int) -> list[bytes]:
 
 
 async def test_a_sample_has_what_was_written_and_what_a_start_found(tmp_path: Path) -> None:
-    """Each key once, whether it was merged, merged again, or there before the start."""
+    """Each key once, whether it was merged, merged again, merged beside what stands, or there before the start."""
     async with opened(tmp_path) as engine:
         await fill(engine, KEYS[::2], record(1))
         await fill(engine, KEYS[::2], record(2))
         assert (await parts(engine)).records == COUNT // 2
     async with opened(tmp_path) as engine:
         assert (await parts(engine)).records == COUNT // 2
-        await fill(engine, KEYS[1::2], record(1))
+        await fill(engine, KEYS, record(3))
         assert await parts(engine, "default", "g") == Parts(cuts(1_500, 3_000, 4_500), COUNT)
 
 

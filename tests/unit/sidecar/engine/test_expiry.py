@@ -339,7 +339,7 @@ async def test_a_tombstone_that_a_flush_is_sending_is_forgotten_behind_the_flush
 
     async def fail_during_a_sweep(_: Sequence[SaveEntry]) -> list[SaveOutcome]:
         sweeps.append(asyncio.create_task(expiry_of(core).sweep_once()))
-        await eventually(lambda: core.flusher._urgent or sweeps[0].done())
+        await eventually(lambda: core.flusher._urgent > 0 or sweeps[0].done())
         raise DOWN
 
     async with core_over(tmp_path, meta) as core:
