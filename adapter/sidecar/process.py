@@ -127,9 +127,11 @@ class Sidecar:
         self._spans: FlushSpans | None = None
         if self._telemetry:
             self._spans = FlushSpans(self._telemetry.record, config.telemetry.sample_ratio)
-            self.offsets: OffsetService = TracedOffsetService(self.core, self.state.committing_core, self._metrics, self._spans)
+            self.offsets: OffsetService = TracedOffsetService(
+                self.state.serving, self.state.committing_core, self._metrics, self._spans
+            )
         else:
-            self.offsets = OffsetService(self.core, self.state.committing_core, self._metrics)
+            self.offsets = OffsetService(self.state.serving, self.state.committing_core, self._metrics)
         self._bridge = _bridge_of(config, self.offsets.commits)
         rocketmq = self._bridge.counts.status if self._bridge else None
         self.status = SidecarStatus(self._reloading, meta, self._metrics, self.state, self._journal, rocketmq)
@@ -436,7 +438,7 @@ class Sidecar:
         def add(server: grpc.aio.Server) -> None:
             offsets_grpc.add_OffsetStoreServicer_to_server(self.offsets, server)
             offsets_grpc.add_OffsetAdminServicer_to_server(
-                OffsetAdmin(self._reloading, self.status, self.core, self._access, self._history), server
+                OffsetAdmin(self._reloading, self.status, self.state.serving, self._access, self._history), server
             )
             lag_grpc.add_OffsetLagServicer_to_server(self._lag_entry, server)
             if self._scaler:

@@ -161,8 +161,8 @@ class Adapters:
             reloading = Reloading(config, LIVE)
             status = SidecarStatus(reloading, meta, self._metrics, state)
             servicers = {
-                OFFSET_STORE: OffsetService(state.serving_core, state.committing_core, self._metrics),
-                OFFSET_ADMIN: OffsetAdmin(reloading, status, state.serving_core, Access.of(config), history),
+                OFFSET_STORE: OffsetService(state.serving, state.committing_core, self._metrics),
+                OFFSET_ADMIN: OffsetAdmin(reloading, status, state.serving, Access.of(config), history),
             }
             yield core, servicers
 

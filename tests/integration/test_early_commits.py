@@ -22,6 +22,7 @@ from adapter.meta.kinds import OFFSETS_ONLY
 from adapter.model.records import KnownStore, OffsetKey, OffsetRecord, ReadMode, StoreReport, next_era
 from adapter.rpc import lag_pb, offsets_pb
 from adapter.runtime.clocks import wall_ms
+from adapter.sidecar.api import state as sidecar_state
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.core import open_store
 from adapter.sidecar.ledger.store import LocalStore
@@ -187,8 +188,26 @@ async def test_what_is_dirty_in_a_store_that_is_damaged_goes_to_the_meta_service
     assert meta.records[key()].offset == 1
 
 
-async def test_commits_are_taken_and_nothing_else_is_answered(directory: Path) -> None:
-    """Every other call could be answered with what the recovery is about to adopt over (9)."""
+async def test_what_is_not_a_commit_waits_for_the_first_answer(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restart that the Meta Service answers at once is refused to nobody (9)."""
+    monkeypatch.setattr(sidecar_state, "FIRST_ANSWER_S", PATIENCE_S)
+    await left(directory, {"s": 1})
+    meta = HeldMeta({key(): record(100)})
+    async with recovering(directory, meta) as (sidecar, client):
+        modes = ReadMode.STORE, ReadMode.MEMORY_FIRST_THEN_STORE
+        reads = [asyncio.create_task(client.read("g", ["s"], mode=mode)) for mode in modes]
+        groups = asyncio.ensure_future(client.admin.ListGroups(offsets_pb.ListGroupsRequest(), timeout=PATIENCE_S))
+        await asyncio.sleep(0)
+        await client.commit("g", {"new": 1})  # behind them on the same connection
+        assert not any(call.done() for call in (*reads, groups))
+        await recovered(sidecar, meta)
+        assert [(await read)["s"].offset for read in reads] == [100, 100]
+        assert [row.group for row in (await groups).groups] == ["g"]
+
+
+async def test_commits_are_taken_and_nothing_else_is_answered(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every other call could be answered with what the recovery is about to adopt over (9); it waits for so long at most."""
+    monkeypatch.setattr(sidecar_state, "FIRST_ANSWER_S", 0.01)
     await left(directory, {"s": 1})
     meta = HeldMeta({key(): record(100)})
     async with recovering(directory, meta) as (sidecar, client):

@@ -382,7 +382,7 @@ def _admin(running: Running) -> OffsetAdmin:
     """The production service of one process."""
     sidecar = running.sidecar
     assert sidecar
-    return OffsetAdmin(sidecar._reloading, sidecar.status, sidecar.core, sidecar._access, sidecar._history)
+    return OffsetAdmin(sidecar._reloading, sidecar.status, sidecar.state.serving, sidecar._access, sidecar._history)
 
 
 async def _listed(running: Running) -> dict[OffsetKey, Position]:

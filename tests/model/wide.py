@@ -177,7 +177,7 @@ class WideSidecar(SimSidecar):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._spans = FlushSpans(lambda _: None, 1.0)
-        self.offsets = TracedOffsetService(self.core, self.state.committing_core, self._metrics, self._spans)
+        self.offsets = TracedOffsetService(self.state.serving, self.state.committing_core, self._metrics, self._spans)
 
     def take_settings(self) -> None:
         """Begin to retry at other times, at a server that has another address; and back."""

@@ -17,7 +17,7 @@ from adapter.sidecar.metrics import AdapterMetrics
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config
 from tests.unit.expiring import SetClock
-from tests.unit.helpers import key
+from tests.unit.helpers import key, serving
 
 WINDOW_MS = 300_000  # of the default
 DEAD_MS = WINDOW_MS + 1
@@ -29,7 +29,7 @@ class World:
     def __init__(self, core: Core, clock: SetClock) -> None:
         self.core = core
         self.clock = clock
-        self._service = OffsetService(lambda: core, lambda: core, AdapterMetrics())
+        self._service = OffsetService(serving(core), lambda: core, AdapterMetrics())
 
     async def commit(self, client: str, offsets: Mapping[str, int], group: str = "g") -> list[tuple[str, str, int]]:
         """Commit for a client; returns what supersedes the commit."""

@@ -120,6 +120,15 @@ def forget_loads(core: Core) -> None:
         state.loaded = False
 
 
+def serving(core: Core) -> Callable[[], Awaitable[Core]]:
+    """The core for each call of a service, as `SidecarState.serving` gives it."""
+
+    async def give() -> Core:
+        return core
+
+    return give
+
+
 async def send(core: Core, change: Commit) -> list[Standing]:
     """Commit as the server does."""
     return await core.router.commit(await core.router.prepare(change))

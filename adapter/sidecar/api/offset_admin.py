@@ -3,7 +3,7 @@
 Has no rules about offsets: changes are planned and made by `engine.resets`.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 
 from adapter.errors import InvalidInputError, OverloadedError
@@ -32,13 +32,13 @@ MAX_SNAPSHOTS = 8  # that are read at the same time
 
 
 class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
-    """`offsets.v1.OffsetAdmin`. `core` returns the open core, or raises NotReadyError."""
+    """`offsets.v1.OffsetAdmin`. `core` gives the open core, or raises NotReadyError."""
 
     def __init__(
         self,
         reloading: Reloading[AdapterConfig],
         status: SidecarStatus,
-        core: Callable[[], Core],
+        core: Callable[[], Awaitable[Core]],
         access: Access,
         history: History,
     ) -> None:
@@ -54,11 +54,11 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
 
     @audited
     async def Flush(self, request: offsets_pb.FlushRequest, context: Context) -> offsets_pb.FlushReply:  # noqa: D102
-        return offsets_pb.FlushReply(flushed=await self._core().flusher.flush_all())
+        return offsets_pb.FlushReply(flushed=await (await self._core()).flusher.flush_all())
 
     @audited
     async def ListGroups(self, request: offsets_pb.ListGroupsRequest, context: Context) -> offsets_pb.ListGroupsReply:  # noqa: D102
-        core = self._core()
+        core = await self._core()
         prefix = pack_names(*parse_page(request.namespace, "", request.page_size))
         page = await core.groups.page(prefix, request.page_token, request.page_size or DEFAULT_PAGE, context)
         rows = [
@@ -78,20 +78,20 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
     async def DescribeGroup(  # noqa: D102
         self, request: offsets_pb.DescribeGroupRequest, context: Context
     ) -> offsets_pb.DescribeGroupReply:
-        describing = Describing(self._core(), self._reloading.settings.mode_of, context)
+        describing = Describing(await self._core(), self._reloading.settings.mode_of, context)
         return await describing.one(Wanted(parse_group(request.namespace, request.group), await parse_shards(request.shards)))
 
     @audited
     async def DescribeGroups(  # noqa: D102
         self, request: offsets_pb.DescribeGroupsRequest, context: Context
     ) -> AsyncIterator[offsets_pb.DescribeGroupsReply]:
-        describing = Describing(self._core(), self._reloading.settings.mode_of, context)
+        describing = Describing(await self._core(), self._reloading.settings.mode_of, context)
         async for reply in describing.many(await parse_groups(request.namespace, request.groups)):
             yield reply
 
     @audited
     async def ResetOffsets(self, request: offsets_pb.ResetOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
-        core = self._core()
+        core = await self._core()
         wanted, reset = await parse_reset(request)
         change = parse_change_id(request)
         async with core.admin_calls.one(context=context):
@@ -99,7 +99,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
 
     @audited
     async def DeleteOffsets(self, request: offsets_pb.DeleteOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
-        core = self._core()
+        core = await self._core()
         shards = await parse_shards(request.shards, required=not request.group and not request.topics)
         topics = parse_topics(request.topics)
         if topics and not request.group:
@@ -113,7 +113,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
 
     @audited
     async def CloneGroup(self, request: offsets_pb.CloneGroupRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
-        core = self._core()
+        core = await self._core()
         source = parse_group(request.namespace, request.from_group, "from_group")
         target = parse_group(request.namespace, request.to_group, "to_group")
         wanted = Wanted(source, await parse_shards(request.shards), parse_topics(request.topics))
@@ -124,7 +124,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
     async def ExportOffsets(  # noqa: D102
         self, request: offsets_pb.ExportOffsetsRequest, context: Context
     ) -> AsyncIterator[offsets_pb.ExportOffsetsReply]:
-        core = self._core()
+        core = await self._core()
         chosen = await parse_wanted(request.groups) if request.groups else None
         prefix = pack_names(*parse_listed(request.namespace, ""))
         async for some in _in_pieces(_named(chosen) if chosen else _all(core, prefix)):
@@ -140,7 +140,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
 
     @audited
     async def ImportOffsets(self, request: offsets_pb.ImportOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
-        core = self._core()
+        core = await self._core()
         size_of(request.groups)
         async with core.admin_calls.one(context=context):
             commit = (await parse_in_slices(request.groups, CommitMode.INCREASE_ONLY.value)).commit
@@ -150,7 +150,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
     async def SnapshotOffsets(  # noqa: D102
         self, request: offsets_pb.SnapshotOffsetsRequest, context: Context
     ) -> AsyncIterator[offsets_pb.SnapshotOffsetsReply]:
-        core = self._core()
+        core = await self._core()
         if len(core.ledger.store.snapshots) >= MAX_SNAPSHOTS:
             raise OverloadedError(f"{MAX_SNAPSHOTS} snapshots are being read already; come back when one is", retry_after_s=1.0)
         with core.ledger.store.snapshot() as snapshot:
@@ -177,7 +177,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
         if request.limit > MAX_CHANGES:
             raise InvalidInputError(f"limit: {request.limit} is over {MAX_CHANGES}")
         names = parse_listed(request.namespace, request.group)
-        self._core()  # as all that tells of offsets
+        await self._core()  # as all that tells of offsets
         reply = offsets_pb.ListChangesReply(since_ms=self._history.since_ms)
         async for some in in_slices(self._history.newest(names, request.limit or DEFAULT_CHANGES)):
             reply.changes.extend(map(noted_change, some))

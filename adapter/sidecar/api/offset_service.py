@@ -4,7 +4,7 @@ Decides nothing about offsets: commits are made by `commits`, and reads, hand-ov
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import cast
 
@@ -31,14 +31,14 @@ ENDED = "the adapter is stopping; send again what was not answered"
 
 
 class OffsetService(offsets_grpc.OffsetStoreServicer):
-    """`offsets.v1.OffsetStore`. `core` gives the store, or raises NotReadyError while there is none to serve.
+    """`offsets.v1.OffsetStore`. `core` gives the store; it raises NotReadyError while there is none to serve.
 
     `committing` does the same for commits, which are taken earlier. Commits of broadcasting groups are not: they decide by what
     is read here whether the former ones have expired. `take` is for the server: it offers the small requests of
     CommitOffsets to the group commit.
     """
 
-    def __init__(self, core: Callable[[], Core], committing: Callable[[], Core], metrics: AdapterMetrics) -> None:
+    def __init__(self, core: Callable[[], Awaitable[Core]], committing: Callable[[], Core], metrics: AdapterMetrics) -> None:
         self._core = core
         self._readers: set[asyncio.Task[None]] = set()
         self._watches: Watches | None = None  # of the core that was watched last
@@ -79,7 +79,7 @@ class OffsetService(offsets_grpc.OffsetStoreServicer):
 
     @answering
     async def ReadOffsets(self, request: offsets_pb.ReadOffsetsRequest, context: Context) -> offsets_pb.ReadOffsetsReply:  # noqa: D102
-        core = self._core()
+        core = await self._core()
         mode = parse_read_mode(request.mode)
         wanted = await parse_wanted(request.groups)
         if request.keep_hold:
@@ -98,7 +98,7 @@ class OffsetService(offsets_grpc.OffsetStoreServicer):
     async def PersistOffsets(  # noqa: D102
         self, request: offsets_pb.PersistOffsetsRequest, context: Context
     ) -> offsets_pb.PersistOffsetsReply:
-        core = self._core()
+        core = await self._core()
         await core.handover.persist(await parse_wanted(request.groups))
         return offsets_pb.PersistOffsetsReply()
 
@@ -106,7 +106,7 @@ class OffsetService(offsets_grpc.OffsetStoreServicer):
     async def RemoveOffsets(  # noqa: D102
         self, request: offsets_pb.RemoveOffsetsRequest, context: Context
     ) -> offsets_pb.RemoveOffsetsReply:
-        core = self._core()
+        core = await self._core()
         removed = await core.handover.remove(await parse_wanted(request.groups))
         return offsets_pb.RemoveOffsetsReply(removed=removed)
 
@@ -115,7 +115,7 @@ class OffsetService(offsets_grpc.OffsetStoreServicer):
         self, request: offsets_pb.CommitBroadcastRequest, context: Context
     ) -> offsets_pb.CommitOffsetsReply:
         try:
-            broadcasts = self._core().broadcasts
+            broadcasts = (await self._core()).broadcasts
             commit = parse_commit_broadcast(request)
         except AdapterError as error:
             self.commits.refused(error)
@@ -126,18 +126,18 @@ class OffsetService(offsets_grpc.OffsetStoreServicer):
     async def ReadBroadcast(  # noqa: D102
         self, request: offsets_pb.ReadBroadcastRequest, context: Context
     ) -> offsets_pb.ReadBroadcastReply:
-        broadcasts = self._core().broadcasts
+        broadcasts = (await self._core()).broadcasts
         return offsets_pb.ReadBroadcastReply(offsets=await broadcasts.read(await parse_read_broadcast(request)))
 
     @answering
     async def ListOffsets(self, request: offsets_pb.ListOffsetsRequest, context: Context) -> offsets_pb.ListOffsetsReply:  # noqa: D102
-        return await list_page(self._core(), request, context)
+        return await list_page(await self._core(), request, context)
 
     async def WatchOffsets(  # noqa: D102
         self, request: offsets_pb.WatchOffsetsRequest, context: Context
     ) -> AsyncIterator[offsets_pb.WatchOffsetsReply]:
         try:
-            core = self._core()
+            core = await self._core()
             self._watches = core.ledger.watches
             async with aclosing(changes(core, request)) as replies:
                 async for reply in replies:

@@ -2,6 +2,8 @@
 
 from collections.abc import Collection
 
+import anyio
+
 from adapter.errors import NotReadyError
 from adapter.rpc import offsets_pb
 from adapter.runtime import notify
@@ -11,6 +13,7 @@ State = offsets_pb.StatusReply
 
 SERVES = {State.SERVING, State.DEGRADED}  # all calls are taken; DEGRADED refuses some of them by itself
 TAKES_COMMITS = SERVES | {State.RECOVERING}
+FIRST_ANSWER_S = 2.0  # how long a call waits at a start: less than clients do, and longer than a Meta Service that is there needs
 
 
 class SidecarState:
@@ -20,11 +23,14 @@ class SidecarState:
         self.state: offsets_pb.StatusReply.State.ValueType = State.STARTING
         self.reason = ""
         self.core: Core | None = None
+        self._entered = anyio.Event()
 
     def enter(self, state: offsets_pb.StatusReply.State.ValueType, reason: str = "") -> None:
         """Change the state."""
         self.state = state
         self.reason = reason
+        self._entered.set()
+        self._entered = anyio.Event()
         notify.manager().status(self.ready()[1])
 
     def attach(self, core: Core) -> None:
@@ -42,6 +48,13 @@ class SidecarState:
         Not before the Meta Service has said what it knows of this store. A read then has its own group compared first.
         """
         return self._core_in(SERVES)
+
+    async def serving(self) -> Core:
+        """The same, waiting for that first answer of the Meta Service, for FIRST_ANSWER_S at most."""
+        if self.state == State.RECOVERING:
+            with anyio.move_on_after(FIRST_ANSWER_S):
+                await self._entered.wait()
+        return self.serving_core()
 
     def committing_core(self) -> Core:
         """The core for a commit, which may begin as soon as the store is open: what the recovery finds is merged with it."""

@@ -3,7 +3,7 @@
 Only an adapter with `telemetry.endpoint` has it; the others do nothing for it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
 from adapter.errors import AdapterError, NotReadyError
@@ -26,7 +26,7 @@ class TracedOffsetService(OffsetService):
     """Notes what is committed in `spans`."""
 
     def __init__(
-        self, core: Callable[[], Core], committing: Callable[[], Core], metrics: AdapterMetrics, spans: FlushSpans
+        self, core: Callable[[], Awaitable[Core]], committing: Callable[[], Core], metrics: AdapterMetrics, spans: FlushSpans
     ) -> None:
         super().__init__(core, committing, metrics)
         self._committing = committing

@@ -21,7 +21,7 @@ from adapter.sidecar.metrics import AdapterMetrics
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually
 from tests.model.http2_client import COMMIT, GONE, STREAM, Client, Ended
-from tests.unit.helpers import core_over, key, record, watched
+from tests.unit.helpers import core_over, key, record, serving, watched
 from tests.unit.sidecar.engine.fast_requests import Request, request
 
 OK, UNAVAILABLE, UNIMPLEMENTED = (grpc.StatusCode[name].value[0] for name in ("OK", "UNAVAILABLE", "UNIMPLEMENTED"))
@@ -34,7 +34,7 @@ class Served:
 
     def __init__(self, core: Core) -> None:
         self.core = core
-        self.offsets = OffsetService(lambda: core, lambda: core, AdapterMetrics())
+        self.offsets = OffsetService(serving(core), lambda: core, AdapterMetrics())
         self.server = Http2Server()
         offsets_grpc.add_OffsetStoreServicer_to_server(self.offsets, cast("grpc.Server", self.server))
         self.server.take_together({COMMIT: self.offsets.take})
