@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cache
 from importlib import import_module
@@ -42,12 +42,16 @@ class _Forks:
     So the processor time of all of them counts as that of children of this one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             arguments = [sys.executable, "-m", __name__, str(theirs.fileno())]
             self._process = subprocess.Popen(
-                arguments, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
+                arguments,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **environment},
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
             )
         atexit.register(self._close)
 
@@ -131,13 +135,23 @@ def run(
 
 def start(arguments: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> Forked:
     """`python -m adapter` with these arguments, here, with its output in a file; without waiting for its end."""
-    with Path(os.devnull).open("rb") as nothing:
-        return _forks().start(arguments, Path.cwd(), environment, [nothing.fileno(), output.fileno(), output.fileno()])
+    return beginning_with({})(arguments, environment, output)
+
+
+def beginning_with(environment: Mapping[str, str]) -> Callable[[Sequence[str], Mapping[str, str], IO[bytes]], Forked]:
+    """The same as `start`, for an environment that counts where a program begins: the loader puts in libraries only there."""
+
+    def launch(arguments: Sequence[str], for_command: Mapping[str, str], output: IO[bytes]) -> Forked:
+        with Path(os.devnull).open("rb") as nothing:
+            files = [nothing.fileno(), output.fileno(), output.fileno()]
+            return _forks(*environment.items()).start(arguments, Path.cwd(), for_command, files)
+
+    return launch
 
 
 @cache
-def _forks() -> _Forks:
-    return _Forks()
+def _forks(*environment: tuple[str, str]) -> _Forks:
+    return _Forks(dict(environment))
 
 
 def _content(file: IO[bytes]) -> str:
@@ -176,7 +190,8 @@ def _reap(wait_s: float = 0.0) -> None:
     deadline = time.monotonic() + wait_s
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0] or time.monotonic() < deadline:
-            time.sleep(0 if not wait_s else LAST_S / 100)
+            if wait_s:
+                time.sleep(LAST_S / 100)
 
 
 def become(files: list[int], arguments: list[str], directory: str, environment: dict[str, str]) -> None:
