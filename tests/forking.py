@@ -16,15 +16,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import IO, TextIO
+from typing import IO, TYPE_CHECKING, TextIO
 
 from adapter import __main__ as command
 from adapter.cli.main import COMMANDS, META_COMMANDS, main
+
+if TYPE_CHECKING:  # the process that forks imports what commands do, and no more
+    from adapter.testing.processes import Launch
 
 LONGEST = 2**20  # bytes of a request: arguments and environment
 LAST_S = 1.0  # for the children to end when nothing more is asked for; what runs on is left alone
@@ -135,16 +138,17 @@ def run(
 
 def start(arguments: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> Forked:
     """`python -m adapter` with these arguments, here, with its output in a file; without waiting for its end."""
-    return beginning_with({})(arguments, environment, output)
+    with Path(os.devnull).open("rb") as nothing:
+        return _forks().start(arguments, Path.cwd(), environment, [nothing.fileno(), output.fileno(), output.fileno()])
 
 
-def beginning_with(environment: Mapping[str, str]) -> Callable[[Sequence[str], Mapping[str, str], IO[bytes]], Forked]:
+def beginning_with(at_the_beginning: Mapping[str, str]) -> "Launch":
     """The same as `start`, for an environment that counts where a program begins: the loader puts in libraries only there."""
 
-    def launch(arguments: Sequence[str], for_command: Mapping[str, str], output: IO[bytes]) -> Forked:
+    def launch(arguments: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> Forked:
         with Path(os.devnull).open("rb") as nothing:
             files = [nothing.fileno(), output.fileno(), output.fileno()]
-            return _forks(*environment.items()).start(arguments, Path.cwd(), for_command, files)
+            return _forks(*at_the_beginning.items()).start(arguments, Path.cwd(), environment, files)
 
     return launch
 
