@@ -10,6 +10,7 @@ import sys
 import tarfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,13 @@ async def exchange(load: Load, watcher: Watcher, before: ServiceProcess, after: 
     load.resume()
 
 
-@pytest.fixture(params=releases()[-2:], ids=lambda release: release.name)
+def exchanged() -> list[Any]:
+    """The last release, and the one before it, which a release is exchanged with before it goes out."""
+    before, last = releases()[-2:]
+    return [pytest.param(before, id=before.name, marks=pytest.mark.release), pytest.param(last, id=last.name)]
+
+
+@pytest.fixture(params=exchanged())
 def program(request: pytest.FixtureRequest) -> Program:
     """That of the last release, and of the one before: a fleet goes up from both."""
     program = program_of(request.param)
