@@ -81,9 +81,9 @@ example: $(STAMP) ## Show a real consumer: NATS JetStream, kills, positions in t
 check: $(SPARK_STAMP) lint types ## The inner loop: format, lint, import contracts, types, unit tests; some three minutes
 	$(BIN)/python -m pytest --quiet --numprocesses=$(or $(JOBS),3) --dist=loadfile tests/unit tests/mutants
 
-test: $(SPARK_STAMP) ## Run all checks: format, lint, types, generated code, tests
+test: $(SPARK_STAMP) ## Run all checks: format, lint, types, generated code, tests; but for the long forms of release-tests
 	@$(MAKE) --no-print-directory --jobs --output-sync tools lint types proto-check collect
-	$(BIN)/python -m pytest --numprocesses=$(or $(JOBS),4) --dist=loadfile -p tests.pipeline.spreading $(if $(COVERAGE),--cov --cov-report=) \
+	$(BIN)/python -m pytest --numprocesses=$(or $(JOBS),4) --dist=loadfile -p tests.pipeline.spreading -m "not release" $(if $(COVERAGE),--cov --cov-report=) \
 	  $(if $(RERUNS),--reruns 1 --max-suite-reruns $(RERUNS) --rerun-show-tracebacks)
 
 coverage: ## The same, and show the lines that no test ran; takes half as long again
@@ -179,8 +179,13 @@ image-check: $(STAMP) image ## Build the image, look into it, and start it until
 audit: $(STAMP) $(RELEASE_STAMP) ## Look for known vulnerabilities of what is locked; exit code 3: the registry has no data here
 	$(BIN)/python -m tests.release.audit $(RELEASE)/bin/pip-audit requirements/runtime.lock requirements/console.lock requirements/journal.lock requirements/spark.lock
 
-release-check: $(STAMP) $(RELEASE_STAMP) proto-check ## All of a release but the upload: versions, sdist and wheel, a fresh install, SBOM, audit, chart, image (root, Go)
+.PHONY: release-tests
+release-tests: $(SPARK_STAMP) tools ## The tests that make test leaves out, marked `release`: all benchmarks, whole demos, the console in each width and colour
+	$(BIN)/python -m pytest --numprocesses=$(or $(JOBS),2) --dist=loadfile -p tests.pipeline.spreading -m release
+
+release-check: $(STAMP) $(RELEASE_STAMP) proto-check ## All of a release but the upload: versions, sdist and wheel, a fresh install, SBOM, audit, release-tests, chart, image (root, Go)
 	$(BIN)/python -m tests.release $(RELEASE) dist
+	@$(MAKE) --no-print-directory release-tests
 	@$(MAKE) --no-print-directory chart-check
 	$(INTEROP)/helm/helm package --destination dist deploy/helm/offset-adapter
 	@$(MAKE) --no-print-directory image-check

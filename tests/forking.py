@@ -21,10 +21,13 @@ from contextlib import ExitStack, suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import IO, TextIO
+from typing import IO, TYPE_CHECKING, TextIO
 
 from adapter import __main__ as command
 from adapter.cli.main import COMMANDS, META_COMMANDS, main
+
+if TYPE_CHECKING:  # the process that forks imports what commands do, and no more
+    from adapter.testing.processes import Launch
 
 LONGEST = 2**20  # bytes of a request: arguments and environment
 LAST_S = 1.0  # for the children to end when nothing more is asked for; what runs on is left alone
@@ -42,12 +45,16 @@ class _Forks:
     So the processor time of all of them counts as that of children of this one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             arguments = [sys.executable, "-m", __name__, str(theirs.fileno())]
             self._process = subprocess.Popen(
-                arguments, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
+                arguments,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **environment},
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
             )
         atexit.register(self._close)
 
@@ -135,9 +142,20 @@ def start(arguments: Sequence[str], environment: Mapping[str, str], output: IO[b
         return _forks().start(arguments, Path.cwd(), environment, [nothing.fileno(), output.fileno(), output.fileno()])
 
 
+def beginning_with(at_the_beginning: Mapping[str, str]) -> "Launch":
+    """The same as `start`, for an environment that counts where a program begins: the loader puts in libraries only there."""
+
+    def launch(arguments: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> Forked:
+        with Path(os.devnull).open("rb") as nothing:
+            files = [nothing.fileno(), output.fileno(), output.fileno()]
+            return _forks(*at_the_beginning.items()).start(arguments, Path.cwd(), environment, files)
+
+    return launch
+
+
 @cache
-def _forks() -> _Forks:
-    return _Forks()
+def _forks(*environment: tuple[str, str]) -> _Forks:
+    return _Forks(dict(environment))
 
 
 def _content(file: IO[bytes]) -> str:
@@ -176,7 +194,8 @@ def _reap(wait_s: float = 0.0) -> None:
     deadline = time.monotonic() + wait_s
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0] or time.monotonic() < deadline:
-            time.sleep(0 if not wait_s else LAST_S / 100)
+            if wait_s:
+                time.sleep(LAST_S / 100)
 
 
 def become(files: list[int], arguments: list[str], directory: str, environment: dict[str, str]) -> None:

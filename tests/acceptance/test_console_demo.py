@@ -24,6 +24,7 @@ from demo.fleet.console import console_of
 from demo.fleet.processes import Adapter, Fleet
 from demo.fleet.scenario import SHOP, Way
 from demo.fleet.visitor import Element, Visitor
+from tests import forking
 from tests.durability.machine import require
 
 ROOT = Path(__file__).parents[2]
@@ -50,10 +51,7 @@ def _scenario() -> Any:
 
 async def _answer(*words: str, accepted: Sequence[int] = (0,)) -> Any:
     """What a command answers in JSON."""
-    command = [sys.executable, "-m", "adapter", *words, "--output", "json"]
-    done = await anyio.to_thread.run_sync(
-        partial(subprocess.run, command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    )
+    done = await anyio.to_thread.run_sync(partial(forking.run, [*words, "--output", "json"], ROOT, os.environ, LIMIT_S))
     assert done.returncode in accepted, f"{' '.join(words)}: {done.stdout}{done.stderr}"
     return json.loads(done.stdout)
 
@@ -295,6 +293,7 @@ def _compare_adapters(answers: Answers) -> None:
             assert row["shards"] == len([shard for shard in answers.members[(at, *key)]["shards"] if "live" in shard])
 
 
+@pytest.mark.release  # what pages draw of given answers is also in tests/unit/console, tests/integration and tests/browser
 async def test_everything_that_is_drawn_equals_what_the_commands_answer(tmp_path_factory: pytest.TempPathFactory) -> None:
     """At rest: each number of the pages fleet, groups and group, as it is seen; ages may differ by seconds."""
     directory = tmp_path_factory.mktemp("f")
@@ -412,6 +411,7 @@ def _prometheus() -> str:
     return ""
 
 
+@pytest.mark.release  # a Prometheus over processes that die is also in tests/monitoring/test_prometheus.py
 def test_demo_alerts_measures_a_fault(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Kill -9 of an adapter: the page shows it, the alert fires, both clear; nothing is left."""
     require("make demo-alerts", _prometheus)

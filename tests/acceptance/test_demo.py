@@ -34,7 +34,7 @@ SHORT = """
 import sys
 from demo import __main__, phases
 
-phases.CONSUME_S, phases.AWAY_S, phases.AFTER_S = 1.0, 1.0, 0.5
+phases.CONSUME_S, phases.AWAY_S, phases.AFTER_S = 0.4, 0.5, 0.2
 sys.exit(__main__.main())
 """
 

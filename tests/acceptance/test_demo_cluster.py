@@ -27,6 +27,7 @@ LIMIT_S = 280  # far above what it takes
 KILLED = ("a follower", "the leader", "both members", "meta-", "adapter of")
 
 
+@pytest.mark.release  # each of these kills, with what is acknowledged compared, is also in tests/durability
 def test_the_demo_of_a_cluster_ends_with_nothing_missing(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Each part is killed in turn under load (invariants 1 to 4, 8): exit code 0, all reads are complete, nothing is left."""
     directory = tmp_path_factory.mktemp("d")  # short enough for the adapters' sockets

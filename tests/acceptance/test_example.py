@@ -31,6 +31,7 @@ ON_TIME, LATE, CANCELLED = Flight("UA", "EWR", 719, -3), Flight("UA", "EWR", 719
 TRUTH = (ON_TIME, LATE, CANCELLED)
 
 
+@pytest.mark.release  # a killed client and a killed adapter are also in tests/durability; the parts of the example below
 def test_consumers_that_are_killed_process_every_message(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Positions in the adapter, which is killed too, then in NATS: nothing is missing, the totals are right, nothing is left."""
     directory = tmp_path_factory.mktemp("d")  # short enough for the adapter's socket

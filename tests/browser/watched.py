@@ -24,6 +24,13 @@ FLAGS = (
 LIMIT_MS = 60_000  # far above what anything takes
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
 BAD = {"serious", "critical"}
+# Colours and widths of a page. Each of them is in `make test`, every pair in a release: axe-core takes seconds of processor time.
+LOOKS = [
+    pytest.param("light", WIDE, id="light-wide"),
+    pytest.param("dark", NARROW, id="dark-phone"),
+    pytest.param("dark", WIDE, id="dark-wide", marks=pytest.mark.release),
+    pytest.param("light", NARROW, id="light-phone", marks=pytest.mark.release),
+]
 
 
 def chromium() -> str:

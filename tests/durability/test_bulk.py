@@ -26,10 +26,10 @@ from tests.unit.helpers import packed_rows
 if TYPE_CHECKING:
     from adapter.rpc.meta_service_pb2_grpc import MetaServiceServiceAsyncStub as Stub  # only in the stub file
 
-KILLS = 6
+KILLS = 4
 MERGERS = 3
 OWN, SHARED = 1_000, 600  # keys of a request: of the merger alone, and of all of them. Together several slices
-NEW = 1_400  # keys of a request that no other has, at its end in key order; they are written without being looked up
+NEW = 600  # keys of a request that no other has, at its end in key order; they are written without being looked up
 AS_COLUMNS = 0.5  # of the requests
 LATE = 0.2  # of the entries carry a lower offset than was sent before
 PAGE = 10_000

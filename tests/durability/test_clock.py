@@ -11,6 +11,7 @@ from adapter.rpc import offsets_pb
 from adapter.testing.history import History
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 from adapter.testing.waiting import eventually
+from tests import forking
 from tests.durability import machine
 from tests.durability.callers import WAIT_S, Callers, check_local, check_remote, remote_positions, under
 
@@ -34,15 +35,15 @@ class Clock:
 
     def rules(self, *services: ServiceProcess) -> None:
         """Processes started from now on have this clock."""
-        environment = {
+        of_all = {
             "LD_PRELOAD": str(machine.faketime_library()),
-            "FAKETIME_TIMESTAMP_FILE": str(self._file),
             "FAKETIME_NO_CACHE": "1",
             "DONT_FAKE_MONOTONIC": "1",
             "NO_FAKE_STAT": "1",  # files keep their times
         }
         for service in services:
-            service.environment = environment
+            service.launched_by = forking.beginning_with(of_all)
+            service.environment = {"FAKETIME_TIMESTAMP_FILE": str(self._file)}  # read at each look at the clock
 
 
 async def _committed_at(service: ServiceProcess, meta: ServiceProcess, history: History) -> float:

@@ -26,7 +26,7 @@ from tests.durability.load import (
 from tests.durability.proxy import Proxy
 
 # With each gRPC server:
-KILLS = 10  # of each wal_sync
+KILLS = 6  # of each wal_sync
 PAIR_KILLS = 2
 RECOVERY_KILLS = 2
 DRAIN_KILLS = 2

@@ -2,9 +2,9 @@
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +17,7 @@ from adapter.meta.config import MetaSection
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry
 from adapter.testing.processes import ServiceProcess, ended, free_port, meta_process
 from adapter.testing.waiting import PATIENCE_S
+from tests import forking
 from tests.durability.wal_damage import DAMAGE, _flip, _truncate, _wal
 from tests.unit.helpers import key, record
 
@@ -76,8 +77,7 @@ def assert_refused(service: ServiceProcess) -> None:
 
 def run_meta(*arguments: str) -> subprocess.CompletedProcess[str]:
     """`offset-adapter meta ...`."""
-    command = [sys.executable, "-m", "adapter", "meta", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return forking.run(["meta", *arguments], Path.cwd(), os.environ, WAIT_S)
 
 
 def status(service: ServiceProcess) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """What fails while offsets are on their way between Raft groups: a Raft group, a Meta Service, the rebalance itself (2, 3, 4)."""
 
 import asyncio
+import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from adapter.metaservice.etcd.sharding import Layout
 from adapter.model.records import Status
 from adapter.testing.etcd import LocalCluster
 from adapter.testing.processes import ServiceProcess, ended, free_port
+from tests import forking
 from tests.durability.etcd_cluster import WAIT_S, Savers, etcd, saving
 from tests.durability.machine import require
 from tests.durability.moving import (
@@ -117,16 +118,14 @@ async def test_killed_processes_lose_nothing(tmp_path: Path) -> None:
 
 async def _struck(section: EtcdSection, config: Path, number: int, when: Callable[[Layout], bool]) -> int:
     """Run the command, send it a signal as soon as the layout is so, and return its exit code."""
-    command = [sys.executable, "-m", "adapter", "meta", "rebalance", "--config", str(config), "--yes"]
     with (config.parent / "rebalance.log").open("ab") as log:
-        process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
+        process = forking.start(["meta", "rebalance", "--config", str(config), "--yes"], os.environ, log)
     try:
         async with asyncio.timeout(WAIT_S):
-            while process.returncode is None and not when(await layout_of(section)):  # noqa: ASYNC110 - in etcd there is no event
+            while process.poll() is None and not when(await layout_of(section)):  # noqa: ASYNC110 - in etcd there is no event
                 await asyncio.sleep(LOOK_AGAIN_S)
-            if number and process.returncode is None:
+            if number:
                 process.send_signal(number)
-            return await process.wait()
+            return await asyncio.to_thread(process.wait, WAIT_S)
     finally:
-        if process.returncode is None:
-            process.kill()
+        process.kill()

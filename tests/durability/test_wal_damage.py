@@ -4,9 +4,8 @@ What the Meta Service holds is back after the start. Intact stores never alarm.
 """
 
 import asyncio
+import os
 import shutil
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from adapter.rpc import offsets_pb
 from adapter.testing.history import ADAPTER, History, Kind
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, free_port, meta_process
 from adapter.testing.waiting import positions
+from tests import forking
 from tests.durability.callers import WAIT_S, Answer, Callers, check_local, contradictions, history_of, local_positions, under
 from tests.durability.machine import ALONE, NOWHERE
 from tests.durability.wal_damage import DAMAGE, WAL_DAMAGE, _flip, _truncate, _wal
@@ -101,8 +101,8 @@ def _opens(service: ServiceProcess) -> bool:
 
 def _repair(service: ServiceProcess, *options: str) -> str:
     """Run `offset-adapter repair`; returns all it printed."""
-    command = [sys.executable, "-m", "adapter", "repair", "--yes", "--config", str(service.directory / "serve.toml"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = ["repair", "--yes", "--config", str(service.directory / "serve.toml"), *options]
+    done = forking.run(command, Path.cwd(), os.environ, WAIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -15,6 +15,7 @@ from tests.integration.honest import MIB, undisturbed
 pytestmark = pytest.mark.timeout(900)
 
 GROUPS = 12_000
+KILLED = 3_000  # groups of an adapter that is killed
 AT_ONCE = 2_500  # groups of a commit
 WATCHERS = 100
 HELD_CPU_S = 5.0  # as in test_worst_requests
@@ -33,20 +34,21 @@ def _listing(channel: grpc.Channel, **fields: object) -> Reply:
     return reply
 
 
-def _commit_all(adapter: ServiceProcess, offset: int) -> None:
+def _commit_all(adapter: ServiceProcess, offset: int, count: int = GROUPS) -> None:
     with rpc(adapter.address) as stubs:
-        for first in range(0, GROUPS, AT_ONCE):
+        for first in range(0, count, AT_ONCE):
             groups = [
                 offsets_pb.GroupCommits(
                     group=f"group-{at:06}",
                     shards=[offsets_pb.ShardCommit(shard=f"s{at}", offset=offset, low_watermark=0, high_watermark=offset + at)],
                 )
-                for at in range(first, min(first + AT_ONCE, GROUPS))
+                for at in range(first, min(first + AT_ONCE, count))
             ]
             stubs.store.CommitOffsets(offsets_pb.CommitOffsetsRequest(groups=groups), timeout=PATIENCE_S)
 
 
-def test_pages_and_watchers_hold_up_nobody(directory: Path, meta: ServiceProcess) -> None:
+@pytest.mark.parametrize("of_all", [2, pytest.param(10, marks=pytest.mark.release)])
+def test_pages_and_watchers_hold_up_nobody(directory: Path, meta: ServiceProcess, of_all: int) -> None:
     """Each of 100 watchers gets all groups, and one more is refused; a page has 10,000 groups; commits go on meanwhile."""
     adapter = adapter_process(directory, meta.address, extra=SETTINGS)
     with ended(adapter):
@@ -63,7 +65,7 @@ def test_pages_and_watchers_hold_up_nobody(directory: Path, meta: ServiceProcess
                 )
                 # Most of them want a part: else it is this process that takes longest.
                 some = lag_pb.LagFilter(pattern="group-0001*")
-                wants = [some if at % 10 else lag_pb.LagFilter() for at in range(WATCHERS)]
+                wants = [lag_pb.LagFilter()] * of_all + [some] * (WATCHERS - of_all)
                 calls = [watch(lag_pb.WatchGroupLagRequest(filter=want), timeout=10 * PATIENCE_S) for want in wants]
 
                 def told(call: grpc.Call, wanted: int) -> int:
@@ -74,7 +76,7 @@ def test_pages_and_watchers_hold_up_nobody(directory: Path, meta: ServiceProcess
                             break
                     return len(seen)
 
-                counts = [100 if at % 10 else GROUPS for at in range(WATCHERS)]
+                counts = [GROUPS] * of_all + [100] * (WATCHERS - of_all)
                 found = [threads.submit(told, call, count) for call, count in zip(calls, counts, strict=True)]
                 pages = [_listing(channel, page_size=10_000, order=order) for order in lag_pb.LagOrder.values()]
                 assert {len(page.groups) for page in pages} == {10_000}
@@ -99,13 +101,13 @@ def test_a_kill_loses_no_commit_while_lag_is_kept(directory: Path, meta: Service
     with ended(adapter):
         for offset in (1, 2, 3):
             adapter.start()
-            _commit_all(adapter, offset)
+            _commit_all(adapter, offset, KILLED)
             assert adapter.process is not None
             adapter.process.send_signal(signal.SIGKILL)
             adapter.process.wait()
         adapter.start()
         with rpc(adapter.address) as stubs:
-            wanted = [offsets_pb.GroupShards(group=f"group-{at:06}") for at in range(GROUPS)]
+            wanted = [offsets_pb.GroupShards(group=f"group-{at:06}") for at in range(KILLED)]
             reply = stubs.store.ReadOffsets(offsets_pb.ReadOffsetsRequest(groups=wanted), timeout=PATIENCE_S)
-            assert [row.offset for row in reply.offsets] == [3] * GROUPS
-            wait_until(lambda: _listing(stubs.channel).groups_kept == GROUPS, "all groups are read from the store")
+            assert [row.offset for row in reply.offsets] == [3] * KILLED
+            wait_until(lambda: _listing(stubs.channel).groups_kept == KILLED, "all groups are read from the store")

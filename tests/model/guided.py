@@ -5,6 +5,7 @@ or with the end of another plan. `make model-coverage` plays what was kept.
 """
 
 import argparse
+import gc
 import os
 import random
 import sys
@@ -45,8 +46,12 @@ class Seen:
         self._coverage = Coverage(data_file=None, branch=True, include=list(self._files), config_file=False, messages=False)
 
     def take(self, kept: Kept) -> tuple[Taken, BrokenRunError | None]:
-        """The decisions of a run, and what broke in it."""
+        """The decisions of a run, and what broke in it.
+
+        Nothing is collected meanwhile: coroutines of earlier runs would be ended, and what they do then counted as taken by this.
+        """
         broken = None
+        gc.disable()
         self._coverage.erase()
         self._coverage.start()
         try:
@@ -55,6 +60,7 @@ class Seen:
             broken = error
         finally:
             self._coverage.stop()
+            gc.enable()
         data = self._coverage.get_data()
         arcs = ((path, *arc) for file, path in self._files.items() for arc in data.arcs(file) or ())
         return frozenset(arcs), broken

@@ -15,7 +15,7 @@ SPARK = "Spark"
 FIRST = (
     SPARK,
     "tests/pipeline/test_exactly_once.py",
-    "tests/acceptance/test_benchmarks.py",
+    "tests/acceptance/test_all_benchmarks.py",
     "tests/pipeline/test_session.py",
     "tests/pipeline/test_end_to_end.py",
     "tests/pipeline/test_connect.py",

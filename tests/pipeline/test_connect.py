@@ -57,6 +57,7 @@ print("found:", json.dumps(found))
 """
 
 
+@pytest.mark.release  # the same sources in a plain session: test_plain_session.py
 @pytest.mark.timeout(600)
 def test_the_sources_and_the_listener_work_in_a_session_of_spark_connect(journal: Path, tmp_path: Path) -> None:
     """A plain session, whose server knows the sources without registration."""

@@ -1,13 +1,13 @@
-"""The lag job is killed with -9 at every step, then its workers: its tables are those of an undisturbed run, to the byte."""
+"""The lag job is killed with -9 at its steps, then its workers: its tables are those of an undisturbed run, to the byte."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -19,14 +19,16 @@ from tests.pipeline import faults
 from tests.pipeline.jvm import killed_in
 from tests.pipeline.segments import commits, journal_table, write_segment
 
-pytestmark = pytest.mark.timeout(1_800)  # six drivers, each with a JVM
+pytestmark = pytest.mark.timeout(1_800)  # up to six drivers, each with a JVM
 PATIENCE_S = 800.0
 BROKERS = ("a", "b/c")
 SEGMENTS = 5  # of each broker: as many batches, so that old ones are deleted
 GROUPS, SHARDS = 4, 3
 ROWS = len(BROKERS) * SEGMENTS * (5 * GROUPS * SHARDS + 1)
 KILLED = -signal.SIGKILL
-DRIVER_STEPS = ("in stage 1", "files written", *faults.IN_DRIVER)  # each in a life of its own
+# Each in a life of its own, which is a JVM and its session.
+ALL_STEPS = ("in stage 1", "files written", *faults.IN_DRIVER)
+SOME_STEPS = ("files written", "after the manifest")  # files without a manifest; a complete batch of which Spark knows nothing
 
 
 def make_journal(root: Path) -> None:
@@ -89,19 +91,27 @@ class Run:
         return there - listed
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
-    """A run of six drivers, five of which are killed, each at another step, and an undisturbed one.
+class Runs(NamedTuple):
+    """A run with kills, the steps at which its drivers are killed, and an undisturbed one."""
+
+    killed: Run
+    steps: Sequence[str]
+    calm: Run
+
+
+@pytest.fixture(scope="module", params=[SOME_STEPS, pytest.param(ALL_STEPS, marks=pytest.mark.release)], ids=["some", "all"])
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """A run of several drivers, all but the last of which are killed, each at another step, and an undisturbed one.
 
     The last driver reads to the end while its workers are killed. Then it does the undisturbed run.
     """
     directory = tmp_path_factory.mktemp("runs")
     make_journal(directory / "journal")
     killed, calm = (Run(directory, name, directory / "journal") for name in ("killed", "calm"))
-    for step in DRIVER_STEPS:
+    for step in request.param:
         assert killed.start((step, "driver")) == KILLED, (step, killed.log())
     assert killed.start(*((step, "worker") for step in faults.IN_TASKS), then=calm) == DONE, killed.log()
-    return killed, calm
+    return Runs(killed, request.param, calm)
 
 
 def check(run: Run, calm: Run) -> None:
@@ -118,15 +128,13 @@ def check(run: Run, calm: Run) -> None:
     assert run.unlisted() == set()
 
 
-def test_a_driver_that_is_killed_at_every_step_writes_the_tables_of_an_undisturbed_one(runs: tuple[Run, Run]) -> None:
-    """One step in each of its lives; the last one reads to the end."""
-    killed, calm = runs
-    assert faults.happened(killed.directory, "driver") == sorted(DRIVER_STEPS)
-    check(killed, calm)
+def test_a_driver_that_is_killed_again_and_again_writes_the_tables_of_an_undisturbed_one(runs: Runs) -> None:
+    """At one step in each of its lives; the last one reads to the end."""
+    assert faults.happened(runs.killed.directory, "driver") == sorted(runs.steps)
+    check(runs.killed, runs.calm)
 
 
-def test_tasks_whose_workers_are_killed_are_repeated(runs: tuple[Run, Run]) -> None:
+def test_tasks_whose_workers_are_killed_are_repeated(runs: Runs) -> None:
     """While they read, while they evaluate, and with half of their files written; what they wrote before counts for nothing."""
-    killed, calm = runs
-    assert faults.happened(killed.directory, "worker") == sorted(faults.IN_TASKS)
-    check(killed, calm)
+    assert faults.happened(runs.killed.directory, "worker") == sorted(faults.IN_TASKS)
+    check(runs.killed, runs.calm)

@@ -10,6 +10,7 @@ from nbformat import NotebookNode, read
 from tests.pipeline.jvm import SHORT_LIVED
 from tests.pipeline.segments import START, journal_table, write_segment
 
+pytestmark = pytest.mark.release  # what its cells call is in test_source_*.py
 ROOT = Path(__file__).parents[2]
 MINUTES = 30
 STOPS_AT = 15

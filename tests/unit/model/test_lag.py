@@ -20,7 +20,7 @@ from tests import lag_reference as reference
 from tests.lag_histories import NOW, SETTLED, history, tables
 from tests.lag_reference import SECOND, Commit, Head, History, Rules
 
-HISTORIES = 10_000
+HISTORIES = 4_000
 SETTINGS = LagSettings(window_points=8, minimum_points=3, allowed_lag=2, head_points=12)
 RULES = Rules(minimum=3, allowed=2, least=8 * SECOND, recent_heads=8)
 
