@@ -1,13 +1,15 @@
 """`top` with a real adapter: one listing in pipes, and a live table on a real terminal (tmux): its keys, a restart, signals."""
 
 import os
+import pty
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -229,3 +231,33 @@ def test_thousands_of_groups_on_a_terminal(pair: Pair, tmp_path: Path) -> None:
         terminal.type("/", "g123", "Enter")
         screen = terminal.until(lambda seen: "10 shown" in seen)
         assert "default/g1239" in screen
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_it_ends_with_its_terminal_and_when_that_is_not_read(behind: Pair, *, goes: bool) -> None:
+    """Nobody sends SIGHUP, as behind `docker exec -t`; or SIGTERM comes while what is written waits for a reader."""
+    ours, its = pty.openpty()
+    command = [sys.executable, "-m", "adapter", "top", "--address", behind.adapter.address]
+    process = subprocess.Popen(
+        command, stdin=its, stdout=its, stderr=its, start_new_session=True, env={**os.environ, "TERM": "xterm"}
+    )
+    try:
+        os.close(its)
+        seen = b""
+        while b"team-b" not in seen:
+            seen += os.read(ours, 65_536)
+        if goes:
+            os.close(ours)
+        else:
+            fill = os.open(f"/proc/{process.pid}/fd/1", os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
+            with suppress(BlockingIOError):
+                while True:
+                    os.write(fill, b" " * 4_096)
+            time.sleep(1)  # in which the table is drawn again, and again
+            process.terminate()
+        assert process.wait(PATIENCE_S) == 128 + (signal.SIGHUP if goes else signal.SIGTERM)
+    finally:
+        process.kill()
+        process.wait()
+        with suppress(OSError):
+            os.close(ours)

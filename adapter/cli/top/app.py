@@ -5,10 +5,9 @@ that keys are answered at once whatever the number of groups. An adapter that do
 """
 
 import asyncio
-import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from itertools import islice
 from typing import ClassVar, Final, NamedTuple
 
@@ -309,11 +308,8 @@ class TopApp(App[None]):
         return GroupsScreen(self, self._view)
 
     def on_mount(self) -> None:
-        """Begin to follow the adapter; a signal that ends the process leaves the terminal as it was."""
+        """Begin to follow the adapter."""
         self.run_worker(self._follow(), name="top.feed")
-        with suppress(NotImplementedError, RuntimeError, ValueError):  # not in the main thread
-            for number in (signal.SIGTERM, signal.SIGHUP):
-                asyncio.get_running_loop().add_signal_handler(number, self._ended_by, number)
 
     def action_help(self) -> None:
         """Show the help."""
@@ -347,9 +343,6 @@ class TopApp(App[None]):
     def notes(self) -> list[str]:
         """What is to be known of all groups."""
         return [visible(text) for text in self._state.notes]
-
-    def _ended_by(self, number: int) -> None:
-        self.exit(return_code=128 + number)
 
     async def _follow(self) -> None:
         async with aclosing(self.feed.events()) as events:

@@ -107,7 +107,9 @@ async def _watched(feed: "Feed", wanted: Wanted) -> int:
     """Show a live table until somebody ends it; returns the exit code."""
     from adapter.cli.top.app import TopApp, View  # noqa: PLC0415 - loads Textual, which takes 300 ms
     from adapter.cli.top.feed import monotonic_ms  # noqa: PLC0415
+    from adapter.cli.top.terminal import ended_by_signals  # noqa: PLC0415
 
     app = TopApp(feed, View(wanted.order, wanted.lag_filter.at_least, wanted.limit), monotonic_ms)
-    await app.run_async()
+    with ended_by_signals(lambda code: app.exit(return_code=code)):
+        await app.run_async()
     return app.return_code or 0
