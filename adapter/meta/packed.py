@@ -14,9 +14,10 @@ from typing import NamedTuple, TypeAlias, overload
 
 from adapter.errors import MetaUnavailableError, StoreDamagedError
 from adapter.meta.wire import check_record
-from adapter.model.codec import decode_key, decode_record, encode_fields, encode_record, pack_names, unpack_names
+from adapter.model.codec import decode_key, decode_record, decode_stored, encode_fields, encode_record, pack_names
 from adapter.model.names import name_problem
 from adapter.model.records import (
+    EPOCH_MAX,
     MAX_ENTRIES,
     GroupKey,
     Held,
@@ -284,7 +285,7 @@ def all_news(keys: Sequence[bytes], _: Sequence[bytes]) -> Sequence[bool]:
 
 
 async def news(
-    packed: meta_pb.PackedRows, cluster: str, groups: Container[GroupKey], known: Known
+    packed: meta_pb.PackedRows, cluster: str, groups: Container[tuple[str, str]], known: Known
 ) -> list[tuple[OffsetKey, OffsetRecord]]:
     """The rows of these groups that are not known. Raises MetaUnavailableError for rows that cannot be right."""
     found: list[tuple[OffsetKey, OffsetRecord]] = []
@@ -302,17 +303,23 @@ async def news(
     return found
 
 
-def _row(key: bytes, value: bytes, groups: Container[GroupKey]) -> tuple[OffsetKey, OffsetRecord]:
-    namespace, group, shard = unpack_names(key)
-    where = OffsetKey(namespace, group, shard)
-    if where.group_key not in groups or name_problem(shard):
+def _row(key: bytes, value: bytes, groups: Container[tuple[str, str]]) -> tuple[OffsetKey, OffsetRecord]:
+    where, record, _ = decode_stored(key, value)
+    if where[:2] not in groups or name_problem(where.shard):
         raise ValueError(f"{key.hex()} was not asked for")
-    return where, _record(where, value)
+    if record.epoch > EPOCH_MAX or record.metadata or record.topic:
+        check_record(where, record)
+        record = _without_own_topic(where, record)
+    return where, record
 
 
 def _record(key: OffsetKey, value: bytes) -> OffsetRecord:
     record = decode_record(value)
     check_record(key, record)
+    return _without_own_topic(key, record)
+
+
+def _without_own_topic(key: OffsetKey, record: OffsetRecord) -> OffsetRecord:
     return record._replace(topic="") if record.topic == key.shard else record
 
 

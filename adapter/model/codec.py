@@ -61,7 +61,10 @@ def encode_shards(group: GroupKey, shards: Sequence[str]) -> list[bytes]:
 
 def decode_key(data: bytes) -> OffsetKey:
     """Decode a key; the inverse of `encode_key`. Raises StoreDamagedError."""
-    return OffsetKey(*unpack_names(data))
+    names = unpack_names(data)
+    if len(names) != len(OffsetKey._fields):
+        raise StoreDamagedError(f"key {data.hex()} has {len(names)} names")
+    return OffsetKey(*names)
 
 
 def decode_stored(key: bytes, value: bytes) -> tuple[OffsetKey, OffsetRecord, int]:
