@@ -234,14 +234,14 @@ class Flusher:
     async def mark_unflushed(self) -> None:
         """Mark dirty what a former process left unflushed, for a caller that cannot wait for the comparison.
 
-        A page at a time, since commits go on.
+        A page at a time, since commits go on. Nothing is read where it left nothing: as behind an orderly stop.
         """
-        flushed_seq = self._store.flushed_seq
-        if flushed_seq < self._store.seq:
+        flushed_seq, left_seq = self._store.flushed_seq, self._store.left_seq
+        if flushed_seq < left_seq:
             after: OffsetKey | None = None
             while page := await self._store.page(PAGE_KEYS, after=after):
                 after = page[-1].key
-                async for some in in_slices([stored for stored in page if stored.seq > flushed_seq]):
+                async for some in in_slices([stored for stored in page if flushed_seq < stored.seq <= left_seq]):
                     for key, record, seq in some:
                         held = None if self._tombstones.is_past(record) else self._store.hold(key)
                         # Not what was committed, flushed or adopted since the page was read.

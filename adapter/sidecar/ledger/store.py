@@ -72,6 +72,7 @@ class LocalStore:
         self.wal_sync = wal_sync
         self.seq = self.synced_seq = state.seq
         self.flushed_seq = state.flushed_seq
+        self.left_seq = state.seq  # of what is above, it is known here what is not flushed
         loss = disk.get(LOSS)
         self.loss = Loss.decode(loss) if loss else None
         self.loss_at_open = False
@@ -317,7 +318,7 @@ class LocalStore:
         A start after a kill compares all keys in any case. A stop flushes what is dirty, and a start without the Meta Service
         marks dirty what is above `flushed_seq`: both need it.
         """
-        self.flushed_seq = 0
+        self.flushed_seq, self.left_seq = 0, self.seq
         with contextlib.suppress(AdapterError):
             self.write({})
 

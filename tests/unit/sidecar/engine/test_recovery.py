@@ -263,6 +263,27 @@ async def test_mark_unflushed_after_a_clean_stop_marks_nothing(tmp_path: Path) -
         assert len(core.ledger.dirty) == 0
 
 
+async def test_a_stop_during_the_comparison_reads_nothing_where_nothing_was_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million keys would hold up a restart for seconds; what was committed since the start is known as dirty (3)."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta) as core:
+        await send(core, commit_of({A: 1, B: 2}))
+        assert await core.flusher.drain(30.0) == 0
+    async with core_over(tmp_path, meta, recovered=False) as core:
+        with monkeypatch.context() as patched:
+            patched.setattr(core.ledger.store, "page", None)
+            await send(core, commit_of({A: 3, C: 4}))
+            await core.flusher.mark_unflushed()
+            assert core.ledger.dirty.keys() == {A, C}
+            assert await core.flusher.drain(30.0) == 0
+        core.recovery.again()  # the Meta Service has lost all: nothing counts as flushed
+        meta.records.clear()
+        await core.flusher.mark_unflushed()
+        assert core.ledger.dirty.keys() == {A, B, C}
+
+
 async def test_after_a_loss_whole_groups_are_compared(tmp_path: Path) -> None:
     """A key that was lost here is stored again if the Meta Service has it (1)."""
     left_behind(tmp_path, {A: record(5), B: record(9)})
