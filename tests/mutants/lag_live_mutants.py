@@ -5,6 +5,7 @@ from tests.mutants.mutant import Mutant
 _LIVE = "unit/sidecar/lag/test_live.py::"
 _TABLE = "unit/sidecar/lag/test_table.py::"
 _WATCHING = "unit/sidecar/lag/test_watching.py::"
+_PACKED = "unit/sidecar/lag/test_packed.py::"
 _WINDOWS = "unit/sidecar/lag/test_windows.py::"
 _METRICS = "unit/sidecar/lag/test_metrics.py::"
 
@@ -36,24 +37,24 @@ LAG_LIVE_MUTANTS = (
     Mutant(
         "lag-forgets-the-newest",
         "sidecar/lag/table.py",
-        "        self._drop(rows[self._seqs[rows] <= limit].tolist())\n",
-        "        self._drop(rows[np.argsort(-self._seqs[rows])][: int((self._seqs[rows] <= limit).sum())].tolist())\n",
+        "        self._drop(rows[self._seqs[rows] <= limit])\n",
+        "        self._drop(rows[np.argsort(-self._seqs[rows])][: int((self._seqs[rows] <= limit).sum())])\n",
         "beyond lag.shards, the groups that commit now leave, and idle ones stay",
         (f"{_LIVE}test_the_shards_that_moved_last_are_kept",),
     ),
     Mutant(
         "lag-of-a-tombstone",
         "sidecar/lag/table.py",
-        "            if row >= 0 and UNKNOWN < self._seqs[row] <= held[1]:\n                self._drop([row])\n",
-        "            if row >= 0 and self._seqs[row] > held[1]:\n                self._drop([row])\n",
+        "            if row >= 0 and UNKNOWN < self._seqs[row] <= held[1]:\n                dead.add(row)\n",
+        "            if row >= 0 and self._seqs[row] > held[1]:\n                dead.add(row)\n",
         "a deleted group stays in the lag",
         (f"{_LIVE}test_a_deleted_key_leaves_and_comes_back_anew",),
     ),
     Mutant(
         "lag-of-removed-and-committed-again",
         "sidecar/lag/table.py",
-        "if (row := self._rows.get(key)) is not None and self._seqs[row] <= seq])",
-        "if (row := self._rows.get(key)) is not None and self._seqs[row] > seq])",
+        "(self._seqs_of(rows) <= np.fromiter(gone",
+        "(self._seqs_of(rows) > np.fromiter(gone",
         "a group that was handed over stays",
         (f"{_LIVE}test_a_removed_key_leaves_and_one_that_came_back_stays",),
     ),
@@ -64,6 +65,30 @@ LAG_LIVE_MUTANTS = (
         "",
         "a new shard has the commits of the one that had its row before",
         (f"{_LIVE}test_a_shard_has_nothing_of_the_one_that_left_before_it",),
+    ),
+    Mutant(
+        "lag-row-of-another-key",
+        "sidecar/lag/table.py",
+        "        if self._keys.dropped != found.dropped:\n",
+        "        if self._keys.dropped < 0:\n",
+        "a commit counts for the shard that has got the row of its own one",
+        (f"{_TABLE}test_a_row_that_another_key_got_takes_no_commit_of_the_one_before",),
+    ),
+    Mutant(
+        "lag-of-a-narrow-block-has-no-unknown",
+        "sidecar/lag/packed.py",
+        "        return np.where(codes == 0, UNKNOWN, values.view(np.int64))\n",
+        "        return values.view(np.int64)\n",
+        "after some seconds of silence a shard without bounds has a lag",
+        (f"{_PACKED}test_what_is_taken_is_what_was_put",),
+    ),
+    Mutant(
+        "lag-view-changes-after-it-was-given",
+        "sidecar/lag/packed.py",
+        "        self._shared = set(range(len(self._blocks)))\n",
+        "",
+        "a reply has values of two evaluations",
+        (f"{_PACKED}test_a_copy_does_not_change_with_the_rows",),
     ),
     Mutant(
         "lag-of-fill-counts-as-a-commit-now",
@@ -132,7 +157,7 @@ LAG_LIVE_MUTANTS = (
     Mutant(
         "lag-windows-are-not-restored",
         "sidecar/lag/table.py",
-        "        self._restore(keys)\n",
+        "        self._restore(keys, rows)\n",
         "",
         "a restart hides a group that hangs, for as long as its window takes",
         (f"{_WINDOWS}test_a_group_that_stalled_is_stall_at_once_after_a_restart",),
