@@ -4,7 +4,7 @@ import ctypes
 
 
 def give_back() -> None:
-    """Give free memory back to the system. Takes a millisecond for each 100 MB or so, without the GIL; musl keeps nothing."""
+    """Give free memory back to the system. Takes a millisecond for each 100 MB or so, without the GIL; musl keeps little."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

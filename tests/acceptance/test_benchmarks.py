@@ -48,6 +48,7 @@ BARS = {
     "worst_requests": 2,
     "journal": 3,
     "lag_live": 1,
+    "memory": 1,
     "fleet": 3,
     "meta_bulk": 2,
     "offset_files": 9,

@@ -95,17 +95,14 @@ class Packed(Generic[T]):
         """Forget some rows."""
         self.put(rows, self._empty(len(rows)))
 
-    def rest(self) -> bool:
-        """Make narrow what nothing was put into for a while; whether anything became so. With a rest behind each block."""
-        found = False
+    def rest(self) -> None:
+        """Make narrow what nothing was put into for a while. With a rest behind each block."""
         for number, block in enumerate(self._blocks):
             if not isinstance(block, list):
                 self._untouched[number] += 1
                 if self._untouched[number] > RESTING:
                     self._blocks[number] = _narrow(block)
-                    found = True
                     let_others()
-        return found
 
     def _wide(self, number: int) -> T:
         """A block that may be changed."""

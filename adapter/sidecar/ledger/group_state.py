@@ -126,7 +126,7 @@ class GroupStates:
                 break
             if busy(group):
                 self._used.move_to_end(group)
-            elif group is not _MARK:
+            else:  # also _MARK: all that are left were used since
                 self._leave(group, self._used.pop(group))
         else:
             if _IDLE in self._used:

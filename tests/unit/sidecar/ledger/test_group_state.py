@@ -95,13 +95,13 @@ def test_what_was_not_used_since_the_last_round_leaves() -> None:
     assert hot.used() == [J, H, G]
     assert hot.records(H)
     assert hot.leave_idle(1, lambda group: group == J)
-    while hot.leave_idle(1, lambda group: group == J):
-        pass
+    assert not hot.leave_idle(9, lambda group: group == J)
     assert (gone, len(hot), hot.held([G, H, J])) == ([held(1)], 3, [held(2), held(3), held(4)])
     assert (hot.is_loaded(G), hot.is_loaded(H), hot.used()) == (True, False, [J, H])
-    while hot.leave_idle(9, lambda _: False):
+    while hot.leave_idle(1, lambda _: False):
         pass
-    assert (len(hot), hot.used()) == (0, [])
+    hot.put(G, {"a": held(5)})
+    assert (len(hot), hot.used()) == (1, [G])
 
 
 def test_the_cache_answers_from_memory_what_is_in_the_store(tmp_path: Path) -> None:
