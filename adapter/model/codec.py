@@ -47,7 +47,7 @@ def unpack_names(data: bytes) -> list[str]:
     return names
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=4096)
 def encode_key(key: OffsetKey) -> bytes:
     """Encode namespace, group and shard. Cached."""
     return pack_names(*key)

@@ -142,6 +142,9 @@ class SimDisk:
         """Nothing damages it here."""
         return True
 
+    def shrink(self, *, sort: bool) -> None:
+        """Nothing is in memory here that is not on the disk."""
+
     def missing(self) -> str:
         """Nothing goes away here."""
         return ""

@@ -79,6 +79,7 @@ SMALL = (
     ("adapter.sidecar.ledger.watching", "MAX_BEHIND", 2),
     ("adapter.sidecar.ledger.watching", "MAX_WATCHERS", 1),
     ("adapter.sidecar.ledger.group_state", "MAX_KEYS", 3),
+    ("adapter.sidecar.ledger.ledger", "IDLE_S", 5),
     ("adapter.meta.packed", "PACKED_AT_ONCE", 1),
     ("adapter.sidecar.api.commit_requests", "SLICE_OFFSETS", 1),
     ("adapter.sidecar.api.commit_requests", "MAX_GOOD_NAMES", 3),

@@ -5,6 +5,7 @@ from tests.mutants.mutant import Mutant
 _LIVE = "unit/sidecar/lag/test_live.py::"
 _TABLE = "unit/sidecar/lag/test_table.py::"
 _WATCHING = "unit/sidecar/lag/test_watching.py::"
+_PACKED = "unit/sidecar/lag/test_packed.py::"
 _WINDOWS = "unit/sidecar/lag/test_windows.py::"
 _METRICS = "unit/sidecar/lag/test_metrics.py::"
 
@@ -12,8 +13,8 @@ LAG_LIVE_MUTANTS = (
     Mutant(
         "lag-does-not-see-what-left-the-cache",
         "sidecar/ledger/group_state.py",
-        "            if self.evicted and gone:\n",
-        "            if self.evicted and not gone:\n",
+        "        if self.evicted and gone:\n",
+        "        if self.evicted and not gone:\n",
         "with more groups than memory holds, some are shown as stopped while they commit",
         (f"{_LIVE}test_what_left_memory_before_a_look_is_seen",),
     ),
@@ -28,32 +29,32 @@ LAG_LIVE_MUTANTS = (
     Mutant(
         "lag-of-a-look-is-lost",
         "sidecar/ledger/group_state.py",
-        "        self._used.move_to_end(_MARK)\n",
-        "        self._used.move_to_end(_MARK, last=False)\n",
+        "        self._used.move_to_end(mark)\n",
+        "        self._used.move_to_end(mark, last=False)\n",
         "each look reads the whole cache",
         ("unit/sidecar/ledger/test_group_state.py::test_a_look_has_the_groups_that_were_used_since_the_last_one",),
     ),
     Mutant(
         "lag-forgets-the-newest",
         "sidecar/lag/table.py",
-        "        self._drop(rows[self._seqs[rows] <= limit].tolist())\n",
-        "        self._drop(rows[np.argsort(-self._seqs[rows])][: int((self._seqs[rows] <= limit).sum())].tolist())\n",
+        "        self._drop(rows[self._seqs[rows] <= limit])\n",
+        "        self._drop(rows[np.argsort(-self._seqs[rows])][: int((self._seqs[rows] <= limit).sum())])\n",
         "beyond lag.shards, the groups that commit now leave, and idle ones stay",
         (f"{_LIVE}test_the_shards_that_moved_last_are_kept",),
     ),
     Mutant(
         "lag-of-a-tombstone",
         "sidecar/lag/table.py",
-        "            if row >= 0 and UNKNOWN < self._seqs[row] <= held[1]:\n                self._drop([row])\n",
-        "            if row >= 0 and self._seqs[row] > held[1]:\n                self._drop([row])\n",
+        "            if row >= 0 and UNKNOWN < self._seqs[row] <= held[1]:\n                dead.add(row)\n",
+        "            if row >= 0 and self._seqs[row] > held[1]:\n                dead.add(row)\n",
         "a deleted group stays in the lag",
         (f"{_LIVE}test_a_deleted_key_leaves_and_comes_back_anew",),
     ),
     Mutant(
         "lag-of-removed-and-committed-again",
         "sidecar/lag/table.py",
-        "if (row := self._rows.get(key)) is not None and self._seqs[row] <= seq])",
-        "if (row := self._rows.get(key)) is not None and self._seqs[row] > seq])",
+        "(self._seqs_of(rows) <= np.fromiter(gone",
+        "(self._seqs_of(rows) > np.fromiter(gone",
         "a group that was handed over stays",
         (f"{_LIVE}test_a_removed_key_leaves_and_one_that_came_back_stays",),
     ),
@@ -64,6 +65,46 @@ LAG_LIVE_MUTANTS = (
         "",
         "a new shard has the commits of the one that had its row before",
         (f"{_LIVE}test_a_shard_has_nothing_of_the_one_that_left_before_it",),
+    ),
+    Mutant(
+        "lag-row-of-another-key",
+        "sidecar/lag/table.py",
+        "        if self._keys.dropped != found.dropped:\n",
+        "        if self._keys.dropped < 0:\n",
+        "a commit counts for the shard that has got the row of its own one",
+        (f"{_TABLE}test_a_row_that_another_key_got_takes_no_commit_of_the_one_before",),
+    ),
+    Mutant(
+        "lag-of-a-narrow-block-has-no-unknown",
+        "sidecar/lag/packed.py",
+        "        return np.where(codes == 0, UNKNOWN, values.view(np.int64))\n",
+        "        return values.view(np.int64)\n",
+        "after some seconds of silence a shard without bounds has a lag",
+        (f"{_PACKED}test_what_is_taken_is_what_was_put",),
+    ),
+    Mutant(
+        "lag-view-changes-after-it-was-given",
+        "sidecar/lag/packed.py",
+        "        self._shared = set(range(len(self._blocks)))\n",
+        "",
+        "a reply has values of two evaluations",
+        (f"{_PACKED}test_a_copy_does_not_change_with_the_rows",),
+    ),
+    Mutant(
+        "idle-eviction-of-dirty-groups",
+        "sidecar/ledger/group_state.py",
+        "            if busy(group):\n",
+        "            if not busy(group) and False:\n",
+        "what the next flush sends has left memory, and its standing is read from the disk in the midst of it",
+        ("unit/sidecar/engine/test_idle_groups.py::test_what_is_dirty_stays_in_memory_however_idle",),
+    ),
+    Mutant(
+        "idle-eviction-of-groups-in-use",
+        "sidecar/ledger/group_state.py",
+        "            if group is _IDLE:\n                break\n",
+        "",
+        "each round empties the memory, and the next commit of each key reads the disk",
+        ("unit/sidecar/ledger/test_group_state.py::test_what_was_not_used_since_the_last_round_leaves",),
     ),
     Mutant(
         "lag-of-fill-counts-as-a-commit-now",
@@ -132,7 +173,7 @@ LAG_LIVE_MUTANTS = (
     Mutant(
         "lag-windows-are-not-restored",
         "sidecar/lag/table.py",
-        "        self._restore(keys)\n",
+        "        self._restore(keys, rows)\n",
         "",
         "a restart hides a group that hangs, for as long as its window takes",
         (f"{_WINDOWS}test_a_group_that_stalled_is_stall_at_once_after_a_restart",),

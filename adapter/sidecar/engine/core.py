@@ -134,6 +134,7 @@ async def running_core(
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ledger.run, name="ledger")
+            tasks.start_soon(ledger.rest, name="ledger.rest")
             tasks.start_soon(loader.run, name="loader")
             tasks.start_soon(write_through.run, name="write_through")
             tasks.start_soon(broadcasts.run, name="broadcasts")

@@ -26,6 +26,8 @@ from adapter.sidecar.shard_bounds import ReportedBounds
 SLICE_GROUPS = 2_000  # of a look, between two yields: a millisecond or two
 MAX_REMOVED = 200_000  # keys that are removed between two looks; beyond, all begins anew
 SORTED_AT_ONCE = 20_000
+MAX_FILLED = 20_000  # records of the first read that wait for a look: some 400 bytes each
+WAIT_S = 0.05  # until one may have taken them
 REST = 4  # so many times as long as a slice of the first read takes, other work has the event loop
 
 Pause = Callable[[float], Awaitable[None]]
@@ -99,7 +101,8 @@ class Feed:
     async def fill(self, pause: "Pause") -> int:
         """Read the current offsets from the store, the most recently written ones; returns how many were left out.
 
-        In slices, between which `pause` sleeps. What is written meanwhile comes by `take`, and wins.
+        In slices, between which `pause` sleeps, also while many wait for a look. What is written meanwhile comes by `take`, and
+        wins.
         """
         floor = await self._floor(pause) if self._store.keys > self._shards else 0
         after: OffsetKey | None = None
@@ -116,6 +119,8 @@ class Feed:
                 return left_out
             after = page[-1].key
             await pause((time.perf_counter() - began) * REST)
+            while len(self._filled) >= MAX_FILLED:
+                await pause(WAIT_S)
 
     async def _floor(self, pause: "Pause") -> int:
         """The write from which on as many records were written as are of interest."""

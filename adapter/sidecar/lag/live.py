@@ -12,11 +12,11 @@ from typing import TypeVar
 
 import anyio
 import anyio.to_thread
+import numpy as np
 import structlog
 
 from adapter.client.broker_log import BrokerLog
 from adapter.errors import StorageFailedError
-from adapter.model.codec import group_prefix, unpack_names
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
 from adapter.runtime.clocks import Clocks
 from adapter.sidecar.config import LagSection
@@ -87,7 +87,7 @@ class LiveLag:
     def number_of(self, key: GroupKey) -> int | None:
         """The number of a group in the view; None if there is no lag of it."""
         view = self.view
-        number = self.table.group_id(group_prefix(key))
+        number = self.table.group_id(key)
         if number is None or number >= len(view.groups) or view.groups[number] != key or not view.sums.shards[number]:
             return None
         return number
@@ -163,5 +163,7 @@ class LiveLag:
 
 def _kept(view: View, row: int) -> Moved:
     """A shard that stays where it is."""
-    record = OffsetRecord(int(view.rows.epochs[row]), int(view.rows.offsets[row]))
-    return Moved(OffsetKey(*unpack_names(view.keys[row])), record, record)
+    shown = view.rows.take(np.array([row]))
+    record = OffsetRecord(int(shown.epochs[0]), int(shown.offsets[0]))
+    namespace, group = view.groups[view.group_of[row]]
+    return Moved(OffsetKey(namespace, group, view.shard(row)), record, record)

@@ -5,17 +5,20 @@ Groups have numbers, which are places in the arrays. A number may be another gro
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
+import numpy.typing as npt
 
-from adapter.model.codec import unpack_names
+from adapter.model.bounds import ShardKey
 from adapter.model.lag import SEVERITIES, Judgement, Sums
 from adapter.model.lag_order import DECIDING
 from adapter.model.lag_rows import UNKNOWN, US_OF_MS, Bools, Floats, Ints, largest_first
 from adapter.model.records import LONG_MAX, GroupKey
 from adapter.rpc import lag_pb
 from adapter.runtime.serving.large_calls import SLICE_ROWS
+
+Numbers = npt.NDArray[np.int32]  # of groups, or of logs
 
 _FLOATS = {"lag_seconds", "commit_rate", "produce_rate", "drain_seconds", "trend"}
 _ORDERS = frozenset(lag_pb.LagOrder.values())
@@ -30,10 +33,9 @@ class Removed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rows:
+class Rows(Judgement):
     """What is shown of each row, as of when it was judged. Times in microseconds; -1 is unknown."""
 
-    judged: Judgement
     epochs: Ints
     offsets: Ints
     times: Ints
@@ -43,15 +45,20 @@ class Rows:
     @classmethod
     def empty(cls, size: int) -> Self:
         """Rows that were not judged yet."""
-        judged = {one.name: _unknown(one.name, size) for one in fields(Judgement)}
-        return cls(Judgement(**judged), *(np.full(size, UNKNOWN) for _ in range(5)))
+        judged = (_unknown(one.name, size) for one in fields(Judgement))
+        return cls(*judged, *(np.full(size, UNKNOWN) for _ in range(5)))
 
-    def copied(self, size: int) -> Self:
-        """A copy with room for this number of rows, which is not smaller."""
-        new = self.empty(size - len(self.epochs))
-        judged = (np.append(getattr(self.judged, one.name), getattr(new.judged, one.name)) for one in fields(Judgement))
-        rest = (np.append(getattr(self, one.name), getattr(new, one.name)) for one in fields(self)[1:])
-        return type(self)(Judgement(*judged), *rest)
+
+class Table(Protocol):
+    """Rows that do not change: `packed.Packed`."""
+
+    def take(self, rows: Ints) -> Rows:
+        """A copy of some rows, in the given order."""
+
+
+class _NoRows:
+    def take(self, rows: Ints) -> Rows:
+        return Rows.empty(len(rows))
 
 
 def _unknown(name: str, size: int) -> Any:  # noqa: ANN401 - an array
@@ -64,17 +71,19 @@ def _unknown(name: str, size: int) -> Any:  # noqa: ANN401 - an array
 class View:
     """An evaluation.
 
-    By row: `keys` (packed) and `group_of`, -1 for a free one. By group: its name, `sums`, since when it has its status, the
-    version in which it `changed` last, its rank in key order. `names_version` is another one when groups came or left.
+    By row: `group_of`, -1 for a free one, and `log_of`, its place in `logs`. By group: its name, `sums`, since when it has its
+    status, the version in which it `changed` last, its rank in key order. `names_version` is another one when groups came or
+    left.
     `removed`: the last of all `removals` of groups, the oldest first.
     """
 
     version: int
     evaluated_at_ms: int
-    rows: Rows
-    keys: Sequence[bytes]
-    group_of: Ints
+    rows: Table
+    group_of: Numbers
+    log_of: Numbers
     groups: Sequence[GroupKey]
+    logs: Sequence[ShardKey]
     sums: Sums
     since_ms: Ints
     changed: Ints
@@ -86,14 +95,14 @@ class View:
     removed: Sequence[Removed] = ()
     removals: int = 0
     _orders: dict[int, Ints] = field(default_factory=dict)
-    _by_group: list[tuple[Ints, Ints]] = field(default_factory=list)  # all rows by their groups, and these; at most once
+    _by_group: list[tuple[Ints, Numbers]] = field(default_factory=list)  # all rows by their groups, and these; at most once
 
     @classmethod
     def nothing(cls) -> Self:
         """Before the first evaluation."""
-        none = np.zeros(0, np.int64)
+        none, numbers = np.zeros(0, np.int64), np.zeros(0, np.int32)
         sums = {one.name: _unknown(one.name, 0) for one in fields(Sums)}
-        return cls(0, 0, Rows.empty(0), (), none, (), Sums(**sums), none, none, none, 0, 0, 0)
+        return cls(0, 0, _NoRows(), numbers, numbers, (), (), Sums(**sums), none, none, none, 0, 0, 0)
 
     @property
     def kept(self) -> Bools:
@@ -175,7 +184,7 @@ class View:
 
     def shard(self, row: int) -> str:
         """The shard of a row."""
-        return unpack_names(self.keys[row])[2]
+        return self.logs[int(self.log_of[row])].shard
 
     def rows_of(self, group: int) -> Ints:
         """The rows of a group, by the names of their shards."""
@@ -198,16 +207,13 @@ class View:
             yield from self._slice(rows[at : at + SLICE_ROWS])
 
     def _slice(self, rows: Ints) -> Iterator[lag_pb.ShardLag]:
-        shown, judged = self.rows, self.rows.judged.of(rows)
-        optional = [_optional(column, column >= 0) for column in (shown.lows[rows], judged.end, judged.lag)] + [
+        shown = self.rows.take(rows)
+        optional = [_optional(column, column >= 0) for column in (shown.lows, shown.end, shown.lag)] + [
             _optional(column, ~np.isnan(column))
-            for column in (judged.lag_seconds, judged.commit_rate, judged.produce_rate, judged.trend)
+            for column in (shown.lag_seconds, shown.commit_rate, shown.produce_rate, shown.trend)
         ]
-        times = [(np.maximum(column[rows], 0) // US_OF_MS).tolist() for column in (shown.times, shown.head_times)]
-        plain = [
-            column.tolist()
-            for column in (shown.epochs[rows], shown.offsets[rows], judged.lost, judged.shown, judged.burrow, judged.points)
-        ]
+        times = [(np.maximum(column, 0) // US_OF_MS).tolist() for column in (shown.times, shown.head_times)]
+        plain = [column.tolist() for column in (shown.epochs, shown.offsets, shown.lost, shown.shown, shown.burrow, shown.points)]
         everything = zip(rows.tolist(), zip(*optional, strict=True), zip(*plain, strict=True), *times, strict=True)
         for row, (low, high, lag, seconds, commits, produces, trend), (
             epoch,

@@ -19,6 +19,7 @@ import anyio.to_thread
 from rocksdict import Rdict, WriteBatch
 
 from adapter.errors import StorageFailedError, StoreDamagedError, StoreLockedError
+from adapter.runtime import heap
 from adapter.runtime.durable import format_mark, rocks
 from adapter.runtime.durable.format_mark import ADAPTER_STORE
 from adapter.runtime.durable.watermark import Watermark
@@ -100,6 +101,12 @@ class Disk(Protocol):
 
     def begin(self, wal_sync: WalSync) -> None:
         """Mark the store as open, synced, for the next `machine_went_down`."""
+
+    def shrink(self, *, sort: bool) -> None:
+        """Give memory back to the system; with `sort` also that of what was written last, which is on the disk in any case.
+
+        Thread-safe.
+        """
 
     def missing(self) -> str:
         """Name an open file that is not where it was opened: what is written to it will not be found at the next open.
@@ -245,6 +252,12 @@ class RocksDisk:
         self.sync_now()
         self._watermark.sync()
         boot_marker.end(self._path / "running")
+
+    def shrink(self, *, sort: bool) -> None:
+        """Let RocksDB write its memtable to a table, in its own threads; and the C library give back what is free."""
+        if sort:
+            rocks.guarded(self._db.flush, False)
+        heap.give_back()
 
     def missing(self) -> str:
         """Look for the watermark, RocksDB's LOCK and CURRENT, and its newest WAL."""

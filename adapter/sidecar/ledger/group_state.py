@@ -2,8 +2,8 @@
 
 Commits are decided against it without a read. It holds only records that are in RocksDB: each write comes here after that. To
 forget anything is always right: it is read, or loaded, again.
-Bounded: beyond MAX_KEYS the keys of whole groups leave, the group used longest ago first; what a group is known for without them
-stays, for MAX_GROUPS.
+Bounded: beyond MAX_KEYS the keys of whole groups leave, the group used longest ago first, and those that nobody uses leave in
+any case (`leave_idle`); what a group is known for without them stays, for MAX_GROUPS.
 """
 
 from collections import OrderedDict
@@ -16,7 +16,9 @@ from adapter.model.records import FIRST_EPOCH, GroupKey, Held, OffsetKey
 MAX_KEYS = 100_000  # that are remembered one by one: some 450 bytes each
 MAX_GROUPS = 200_000  # a reader may name any
 MAX_REMOVED = 10_000  # groups with removals, and keys with rewinds, that are remembered one by one
-_MARK = GroupKey("", "")  # among the groups in use, behind those that were used before the last `used`; no name is empty
+# Among the groups in use, behind those that were used before the last `used`, and before the last round of `leave_idle`. No name
+# is empty.
+_MARK, _IDLE = GroupKey("", ""), GroupKey("", "idle")
 
 
 class GroupState:
@@ -106,14 +108,31 @@ class GroupStates:
 
         A commit does nothing for this: groups are kept in the order of their use in any case.
         """
-        found = list(iter(reversed(self._used).__next__, _MARK))
-        self._used[_MARK] = GroupState(0)
-        self._used.move_to_end(_MARK)
+        found = [group for group in iter(reversed(self._used).__next__, _MARK) if group is not _IDLE]
+        self._put_mark(_MARK)
         return found
 
     def held(self, groups: Iterable[GroupKey]) -> list[Held]:
         """The records of some groups in memory."""
         return list(chain.from_iterable(state.records.values() for state in map(self._used.get, groups) if state))
+
+    def leave_idle(self, most: int, busy: Callable[[GroupKey], object]) -> bool:
+        """Let the keys leave of up to so many groups that were not used since the last round; False at the end of this round.
+
+        Those of a `busy` group stay, and count as used.
+        """
+        for group in list(islice(self._used, most if _IDLE in self._used else 0)):
+            if group is _IDLE:
+                break
+            if busy(group):
+                self._used.move_to_end(group)
+            else:  # also _MARK: all that are left were used since
+                self._leave(group, self._used.pop(group))
+        else:
+            if _IDLE in self._used:
+                return True
+        self._put_mark(_IDLE)
+        return False
 
     def is_loaded(self, group: tuple[str, str]) -> bool:
         """True if all records of the group in the Meta Service are stored here."""
@@ -218,13 +237,20 @@ class GroupStates:
     def _make_room(self) -> None:
         """Let the keys leave of the groups that were used longest ago."""
         while self._keys > self._max_keys:
-            group, state = self._used.popitem(last=False)
-            self._keys -= state.keys
-            # Not cleared: a caller may have these records.
-            gone, state.records, state.absent = state.records, {}, None
-            self._forget_unknown(group, state)
-            if self.evicted and gone:
-                self.evicted(gone.values())
+            self._leave(*self._used.popitem(last=False))
+
+    def _leave(self, group: GroupKey, state: GroupState) -> None:
+        """Forget the keys of a group that is not among those in use any more."""
+        self._keys -= state.keys
+        # Not cleared: a caller may have these records.
+        gone, state.records, state.absent = state.records, {}, None
+        self._forget_unknown(group, state)
+        if self.evicted and gone:
+            self.evicted(gone.values())
+
+    def _put_mark(self, mark: GroupKey) -> None:
+        self._used[mark] = GroupState(0)
+        self._used.move_to_end(mark)
 
     def _forget_unknown(self, group: GroupKey, state: GroupState) -> None:
         """Forget a state without keys that says nothing beside."""

@@ -8,11 +8,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
+import anyio
+
 from adapter.errors import AdapterError, NotReadyError
 from adapter.model.records import DEFAULT_NAMESPACE, GroupKey, Member
 from adapter.rpc import offsets_pb
 from adapter.runtime.clocks import REAL, Clocks
 from adapter.runtime.coalescing import Coalescer
+from adapter.runtime.slices import SLICE, others
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.ledger.decision import Decision
 from adapter.sidecar.ledger.dirty import DirtyKeys
@@ -26,6 +29,8 @@ from adapter.sidecar.ledger.write_batch import WriteBatch
 Run = Sequence[offsets_pb.CommitOffsetsRequest]  # applied in this order
 
 MAX_REQUEST_BYTES = 1_024  # of a request that `commit_plain` may take: three names of at most 255 bytes, and numbers
+# What nobody used for this long, and up to twice as long, leaves memory. Consumers that commit every 5 or 30 s keep theirs there.
+IDLE_S = 60
 INCREASE_ONLY, OVERWRITE = int(offsets_pb.INCREASE_ONLY), int(offsets_pb.OVERWRITE)
 _FRAMING = 9  # bytes of a request with one name each, beside the names and the offset
 
@@ -64,6 +69,21 @@ class Ledger:
             await self._syncs.run()
         finally:
             self._ended = True
+
+    async def rest(self) -> None:
+        """Let leave memory what nobody uses, until cancelled."""
+        while True:
+            await anyio.sleep(IDLE_S)
+            await self.leave_idle()
+
+    async def leave_idle(self) -> None:
+        """Let leave memory what was not used since the last call. It is stored, and read again by whoever asks for it.
+
+        What is dirty stays: the next flush sends it, and its group is about to be asked for.
+        """
+        while self.states.leave_idle(SLICE, self.dirty.of):
+            await others()
+        await self.store.rest()
 
     async def submit(self, operation: Operation) -> list[Standing]:
         """Apply an operation, and return what stands once it is as durable as `wal_sync` says.

@@ -8,6 +8,7 @@ import contextlib
 import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Protocol, Self, TypeVar
@@ -66,6 +67,7 @@ class LocalStore:
         # A sync found no space: what it was to make durable is not, so no later write or sync may succeed before an open.
         self._sync_without_space = False
         self._batches = self._synced_batches = 0
+        self._rested = self._sorted = -1  # `_batches` at the last `rest`, and at the last one that had RocksDB sort
         state = Bookkeeping.decode(disk.get(STATE))
         self._keys, self._digest = state.keys, state.digest
         self.failed = anyio.Event()
@@ -269,6 +271,22 @@ class LocalStore:
                 marked = -1
             except OSError as error:
                 raise self._fail(f"the sync of the watermark failed: {error}") from error
+
+    async def rest(self) -> None:
+        """Give memory back to the system. If nothing was written since the last call, also that of what RocksDB did not sort yet.
+
+        That is in the WAL, and goes into a table. Raises StorageFailedError.
+        """
+        sort = self._batches == self._rested != self._sorted and not self._disk_full
+        self._rested = batches = self._batches
+        try:
+            await self._disk.apart(partial(self._disk.shrink, sort=sort))
+        except DiskFullError:
+            return  # nothing is lost by it; the next write says so
+        except AdapterError as error:
+            raise self._fail(f"the local store could not begin a table: {error}") from error
+        if sort:
+            self._sorted = batches
 
     async def watch(self) -> None:
         """Raise StorageFailedError when the store has to be opened again.

@@ -82,6 +82,28 @@ def test_a_look_has_the_groups_that_were_used_since_the_last_one() -> None:
     assert (gone, hot.used()) == ([held(2), held(3), held(4)], [H])
 
 
+def test_what_was_not_used_since_the_last_round_leaves() -> None:
+    """In slices; what is busy stays, whatever the marks of looks are between. What a group is known for stays, too."""
+    hot = GroupStates()
+    gone: list[Held] = []
+    hot.evicted = gone.extend
+    hot.put(G, {"a": held(1)})
+    hot.put(H, {"a": held(2), "b": held(3)})
+    hot.put(J, {"a": held(4)})
+    hot.note_loaded([G])
+    assert not hot.leave_idle(2, lambda _: False)
+    assert hot.used() == [J, H, G]
+    assert hot.records(H)
+    assert hot.leave_idle(1, lambda group: group == J)
+    assert not hot.leave_idle(9, lambda group: group == J)
+    assert (gone, len(hot), hot.held([G, H, J])) == ([held(1)], 3, [held(2), held(3), held(4)])
+    assert (hot.is_loaded(G), hot.is_loaded(H), hot.used()) == (True, False, [J, H])
+    while hot.leave_idle(1, lambda _: False):
+        pass
+    hot.put(G, {"a": held(5)})
+    assert (len(hot), hot.used()) == (1, [G])
+
+
 def test_the_cache_answers_from_memory_what_is_in_the_store(tmp_path: Path) -> None:
     """After a write, an overwrite, a removal and a reopening."""
     store = LocalStore.open(tmp_path / "store", "never")
