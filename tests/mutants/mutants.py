@@ -428,8 +428,8 @@ MUTANTS = (
     Mutant(
         "newest-unflushed-key-skipped",
         "sidecar/engine/flusher.py",
-        "if stored.seq > flushed_seq]",
-        "if stored.seq > flushed_seq + 1]",
+        "if flushed_seq < stored.seq <= left_seq]",
+        "if flushed_seq + 1 < stored.seq <= left_seq]",
         "a stop before the recovery leaves a dirty key behind and exits with 0",
         ("unit/sidecar/engine/test_recovery.py::test_mark_unflushed_marks_what_is_above_the_watermark",),
     ),

@@ -166,7 +166,7 @@ START_MUTANTS = (
     Mutant(
         "rewind-by-what-is-here",
         "sidecar/engine/group_loader.py",
-        "        if not self._recovered.once and commit.mode is CommitMode.OVERWRITE and self._meta.available:\n",
+        "        if not compared and self._meta.available:\n",
         "        if False:\n",
         "a rewind behind a restart is acknowledged, and undone by the recovery",
         (f"{EARLY}test_a_rewind_is_decided_by_what_stands_in_the_meta_service",),
@@ -174,7 +174,7 @@ START_MUTANTS = (
     Mutant(
         "fast-rewind-by-what-is-here",
         "sidecar/ledger/ledger.py",
-        "        return mode <= (OVERWRITE if self.recovered.once else INCREASE_ONLY)\n",
+        "        return mode <= (OVERWRITE if self.recovered.now else INCREASE_ONLY)\n",
         "        return mode <= OVERWRITE\n",
         "the same, of a key that had a commit since the start",
         (f"{EARLY}test_a_rewind_is_decided_by_what_stands_in_the_meta_service",),
