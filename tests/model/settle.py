@@ -134,7 +134,7 @@ def _agrees(world: World, here: OffsetRecord | None, there: OffsetRecord | None)
 
 
 def _taken_back(world: World, broker: Broker, key: OffsetKey, there: OffsetRecord) -> bool:
-    """Whether the read came between an expiry by another adapter, which it saw, and the copy of that one, which came meanwhile."""
+    """Whether the read came between an expiry by another adapter, which it saw, and the copy that was sent in its place."""
     core = broker.core()
     held = core.ledger.store.get(key) if core and world.expires and there.live else None
     return held is not None and not held.live and held.position == _taken_up(there)

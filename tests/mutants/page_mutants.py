@@ -77,7 +77,7 @@ PAGE_MUTANTS = (
         "            state.absent.difference_update(held)\n",
         "            state.absent.difference_update(())\n",
         "a shard that was handed over and comes back begins in epoch 1: its commits are acknowledged and lost",
-        ("unit/sidecar/engine/test_reads.py::test_a_key_that_took_the_fast_path_and_was_removed_is_not_taken_for_absent",),
+        ("unit/sidecar/ledger/test_group_state.py::test_what_is_stored_is_not_absent_any_more",),
     ),
     Mutant(
         "removal-during-a-load-not-noticed",
