@@ -59,12 +59,24 @@ class Relay:
     def __init__(self, port: int) -> None:
         self._port = port
         self._passed = 0.0
+        self._open: set[asyncio.Task[None]] = set()
         self.connections = 0
         self.silence_s = 0.0
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Relay a connection until both sides have ended it."""
+    def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Relay a connection until both sides have ended it, or `end`."""
         self.connections += 1
+        task = asyncio.create_task(self._relay(reader, writer), name="relay")
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+
+    async def end(self) -> None:
+        """End the connections that are left: the program at the one side has ended, and the adapter goes on."""
+        for task in self._open:
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         behind = await asyncio.open_connection("127.0.0.1", self._port)
         self._passed = self._now()
         try:
@@ -95,6 +107,7 @@ async def relayed(port: int) -> AsyncIterator[tuple[Relay, str]]:
     server = await asyncio.start_server(relay.serve, "127.0.0.1", 0)
     async with server:
         yield relay, f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        await relay.end()
 
 
 async def start(client: str, *arguments: str) -> asyncio.subprocess.Process:
