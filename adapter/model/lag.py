@@ -118,10 +118,6 @@ class Judgement:
         """The `status`, but UNKNOWN where it is not judged: what a person is shown."""
         return np.where(self.judged, self.status, Status.UNKNOWN)
 
-    def of(self, rows: Ints) -> "Judgement":
-        """The judgement of some rows."""
-        return Judgement(*(getattr(self, one.name)[rows] for one in fields(self)))
-
 
 @dataclass(frozen=True)
 class Sums:

@@ -1,8 +1,9 @@
 """Tables of rows in blocks, which become as narrow as their values when nothing is put into them any more.
 
-A block in use is a table of 64-bit columns, as the rules of lag read them. One that rests has each column in the fewest bytes:
-the distance of each value from the smallest one, matrices as wide as the longest row, and a column of equal values once. What is
-taken is what was put, to the last bit; beyond a row's `counts` a matrix has no meaning before and after it.
+A block in use is a table of 64-bit columns, as the rules of lag read them; integers are -1, unknown, or above. One that rests
+has each column in the fewest bytes: the distance of each value from the smallest one, matrices as wide as the longest row, and a
+column of equal values once. What is taken is what was put, to the last bit; beyond a row's `counts` a matrix has no meaning
+before and after it.
 """
 
 import time
