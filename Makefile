@@ -192,8 +192,8 @@ release-check: $(STAMP) $(RELEASE_STAMP) proto-check ## All of a release but the
 	cp $(IMAGE) dist/
 	@ls -l dist
 
-model: $(STAMP) ## Run the model test with random seeds: RUNS=5000 runs, or as many as SECONDS=120 allow, on all cores
-	$(BIN)/python -m tests.model $(if $(RUNS),--runs $(RUNS)) $(if $(SECONDS),--seconds $(SECONDS))
+model: $(STAMP) ## Run the model test with random seeds (SEED= of the first): RUNS=5000 runs, or as many as SECONDS=120 allow, on all cores
+	$(BIN)/python -m tests.model $(if $(RUNS),--runs $(RUNS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 model-search: $(STAMP) ## Search SECONDS=600 for plans of the model that take decisions which no other takes, and keep them in tests/model/kept.txt
 	$(BIN)/python -m tests.model.guided --seconds $(or $(SECONDS),600) --keep tests/model/kept.txt

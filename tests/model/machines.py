@@ -208,7 +208,10 @@ class Machines:
             # At the same position the time counts: what an expiry may take away hangs on it. What a hand-over left to a server
             # that keeps no times, and was read again since, has none.
             owed_ms = record.committed_at_ms if self.keeps_times else 0
-            if name != broker.name or (found and (known(found), found.committed_at_ms) >= (known(record), owed_ms)):
+            # Behind a tombstone that was forgotten a key begins anew; the power cut may bring that tombstone back.
+            of_before = found and not found.live and found.committed_at_ms < owed_ms
+            covers = found and (known(found), found.committed_at_ms) >= (known(record), owed_ms) and not of_before
+            if name != broker.name or covers:
                 continue
             there = self.service.standing(key)
             # Of unknown epoch it began anew here, after a hand-over or an expiry; what was here is there, with its time.

@@ -7,6 +7,20 @@ from tests.model.runs import quiet
 from tests.model.worlds import WORLDS
 
 BROKE = {
+    "a power cut takes a commit behind a forgotten tombstone, and brings that one back": (
+        "forgetful",
+        (
+            '[["begin",0,[[0,0],[0,0]]],["commit_much",0,0,0],["in_flight",0,0,1,0,0,0,0],["tombstones_are_forgotten",0,0],'
+            '["power_cut",0,0,0,3],["commit_much",0,0,2],["power_cut",0,0,0,0]]'
+        ),
+    ),
+    "a lower commit is answered with what the Meta Service has forgotten, which nobody is owed any more": (
+        "forgetful",
+        (
+            '[["begin",0,[[0,0],[0,0]]],["goes_on",1,0,0,0,0,[],0,3],["refuse",[0],0],["commit_much",0,1,0],["a_day_passes",0],'
+            '["tombstones_are_forgotten",0,0],["commit_much",0,0,0]]'
+        ),
+    ),
     "a clone onto a group that is put back while it expires stays held": (
         "two",
         (
