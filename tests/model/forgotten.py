@@ -102,6 +102,10 @@ class ForgetfulWorld(World):
         from_before = record.committed_at_ms < self.forgot_ms.get(key, 0) - DAY_MS
         return not (from_before and record.position <= self.was_at[key])
 
+    def is_past(self, key: OffsetKey, found: OffsetRecord | None) -> bool:
+        """Of a tombstone: the Meta Service forgot it."""
+        return found is not None and not found.live and not self.owes(key, found)
+
 
 class ForgetfulWatch(Watch):
     """All invariants, but that what was forgotten on purpose need not be there; and that it does not come back."""

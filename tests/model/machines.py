@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import ClassVar, NamedTuple, SupportsIndex
 
-from adapter.model.records import GroupKey, OffsetKey, is_old_tombstone
+from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, is_old_tombstone
 from adapter.runtime import backoff
 from adapter.runtime.clocks import Clocks
 from adapter.sidecar.engine.tombstones import TOMBSTONE_MS
@@ -161,6 +161,10 @@ class Machines:
     def settles(self) -> None:
         """All is well for a while now: what is owed in the end, is. For worlds in which something is not."""
 
+    def is_past(self, key: OffsetKey, found: OffsetRecord | None) -> bool:  # noqa: ARG002 - for a world that forgets
+        """Whether this was forgotten, and the key began anew behind it; a power cut may bring it back."""
+        return False
+
     def take_losses(self) -> set[str]:
         """The brokers that lost something, within what they may, since this was asked last."""
         losses, self._losses = self._losses, set()
@@ -208,10 +212,8 @@ class Machines:
             # At the same position the time counts: what an expiry may take away hangs on it. What a hand-over left to a server
             # that keeps no times, and was read again since, has none.
             owed_ms = record.committed_at_ms if self.keeps_times else 0
-            # Behind a tombstone that was forgotten a key begins anew; the power cut may bring that tombstone back.
-            of_before = found and not found.live and found.committed_at_ms < owed_ms
-            covers = found and (known(found), found.committed_at_ms) >= (known(record), owed_ms) and not of_before
-            if name != broker.name or covers:
+            covers = found and (known(found), found.committed_at_ms) >= (known(record), owed_ms)
+            if name != broker.name or (covers and not self.is_past(key, found)):
                 continue
             there = self.service.standing(key)
             # Of unknown epoch it began anew here, after a hand-over or an expiry; what was here is there, with its time.
