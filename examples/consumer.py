@@ -61,8 +61,8 @@ class Position:
         committable = window.committable
         if committable == before:
             return  # an older message is unfinished; when it is finished, the position passes this one too
-        replies = await self._offsets.commit(self._group, {self._shard: committable}, epochs={self._shard: window.epoch})
-        for standing in replies:
+        epochs = {self._shard: window.epoch}
+        for standing in await self._offsets.commit(self._group, {self._shard: committable}, epochs=epochs, check=False):
             # A larger offset of another worker may have been committed meanwhile, but none above the window's.
             if (standing.epoch, standing.offset) > (window.epoch, window.committable):
                 raise MovedError(f"{self._shard} stands at {standing.offset}, epoch {standing.epoch}")

@@ -4,9 +4,9 @@ Importing the package loads no RocksDB and no settings. `ClientTls` and RocketMQ
 accessed.
 
 Modules: `client` (OffsetClient, for asyncio), `blocking` (BlockingOffsetClient, for threads), `batching` and `pending`
-(concurrent commits share requests), `progress` (Progress: an offset with bounds, metadata and labels), `ack_window` (AckWindow:
-the committable offset while messages finish out of order), `offset_store` (RocketMQ's OffsetStore), `broker_log` (the bounds of a
-broker's log; also used by the adapter itself).
+(concurrent commits share requests), `superseded` (which superseded shards of a commit are an error), `progress` (Progress: an
+offset with bounds, metadata and labels), `ack_window` (AckWindow: the committable offset while messages finish out of order),
+`offset_store` (RocketMQ's OffsetStore), `broker_log` (the bounds of a broker's log; also used by the adapter itself).
 """
 
 from importlib import import_module
@@ -17,6 +17,7 @@ from adapter.client.blocking import BlockingOffsetClient
 from adapter.client.client import OffsetClient
 from adapter.client.pending import Committed
 from adapter.client.progress import Progress
+from adapter.client.superseded import SupersededError
 from adapter.model.queues import MessageQueue
 from adapter.model.records import CommitMode, Member, ReadMode
 
@@ -62,6 +63,7 @@ __all__ = [
     "Rebalance",
     "RemoteOffsetStore",
     "StartPositions",
+    "SupersededError",
     "consume_timestamp_ms",
 ]
 

@@ -68,11 +68,12 @@ class BlockingOffsetClient:
         mode: CommitMode = CommitMode.INCREASE_ONLY,
         epochs: Mapping[str, int] = MappingProxyType({}),
         member: Member | None = None,
+        check: bool = True,
     ) -> Committed:
         """Commit shard -> next offset to read; returns, once it is durable, the superseded rows. See `OffsetClient.commit`."""
         copy, known = dict(offsets), dict(epochs)  # other threads may change the originals meanwhile
         return self._thread.do(
-            lambda: self._client.commit(group, copy, namespace=namespace, mode=mode, epochs=known, member=member)
+            lambda: self._client.commit(group, copy, namespace=namespace, mode=mode, epochs=known, member=member, check=check)
         )
 
     def read(

@@ -3,7 +3,7 @@
 import asyncio
 import getpass
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -14,8 +14,9 @@ import grpc.aio
 
 from adapter import rpc
 from adapter.client.batching import Batcher
-from adapter.client.pending import Committed, rpc_error
+from adapter.client.pending import Committed, checked_key, checked_names, rpc_error
 from adapter.client.progress import Progress
+from adapter.client.superseded import KnownEpochs, SupersededError
 from adapter.errors import ConfigError, InvalidInputError
 from adapter.model.records import DEFAULT_NAMESPACE, CommitMode, Member, ReadMode
 from adapter.rpc import offsets_grpc, offsets_pb
@@ -38,8 +39,9 @@ DEFAULT_TIMEOUT_S = 5.0  # Kafka's commit timeout
 
 
 class OffsetClient:
-    """A client of one adapter over one channel, for one event loop. Methods raise `grpc.aio.AioRpcError`.
+    """A client of one adapter over one channel, for one event loop.
 
+    Methods raise `grpc.aio.AioRpcError`, and `commit` also SupersededError.
     Concurrent commits share requests. A commit whose request was lost (UNAVAILABLE, CANCELLED, DEADLINE_EXCEEDED) is sent again
     for `timeout_s` seconds, as Kafka's commitSync does, so it survives a restart of the adapter. Without `resend` it fails at
     once. `admin` calls need no credentials on the Unix socket; on TCP they need the adapter's `token`, or mTLS. Other calls send
@@ -60,6 +62,7 @@ class OffsetClient:
         self._channel = channel
         self._timeout_s = timeout_s
         self._batcher = Batcher(self._send, timeout_s, resend=resend)
+        self._known = KnownEpochs()
 
     @cached_property
     def lag(self) -> "lag_grpc.OffsetLagAsyncStub":
@@ -106,12 +109,14 @@ class OffsetClient:
         mode: CommitMode = CommitMode.INCREASE_ONLY,
         epochs: Mapping[str, int] = MappingProxyType({}),
         member: Member | None = None,
+        check: bool = True,
     ) -> Committed:
         """Commit shard -> next offset to read; a Progress tells more, such as the end of the log, by which lag is counted.
 
         Returns, once the commit is durable, the shards for which a larger offset is stored, and in `raised` the epochs of those
-        that were stored in a new one. A superseded row with `held` is of a shard that was reset, deleted or cloned: read it with
-        STORE, or commit with the epoch of the row.
+        that were stored in a new one. Raises SupersededError for shards that were reset, deleted, cloned or rewound, and that
+        this client has not read since: nothing is stored of them. Without `check` their rows are returned like others; one with
+        `held` is taken again after a read with STORE, or with the epoch of the row.
 
         Commits that arrive while requests are in flight share the next request. An offset below that of a concurrent commit is
         returned as superseded, with epoch 0 if `epochs` names none. `epochs` are the epochs that were read with the offsets; with
@@ -126,7 +131,11 @@ class OffsetClient:
             answer = await batcher.commit((namespace or DEFAULT_NAMESPACE, group), offsets, mode, epochs, member, deadline)
         except InvalidInputError as error:
             raise rpc_error(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
-        return Committed() if answer is None else answer
+        if answer is None:
+            return Committed()
+        if (moved := self._known.answered(namespace or DEFAULT_NAMESPACE, group, answer, epochs)) and check:
+            raise SupersededError(group, moved, offsets, answer)
+        return answer
 
     async def close(self, limit_s: float | None = None) -> None:
         """Refuse new commits, and wait up to `limit_s` seconds (default: the client's timeout) for the pending ones.
@@ -164,6 +173,8 @@ class OffsetClient:
             keep_hold=keep_hold,
         )
         reply = await self.store.ReadOffsets(request, timeout=self._timeout_s)
+        if not keep_hold:
+            self._known.read(namespace or DEFAULT_NAMESPACE, group, reply.offsets)
         return {offset.shard: offset for offset in reply.offsets}
 
     async def persist(self, group: str, shards: Sequence[str] = (), *, namespace: str = DEFAULT_NAMESPACE) -> None:
@@ -199,7 +210,10 @@ class OffsetClient:
         `client_id` names the client. A client without an offset of its own (`HasField("own")` is False) should begin at the
         lowest one, if there is one.
         """
-        request = offsets_pb.ReadBroadcastRequest(namespace=namespace, group=group, client_id=client_id, shards=shards)
+        asked = _shards(namespace, group, shards)
+        request = offsets_pb.ReadBroadcastRequest(
+            namespace=asked.namespace, group=asked.group, client_id=client_id, shards=asked.shards
+        )
         reply = await self.store.ReadBroadcast(request, timeout=self._timeout_s)
         return {row.shard: row for row in reply.offsets}
 
@@ -288,8 +302,13 @@ class OffsetClient:
             yield reply
 
 
-def _shards(namespace: str, group: str, shards: Sequence[str]) -> offsets_pb.GroupShards:
-    return offsets_pb.GroupShards(namespace=namespace, group=group, shards=shards)
+def _shards(namespace: str, group: str, shards: Iterable[str]) -> offsets_pb.GroupShards:
+    """A group, and some of its shards. Raises AioRpcError with INVALID_ARGUMENT that names the field."""
+    try:
+        key = checked_key(namespace or DEFAULT_NAMESPACE, group)
+        return offsets_pb.GroupShards(namespace=key.namespace, group=key.group, shards=checked_names(shards, "shards"))
+    except InvalidInputError as error:
+        raise rpc_error(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
 
 
 class _AdminChannel:

@@ -294,7 +294,7 @@ def closed_error(*, sent: bool) -> grpc.aio.AioRpcError:
 
 def checked_key(namespace: str, group: str) -> GroupKey:
     """The key of a group with valid names. Raises InvalidInputError."""
-    return GroupKey(check_name(namespace, "namespace"), check_name(group, "group"))
+    return GroupKey(_checked_text(namespace, "namespace"), _checked_text(group, "group"))
 
 
 def checked_member(member: Member) -> Member:
@@ -307,10 +307,12 @@ def checked_member(member: Member) -> Member:
 
 def checked_offsets(offsets: Mapping[str, int | Progress]) -> tuple[dict[str, int], Told]:
     """A copy of shard -> offset with valid names and offsets, and what came with them. Raises InvalidInputError."""
+    if not isinstance(offsets, Mapping):
+        raise InvalidInputError(f"offsets: {offsets!r} is no mapping of shards to offsets, such as a dict")
     if not offsets:
         raise InvalidInputError("offsets is empty; at least one offset is needed")
     for shard, offset in offsets.items():
-        if name_problem(shard) or type(offset) is not int or not 0 <= offset <= U64_MAX:
+        if type(shard) is not str or name_problem(shard) or type(offset) is not int or not 0 <= offset <= U64_MAX:
             return _checked_one_by_one(offsets)
     return dict(offsets), NOTHING_TOLD  # type: ignore[arg-type]  # all are numbers
 
@@ -319,7 +321,7 @@ def _checked_one_by_one(offsets: Mapping[str, int | Progress]) -> tuple[dict[str
     found: dict[str, int] = {}
     told: dict[str, Progress] = {}
     for shard, given in offsets.items():
-        check_name(shard, "shard")
+        _checked_text(shard, "shard")
         if isinstance(given, Progress):
             told[shard], found[shard] = given, given.offset  # which it has checked
         else:
@@ -338,8 +340,24 @@ def checked_epochs(epochs: Mapping[str, int], offsets: Mapping[str, int]) -> dic
     return {shard: epoch for shard, epoch in found.items() if epoch}
 
 
+def checked_names(names: Iterable[str], field: str) -> list[str]:
+    """A copy of several names. Raises InvalidInputError also for a single string, which is as many names as it has letters."""
+    if isinstance(names, str | bytes):
+        raise InvalidInputError(f"{field}: {names!r} is one name; give a list: [{names!r}]")
+    return [_checked_text(name, field) for name in names]
+
+
+def _checked_text(name: str, field: str) -> str:
+    if not isinstance(name, str):
+        raise InvalidInputError(f"{field}: {name!r} is not a string")
+    return check_name(name, field)
+
+
 def _check_number(value: int, most: int, field: str) -> int:
-    number = index(value)
+    try:
+        number = index(value)
+    except TypeError:
+        raise InvalidInputError(f"{field}: {value!r} is not a number from 0 to {most}") from None
     if not 0 <= number <= most:
         raise InvalidInputError(f"{field}: {number} is not a number from 0 to {most}")
     return number

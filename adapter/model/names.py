@@ -36,8 +36,11 @@ def name_problem(name: str, max_bytes: int = NAME_MAX_BYTES) -> str | None:
 def _problem(name: str, max_bytes: int) -> str | None:
     if not name:
         return "is empty"
-    if len(name.encode()) > max_bytes:
-        return _too_long(name, max_bytes)
+    try:
+        if len(name.encode()) > max_bytes:
+            return _too_long(name, max_bytes)
+    except UnicodeEncodeError as error:
+        return f"has half of a surrogate pair, U+{ord(name[error.start]):04X}, at position {error.start}"
     found = _CONTROL.search(name)
     if found:
         return f"has the control character U+{ord(found[0]):04X} at position {found.start()}"
@@ -45,7 +48,7 @@ def _problem(name: str, max_bytes: int) -> str | None:
 
 
 def _too_long(name: str, max_bytes: int) -> str:
-    return f"is {len(name.encode())} bytes long; at most {max_bytes} are allowed"
+    return f"is {len(name.encode(errors='surrogatepass'))} bytes long; at most {max_bytes} are allowed"
 
 
 def check_name(name: str, field: str) -> str:

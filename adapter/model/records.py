@@ -202,6 +202,11 @@ def taken_up(epoch: int) -> int:
     return epoch + is_held(epoch)
 
 
+def epoch_text(epoch: int) -> str:
+    """An epoch as people read it: era.rewind. The first epoch is 0.1, that of a first reset 1.0, and 1.1 once it is taken up."""
+    return f"{epoch >> ERA_BITS}.{epoch & LOWER_HALF}"
+
+
 def epoch_problem(offered: int, standing: int) -> str:
     """Why a record of epoch `offered` may not be saved over one of epoch `standing` (0: absent key); empty if it may.
 

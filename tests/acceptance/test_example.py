@@ -192,8 +192,10 @@ class Commits:
         self.answer: list[offsets_pb.Superseded] = []
         self.meanwhile: Callable[[], object] = lambda: None
 
-    async def commit(self, group: str, offsets: Mapping[str, int], *, epochs: Mapping[str, int]) -> list[offsets_pb.Superseded]:
-        assert (group, epochs) == ("delays", {SHARD: 2})
+    async def commit(
+        self, group: str, offsets: Mapping[str, int], *, epochs: Mapping[str, int], check: bool
+    ) -> list[offsets_pb.Superseded]:
+        assert (group, epochs, check) == ("delays", {SHARD: 2}, False)
         self.asked.append(offsets[SHARD])
         self.meanwhile()
         return self.answer

@@ -155,7 +155,7 @@ class Load:
             targets = [(at, target[1]) for at in range(target[0], max(target[0], doubt + back) + 1)]
             write = self._sending(key, *targets)
             doubt = targets[-1][0]
-            superseded = await self._client.commit(group, {key.shard: target[1]}, mode=CommitMode.OVERWRITE)
+            superseded = await self._client.commit(group, {key.shard: target[1]}, mode=CommitMode.OVERWRITE, check=False)
             doubt = 0
             if superseded:
                 stands.append((superseded[0].epoch, superseded[0].offset))

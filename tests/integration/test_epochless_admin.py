@@ -88,7 +88,7 @@ async def test_a_reset_is_a_plain_save_of_the_target(tmp_path: Path, robust: Rob
     async with adapter(tmp_path, robust) as (sidecar, client):
         assert (await client.status()).recovery.equal == 2
         assert _stands(sidecar) == (ERA, 10)
-        assert [row.held for row in await client.commit("g", {"a": 200})] == [True]
+        assert [row.held for row in await client.commit("g", {"a": 200}, check=False)] == [True]
         await client.read("g", mode=ReadMode.STORE)
         await client.commit("g", {"a": 11})
         await client.flush()
@@ -230,6 +230,6 @@ async def test_a_write_through_commit_of_before_a_delete_sends_no_tombstone(tmp_
     """It knows an older epoch than the tombstone that stands here: it changes nothing, and disturbs nobody (7, 10)."""
     async with adapter(tmp_path, robust, mode="write_through") as (sidecar, client):
         sidecar.core().ledger.store.write({A: OffsetRecord(ERA, 0, live=False, committed_at_ms=5)})
-        assert len(await client.commit("g", {"a": 5, "b": 6}, epochs={"a": 1})) == 1
+        assert len(await client.commit("g", {"a": 5, "b": 6}, epochs={"a": 1}, check=False)) == 1
         assert robust.offsets == {B: 6}
         assert _stands(sidecar) == (ERA, 0)

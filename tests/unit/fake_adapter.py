@@ -51,6 +51,7 @@ class FakeAdapter(OffsetClient):
         mode: CommitMode = CommitMode.INCREASE_ONLY,
         epochs: Mapping[str, int] = MappingProxyType({}),
         member: Member | None = None,
+        check: bool = True,
     ) -> Committed:
         """Apply a commit as an adapter does."""
         numbers, _ = checked_offsets(offsets)

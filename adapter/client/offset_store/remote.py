@@ -213,6 +213,7 @@ class RemoteOffsetStore(OffsetTable):
                 namespace=self._namespace,
                 mode=CommitMode.OVERWRITE if overwrite else CommitMode.INCREASE_ONLY,
                 epochs={entry.shard: entry.epoch for entry in entries.values() if entry.epoch},
+                check=False,
             )
         except BaseException as error:
             for queue, entry in entries.items():
