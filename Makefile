@@ -12,7 +12,7 @@ IMAGE := build/offset-adapter-$(VERSION)-image.tar
 BENCH_STAMP := $(VENV)/.installed-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster demo-pipeline demo-rocketmq demo-alerts console plugin example check test coverage tools lint format types proto proto-check mutants soak interop model model-search model-coverage bench lock chart chart-check image image-check audit release-check clean
+.PHONY: help setup wheel demo demo-cluster demo-pipeline demo-rocketmq demo-alerts console plugin example check test coverage tools lint format types proto proto-check mutants soak interop model model-search model-coverage bench lock chart chart-check image image-check audit release-check clean
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -182,6 +182,9 @@ audit: $(STAMP) $(RELEASE_STAMP) ## Look for known vulnerabilities of what is lo
 .PHONY: release-tests
 release-tests: $(SPARK_STAMP) tools ## The tests that make test leaves out, marked `release`: all benchmarks, whole demos, the console in each width and colour
 	$(BIN)/python -m pytest --numprocesses=$(or $(JOBS),2) --dist=loadfile -p tests.pipeline.spreading -m release
+
+wheel: $(STAMP) ## Build the wheel, in dist/ (the README says how to install it)
+	$(BIN)/python -m hatchling build --target wheel --directory dist
 
 release-check: $(STAMP) $(RELEASE_STAMP) proto-check ## All of a release but the upload: versions, sdist and wheel, a fresh install, SBOM, audit, release-tests, chart, image (root, Go)
 	$(BIN)/python -m tests.release $(RELEASE) dist

@@ -24,6 +24,7 @@ from rich.console import Console
 from adapter.errors import AdapterError, ConfigError
 from adapter.pipeline.config import JobConfig
 from adapter.pipeline.places import Place, unusable
+from adapter.runtime.version import install_extra
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession  # may not be installed
@@ -292,4 +293,4 @@ def spark_part(name: str) -> Any:  # noqa: ANN401 - a module
         missing = (error.name or "").partition(".")[0]
         if missing in {"", "adapter"}:
             raise
-        raise ConfigError(f"{missing} is not installed: pip install 'offset-adapter[spark]'") from error
+        raise ConfigError(f"{missing} is not installed: {install_extra('spark')}") from error

@@ -22,6 +22,7 @@ from adapter.pipeline.config import JobConfig
 from adapter.pipeline.lag import history, schemas
 from adapter.pipeline.lag.files import TABLES
 from adapter.pipeline.places import Place
+from adapter.runtime.version import install_extra
 
 log = structlog.get_logger(__name__)
 
@@ -157,7 +158,7 @@ def _client() -> Any:  # noqa: ANN401 - the library may not be installed
     try:
         return import_module("openlineage.client").OpenLineageClient()
     except ModuleNotFoundError as error:
-        log.warning("lineage.not_told", error=f"{error.name} is not installed: pip install 'offset-adapter[openlineage]'")
+        log.warning("lineage.not_told", error=f"{error.name} is not installed: {install_extra('openlineage')}")
     except Exception as error:  # noqa: BLE001 - of settings that it does not take
         log.warning("lineage.not_told", error=f"{type(error).__name__}: {error}")
     return None

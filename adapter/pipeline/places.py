@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsp
 
 from adapter.errors import AdapterError, ConfigError
 from adapter.runtime.durable import files
+from adapter.runtime.version import install_extra
 
 # Hadoop's URL schemes for S3; pyarrow knows s3 only.
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
@@ -277,7 +278,7 @@ def _hdfs(root: str) -> Any:  # noqa: ANN401 - pyarrow has no types
     try:
         system = import_module("hdfs_native.fsspec").HdfsFileSystem
     except ModuleNotFoundError:
-        raise ValueError("hdfs-native is not installed: pip install 'offset-adapter[hdfs]'") from None
+        raise ValueError(f"hdfs-native is not installed: {install_extra('hdfs')}") from None
     return _fs().PyFileSystem(_fs().FSSpecHandler(system(host=parts.hostname, port=parts.port)))
 
 

@@ -1,5 +1,7 @@
 """Which build this is: the version of pyproject.toml, and the commit. It imports little and runs nothing until it is asked."""
 
+import re
+import shlex
 from pathlib import Path
 
 UNKNOWN = "unknown"
@@ -11,6 +13,19 @@ def version() -> str:
     from importlib.metadata import version  # noqa: PLC0415 - a third of the time in which a command starts
 
     return version("offset-adapter")
+
+
+def install_extra(extra: str) -> str:
+    """The command that installs what an extra of this package needs: the packages themselves, wherever this one came from."""
+    from importlib.metadata import PackageNotFoundError, requires  # noqa: PLC0415 - as above
+
+    try:
+        needed = requires("offset-adapter") or ()
+    except PackageNotFoundError:  # a source tree that nobody installed
+        return f"pip install '.[{extra}]', in the checkout"
+    marker = re.compile(rf"""extra == ['"]{extra}['"]""")
+    found = [requirement.partition(";")[0].strip() for requirement in needed if marker.search(requirement)]
+    return "pip install " + " ".join(shlex.quote(requirement) for requirement in sorted(found))
 
 
 def commit() -> str:

@@ -349,4 +349,4 @@ def test_without_the_extra_the_command_says_how_to_install_it(directory: Path) -
         [sys.executable, "-c", code], cwd=directory, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert "pip install 'offset-adapter[console]'" in done.stderr
+    assert "pip install 'itsdangerous<3,>=2.2' " in done.stderr

@@ -13,6 +13,7 @@ import adapter
 from adapter.cli.doctor.findings import FAIL, OK, WARN, Finding
 from adapter.cli.doctor.running import holder
 from adapter.runtime.descriptors import FEW
+from adapter.runtime.version import install_extra
 
 PACKAGES = ("offset-adapter", "grpcio", "protobuf", "rocksdict", "pydantic", "uvloop")
 TIME_ERROR = 5  # what adjtimex returns for a clock that nothing synchronizes
@@ -58,7 +59,7 @@ def packages(name: str, setting: str, module: str, named: str) -> Iterator[Findi
         import_module(module)
     except ModuleNotFoundError as error:
         seen = f"{setting} is set, but {error.name} is not installed"
-        yield Finding(name, FAIL, seen, f"pip install 'offset-adapter[{named}]'; the process does not start without it")
+        yield Finding(name, FAIL, seen, f"{install_extra(named)}; the process does not start without it")
     else:
         yield Finding(name, OK, f"what {setting} needs is installed")
 

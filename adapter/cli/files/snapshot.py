@@ -18,6 +18,7 @@ from adapter.cli.table import print_json
 from adapter.errors import ConfigError, InvalidInputError
 from adapter.rpc import offsets_pb
 from adapter.runtime.durable import files
+from adapter.runtime.version import install_extra
 from adapter.runtime.wording import counted
 
 if TYPE_CHECKING:
@@ -69,9 +70,7 @@ def _file_kind() -> "type[SnapshotFile]":
     try:
         from adapter.cli.files.snapshot_file import SnapshotFile  # noqa: PLC0415 - needs the extra `journal`
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"snapshots need {error.name}, which is not installed: pip install 'offset-adapter[journal]'"
-        ) from error
+        raise ConfigError(f"snapshots need {error.name}, which is not installed: {install_extra('journal')}") from error
     return SnapshotFile
 
 

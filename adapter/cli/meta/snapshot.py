@@ -19,6 +19,7 @@ from adapter.meta.channel import CHANNEL_OPTIONS
 from adapter.meta.errors import NOT_THERE
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.runtime.channels import open_channel
+from adapter.runtime.version import install_extra
 from adapter.runtime.wording import counted
 
 if TYPE_CHECKING:
@@ -132,9 +133,7 @@ def _directory_kind() -> "type[SnapshotDirectory]":
     try:
         from adapter.cli.meta.snapshot_directory import SnapshotDirectory  # noqa: PLC0415 - needs the extra `journal`
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"snapshots need {error.name}, which is not installed: pip install 'offset-adapter[journal]'"
-        ) from error
+        raise ConfigError(f"snapshots need {error.name}, which is not installed: {install_extra('journal')}") from error
     return SnapshotDirectory
 
 

@@ -13,6 +13,7 @@ from adapter.errors import ConfigError
 from adapter.runtime.process import run_process
 from adapter.runtime.settings.config import load, load_file
 from adapter.runtime.telemetry import logs
+from adapter.runtime.version import install_extra
 
 if TYPE_CHECKING:  # needs the extra `console`
     from adapter.console.sources.meta_instances import RaftOpening
@@ -29,9 +30,7 @@ def console(config: Path | None) -> None:
         from adapter.console import process  # noqa: PLC0415 - needs the extra `console`
         from adapter.console.config import ConsoleConfig  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"the console needs {error.name}, which is not installed: pip install 'offset-adapter[console]'"
-        ) from error
+        raise ConfigError(f"the console needs {error.name}, which is not installed: {install_extra('console')}") from error
     loaded = load_file(config, ConsoleConfig) if config else None
     settings = loaded.settings if loaded else ConsoleConfig()
     logs.setup(settings.log)

@@ -24,6 +24,7 @@ from adapter.pipeline.config import HistorySection
 from adapter.pipeline.lag.files import BatchInfo, LagFiles
 from adapter.pipeline.lag.segment_rows import US_OF_SECOND
 from adapter.pipeline.places import Place
+from adapter.runtime.version import install_extra
 
 TABLES = ("groups", "rewinds", "rejects")
 FIELD = "[lag.history] delta"
@@ -131,7 +132,7 @@ def _library() -> Any:  # noqa: ANN401 - a module
     try:
         return import_module("deltalake")
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{FIELD}: deltalake is not installed: pip install 'offset-adapter[delta]'") from error
+        raise ConfigError(f"{FIELD}: deltalake is not installed: {install_extra('delta')}") from error
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from prometheus_client import CollectorRegistry
 
 from adapter.errors import ConfigError
 from adapter.runtime.telemetry.spans import Telemetry, TelemetrySection
+from adapter.runtime.version import install_extra
 
 
 def telemetry_of(section: TelemetrySection, instance: str, registry: CollectorRegistry) -> Telemetry | None:
@@ -16,7 +17,5 @@ def telemetry_of(section: TelemetrySection, instance: str, registry: CollectorRe
     try:
         from adapter.runtime.telemetry.otlp import OtlpTelemetry  # noqa: PLC0415 - takes time to import, and comes with an extra
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"telemetry.endpoint is set, but {error.name} is not installed: pip install 'offset-adapter[otel]'"
-        ) from error
+        raise ConfigError(f"telemetry.endpoint is set, but {error.name} is not installed: {install_extra('otel')}") from error
     return OtlpTelemetry(section, instance, registry)

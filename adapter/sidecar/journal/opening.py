@@ -2,6 +2,7 @@
 
 from adapter.errors import ConfigError
 from adapter.runtime.clocks import REAL, Clocks
+from adapter.runtime.version import install_extra
 from adapter.sidecar.config import JournalSection
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal, WrittenJournal
 from adapter.sidecar.journal.notes import Counts
@@ -17,9 +18,7 @@ def journal_of(broker: str, section: JournalSection, clocks: Clocks = REAL) -> J
         from adapter.sidecar.journal.segments import SegmentFiles  # noqa: PLC0415
         from adapter.sidecar.journal.writer import SegmentWriter, warm_up  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"journal.path is set, but {error.name} is not installed: pip install 'offset-adapter[journal]'"
-        ) from error
+        raise ConfigError(f"journal.path is set, but {error.name} is not installed: {install_extra('journal')}") from error
     warm_up()
     counts = Counts(str(root))
     files = SegmentFiles(root, broker, section, counts, clocks.now_ms())

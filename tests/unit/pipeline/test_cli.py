@@ -14,6 +14,7 @@ from adapter.pipeline import jobs
 from adapter.pipeline.cli import ENTRY, cli
 from adapter.pipeline.config import JobConfig
 from adapter.pipeline.jobs import MODULES, PLAIN_MODULES, WITH_REJECTS, Switches
+from adapter.runtime.version import install_extra
 
 SETTINGS = ("--conf", "spark.a=1", "--conf", "spark.b=x=y")
 
@@ -29,7 +30,7 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path, name
     """One line and exit code 2, before anything else is done."""
     answer = command("export", before=f"sys.modules[{name!r}] = None", cwd=tmp_path)
     assert answer.returncode == 2
-    assert answer.stderr.splitlines() == [f"error: {name} is not installed: pip install 'offset-adapter[spark]'"]
+    assert answer.stderr.splitlines() == [f"error: {name} is not installed: {install_extra('spark')}"]
 
 
 def test_every_job_is_a_command(monkeypatch: pytest.MonkeyPatch) -> None:

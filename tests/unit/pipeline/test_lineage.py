@@ -160,4 +160,4 @@ def test_without_settings_the_library_is_not_needed_and_with_them_its_extra_is_n
     monkeypatch.setenv("OPENLINEAGE_URL", "http://marquez:5000")
     with capture_logs() as logs, lineage.told("export", config()):
         pass
-    assert "pip install 'offset-adapter[openlineage]'" in logs[0]["error"]
+    assert "pip install 'openlineage-python<2,>=1.54'" in logs[0]["error"]

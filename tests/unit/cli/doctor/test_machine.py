@@ -56,4 +56,4 @@ def test_an_extra_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (row,) = machine.packages("journal", "journal.path", "adapter.sidecar.journal.writer", "journal")
     assert (row.check, row.state, row.seen) == ("journal", FAIL, "journal.path is set, but pyarrow is not installed")
-    assert row.advice.startswith("pip install 'offset-adapter[journal]'")
+    assert row.advice.startswith("pip install 'pyarrow<27,>=22'")

@@ -215,4 +215,4 @@ def test_without_the_extra_it_says_what_to_install(missing: str) -> None:
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("error: snapshots need ")
-    assert ended.stderr.endswith("not installed: pip install 'offset-adapter[journal]'\n")
+    assert ended.stderr.endswith("not installed: pip install 'pyarrow<27,>=22'\n")
