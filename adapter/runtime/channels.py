@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import grpc
 import grpc.aio
 
+from adapter.errors import ConfigError
+from adapter.runtime.settings.addresses import check_target
 from adapter.runtime.settings.certificates import PemFiles, read_client_files
 
 if TYPE_CHECKING:  # pydantic takes time to import, and a command without TLS does not need it
@@ -30,7 +32,7 @@ def open_channel(
     """Make a channel that connects on first use; to a Unix socket without TLS.
 
     `server_name` is the name that the server's certificate has to have, if it is not that of the address.
-    Raises ConfigError, with `name`, for bad files.
+    Raises ConfigError for an address without a port and, with `name`, for bad files.
     """
     needed = None if address.startswith("unix:") else tls
     return open_channel_with(address, read_client_files(needed, name) if needed else None, options, server_name)
@@ -38,6 +40,7 @@ def open_channel(
 
 def open_channel_with(address: str, files: PemFiles | None, options: Options, server_name: str = "") -> grpc.aio.Channel:
     """Make a channel as `open_channel` does, with files that are read already."""
+    _check(address)
     if files is None or address.startswith("unix:"):
         return grpc.aio.insecure_channel(address, [*options, *_ALWAYS])
     named = [("grpc.ssl_target_name_override", server_name)] if server_name else []
@@ -46,9 +49,17 @@ def open_channel_with(address: str, files: PemFiles | None, options: Options, se
 
 def open_blocking_channel(address: str, tls: "ClientTls | None", options: Options = (), *, name: str = "tls") -> grpc.Channel:
     """The same for threads."""
+    _check(address)
     if tls is None or address.startswith("unix:"):
         return grpc.insecure_channel(address, [*options, *_ALWAYS])
     return grpc.secure_channel(address, credentials(tls, name), [*options, *_ALWAYS])
+
+
+def _check(address: str) -> None:
+    try:
+        check_target(address)
+    except ValueError as error:
+        raise ConfigError(f"{error}, nor unix:PATH") from None
 
 
 async def close_channels(channels: Iterable[grpc.aio.Channel]) -> None:

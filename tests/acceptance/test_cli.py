@@ -75,10 +75,18 @@ def test_a_bad_offset_is_told(offset: str) -> None:
 
 
 def test_a_negative_offset_is_refused() -> None:
-    """Given as an option or as an argument."""
-    assert run("commit", "g", "s", "-1").code == ERROR
-    ran = run("commit", "--", "g", "s", "-1")
-    assert (ran.code, ran.err) == (ERROR, f"error: OFFSET: '-1' is not a whole number from 0 to {U64_MAX}\n")
+    """It looks like an option, and is told as what it is; one that is misspelled as well."""
+    ran = run("commit", "g", "s", "-5")
+    assert (ran.code, ran.err) == (ERROR, "error: OFFSET: '-5' is not a whole number from 0 to 18446744073709551615\n")
+    assert "No such option '--overwrit'" in run("commit", "g", "s", "5", "--overwrit").err
+
+
+@pytest.mark.parametrize("command", [["get", "g"], ["commit", "g", "s", "5"], ["meta", "status"], ["status"]])
+def test_an_address_without_a_port_is_refused(command: list[str]) -> None:
+    """gRPC would call port 443, and somebody may answer there."""
+    ran = run(*command, "--address", "localhost")
+    said = "error: 'localhost' is not host:port with a port from 0 to 65535, nor unix:PATH\n"
+    assert (ran.code, ran.err) == (ERROR, said)
 
 
 def test_what_the_adapter_refuses_is_one_line(shared: Pair) -> None:

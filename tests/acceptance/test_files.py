@@ -63,10 +63,25 @@ def test_check_config_warns_of_an_open_way_to_the_meta_service(tmp_path: Path, m
     """Allowed, and possibly not meant. Standard output has the settings alone."""
     path = tmp_path / "a.toml"
     path.write_text(f"[meta]\n{meta}\n")
-    ran = run("check-config", path, "--json")
+    ran = run("check-config", "--syntax-only", path, "--json")
     assert ran.json["meta"]["cluster"] == "default"
     assert warning in ran.err
     assert bool(ran.err) is bool(warning)
+
+
+def test_check_config_refuses_the_files_that_the_process_would_refuse(tmp_path: Path) -> None:
+    """All of them at once, each by its setting; with --syntax-only it leaves them alone."""
+    path, token = tmp_path / "a.toml", tmp_path / "token"
+    token.write_text("0123456789abcdef")
+    token.chmod(0o644)
+    path.write_text(f"[admin]\ntoken_file = '{token}'\n[meta.tls]\nca = '{tmp_path}/none'\n")
+    ran = run("check-config", path)
+    assert (ran.code, ran.out) == (ERROR, "")
+    tls, secret = ran.err.splitlines()
+    assert tls.startswith(f"error: {path}: meta.tls: {tmp_path}/none: No such file or directory")
+    assert secret.startswith(f"error: {path}: admin.token_file: {token}: others than its owner have access to it: chmod 600")
+    assert run("check-config", "--syntax-only", path).code == OK
+    assert f"meta.tls: {tmp_path}/none: No such file or directory" in run("serve", "--config", path).err
 
 
 def test_check_config_knows_the_kinds_apart(pair: Pair) -> None:

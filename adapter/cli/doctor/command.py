@@ -13,9 +13,9 @@ import click
 
 from adapter.cli import options, terminal
 from adapter.cli.doctor import disk, machine, running, secrets, services
+from adapter.cli.doctor.doubts import doubts
 from adapter.cli.doctor.findings import FAIL, OK, WARN, Check, Finding, gather
 from adapter.cli.output import TABLE, Form, listing, note, tell
-from adapter.cli.process.check_config import doubts
 from adapter.cli.table import LEFT, Rows, Side, print_table
 from adapter.errors import ConfigError
 from adapter.metaservice.config import MetaConfig
@@ -97,7 +97,7 @@ def _adapter_checks(config: AdapterConfig, source: Path | None) -> dict[str, Che
         )
     if config.server.unix_socket:
         checks["Unix socket"] = partial(running.unix_socket_directory, config.server.unix_socket)
-    checks |= _of_secrets(config)
+    checks |= secrets.files_of(config)
     for name, setting, address in (
         ("RocketMQ broker", "rocketmq.broker", config.rocketmq.broker),
         ("broker log", "broker_log.address", config.broker_log.address),
@@ -105,29 +105,6 @@ def _adapter_checks(config: AdapterConfig, source: Path | None) -> dict[str, Che
     ):
         if address:
             checks[name] = partial(services.listens, name, setting, address)
-    return checks
-
-
-def _of_secrets(config: AdapterConfig) -> dict[str, Check]:
-    """The certificates, tokens and passwords of an adapter."""
-    checks: dict[str, Check] = {}
-    if config.server.tls:
-        checks["server.tls"] = partial(secrets.server_tls, "server.tls", config.server.tls)
-    telemetry = config.telemetry if config.telemetry.endpoint else None
-    for name, tls in (
-        ("meta.tls", config.meta.tls),
-        ("rocketmq.tls", config.rocketmq.tls),
-        ("telemetry.tls", telemetry and telemetry.tls),
-    ):
-        if tls:
-            checks[name] = partial(secrets.client_tls, name, tls)
-    if config.admin.token_file:
-        checks["admin.token_file"] = partial(secrets.token, "admin.token_file", config.admin.token_file)
-    if config.rocketmq.acl:
-        name = "rocketmq.acl.secret_key_file"
-        checks[name] = partial(secrets.password, name, config.rocketmq.acl.secret_key_file)
-    if telemetry and telemetry.headers_file:
-        checks["telemetry.headers_file"] = partial(secrets.headers, telemetry, telemetry.headers_file)
     return checks
 
 
@@ -142,19 +119,9 @@ def _meta_checks(config: MetaConfig, source: Path | None) -> dict[str, Check]:
     }
     if config.server.unix_socket:
         checks["Unix socket"] = partial(running.unix_socket_directory, config.server.unix_socket)
-    if config.server.tls:
-        checks["server.tls"] = partial(secrets.server_tls, "server.tls", config.server.tls)
-    if config.fleet.adapters:
-        if config.fleet.tls:
-            checks["fleet.tls"] = partial(secrets.client_tls, "fleet.tls", config.fleet.tls)
-        if config.fleet.token_file:
-            checks["fleet.token_file"] = partial(secrets.token, "fleet.token_file", config.fleet.token_file)
     if store is None:
         checks["etcd"] = partial(services.etcd, config.etcd)
-        if config.etcd.tls:
-            checks["etcd.tls"] = partial(secrets.client_tls, "etcd.tls", config.etcd.tls)
-        if config.etcd.password_file:
-            checks["etcd.password_file"] = partial(secrets.password, "etcd.password_file", config.etcd.password_file)
+    checks |= secrets.files_of(config)
     return checks
 
 

@@ -5,11 +5,15 @@ import ssl
 import stat
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
-from adapter.cli.doctor.findings import FAIL, OK, WARN, Finding
+from adapter.cli.doctor.findings import FAIL, OK, WARN, Check, Finding
+from adapter.console.access.tokens import Tokens
 from adapter.errors import ConfigError
-from adapter.runtime.settings.config import ClientTls, ServerTls
+from adapter.fleet.section import FleetSection
+from adapter.metaservice.config import EtcdSection, MetaConfig
+from adapter.runtime.settings.config import ClientTls, Section, ServerTls
 from adapter.runtime.settings.secret_files import read_secret, read_token
 from adapter.runtime.telemetry.spans import TelemetrySection, read_headers
 
@@ -17,6 +21,35 @@ SOON = timedelta(days=30)
 CREDENTIALS = Path("/run/credentials")  # of systemd's units that run
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _SEQUENCE, _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18  # tags of DER
+
+
+def files_of(config: Section) -> dict[str, Check]:
+    """A check for each TLS table, and each file with a secret, that a process with these settings reads, by the setting."""
+    return dict(_files_of(config, ""))
+
+
+def _files_of(section: Section, within: str) -> Iterator[tuple[str, Check]]:
+    for field, value in section:
+        name = f"{within}{field}"
+        if isinstance(value, ServerTls):
+            yield name, partial(server_tls, name, value)
+        elif isinstance(value, ClientTls):
+            yield name, partial(client_tls, name, value)
+        elif isinstance(value, TelemetrySection) and value.headers_file and value.endpoint:
+            yield f"{name}.headers_file", partial(headers, value, value.headers_file)
+        elif field in _READERS and isinstance(value, Path):
+            yield name, partial(_READERS[field], name, value)
+        if isinstance(value, Section) and not _unused(section, value):
+            yield from _files_of(value, f"{name}.")
+
+
+def _unused(config: Section, section: Section) -> bool:
+    """Whether the process does not look at a section, whatever it says."""
+    if isinstance(section, FleetSection):
+        return not section.adapters
+    if isinstance(section, TelemetrySection):
+        return not section.endpoint
+    return isinstance(section, EtcdSection) and isinstance(config, MetaConfig) and config.engine != "etcd"
 
 
 def server_tls(name: str, tls: ServerTls) -> Iterator[Finding]:
@@ -46,6 +79,26 @@ def headers(section: TelemetrySection, path: Path) -> Iterator[Finding]:
 def password(name: str, path: Path) -> Iterator[Finding]:
     """A file with a password, as the process reads it."""
     yield from _secret(name, path, lambda: read_secret(path, name))
+
+
+def tokens(name: str, path: Path) -> Iterator[Finding]:
+    """A file with people's tokens, as the console reads it."""
+    yield from _secret(name, path, lambda: Tokens.read(*((path, None) if name.endswith("view_token_file") else (None, path))))
+
+
+# By the name of the setting: who reads such a file.
+_READERS: dict[str, Callable[[str, Path], Iterator[Finding]]] = {
+    "token_file": token,
+    "adapter_token_file": token,
+    "password_file": password,
+    "secret_key_file": password,
+    "session_key_file": password,
+    "view_token_file": tokens,
+    "admin_token_file": tokens,
+}
+
+
+READ = frozenset({*_READERS, "headers_file"})
 
 
 def _secret(name: str, path: Path, read: Callable[[], object]) -> Iterator[Finding]:

@@ -13,7 +13,22 @@ from adapter.runtime.wording import counted
 COMMIT_TIMEOUT_S = 5.0
 
 
-@click.command()
+class _Commit(click.Command):
+    """An offset below 0 looks like an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Raises InvalidInputError for such an offset."""
+        typed = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption:
+            for given in typed:
+                if given[:1] == "-" and given[1:].isdecimal():
+                    options.parse_offset(given, "OFFSET")
+            raise
+
+
+@click.command(cls=_Commit)
 @click.argument("group")
 @click.argument("shard")
 @click.argument("offset")

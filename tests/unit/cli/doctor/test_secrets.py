@@ -4,12 +4,16 @@ import ssl
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from adapter.cli.doctor import secrets
 from adapter.cli.doctor.findings import FAIL, OK, WARN
-from adapter.runtime.settings.config import ClientTls, ServerTls
+from adapter.console.config import ConsoleConfig
+from adapter.metaservice.config import MetaConfig
+from adapter.runtime.settings.config import ClientTls, Section, ServerTls, parse
+from adapter.sidecar.config import AdapterConfig
 from tests.integration.certificates import Authority
 
 
@@ -144,3 +148,90 @@ def test_a_credential_of_a_unit_that_does_not_run_is_no_failure(tmp_path: Path, 
     path.chmod(0o600)
     (row,) = secrets.token("admin.token_file", path)
     assert (row.state, "at least 16" in row.seen) == (FAIL, True)
+
+
+CLIENT = {"ca": "ca"}
+SERVER = {"cert": "c", "key": "k"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "names"),
+    [
+        (AdapterConfig, {}, []),
+        (
+            AdapterConfig,
+            {
+                "server": {"tls": SERVER},
+                "meta": {"tls": CLIENT},
+                "admin": {"token_file": "t"},
+                "rocketmq": {"broker": "b:1", "tls": CLIENT, "acl": {"access_key": "a", "secret_key_file": "s"}},
+                "telemetry": {"endpoint": "https://c:1", "tls": CLIENT, "headers_file": "h"},
+            },
+            [
+                "admin.token_file",
+                "meta.tls",
+                "rocketmq.acl.secret_key_file",
+                "rocketmq.tls",
+                "server.tls",
+                "telemetry.headers_file",
+                "telemetry.tls",
+            ],
+        ),
+        (MetaConfig, {"engine": "rocksdb", "etcd": {"tls": CLIENT}}, []),
+        (
+            MetaConfig,
+            {
+                "engine": "etcd",
+                "etcd": {
+                    "metadata": {"endpoints": ["e:1"]},
+                    "offsets": [{"name": "o", "endpoints": ["e:2"]}],
+                    "tls": CLIENT,
+                    "user": "u",
+                    "password_file": "p",
+                },
+            },
+            ["etcd.password_file", "etcd.tls"],
+        ),
+        (MetaConfig, {"fleet": {"token_file": "t"}}, []),
+        (
+            ConsoleConfig,
+            {
+                "server": {"tls": SERVER},
+                "fleet": {"adapters": ["unix:a"], "token_file": "t", "tls": CLIENT},
+                "access": {"changes": True, "view_token_file": "v", "admin_token_file": "a", "session_key_file": "s"},
+            },
+            [
+                "access.admin_token_file",
+                "access.session_key_file",
+                "access.view_token_file",
+                "fleet.tls",
+                "fleet.token_file",
+                "server.tls",
+            ],
+        ),
+    ],
+)
+def test_every_file_that_a_process_reads_is_looked_at(kind: type[Section], values: dict[str, object], names: list[str]) -> None:
+    """And none that it leaves alone. A setting that is called a file and has no check is a mistake."""
+    config = parse(values, kind, source="test")
+    checks = secrets.files_of(config)
+    assert sorted(checks) == names
+    for name, check in checks.items():
+        assert {row.state for row in check() if row.check == name} == {FAIL}
+
+
+@pytest.mark.parametrize("kind", [AdapterConfig, MetaConfig, ConsoleConfig])
+def test_every_setting_that_names_a_file_with_a_secret_is_known(kind: type[Section]) -> None:
+    """By its name."""
+    unknown = [name for name in _settings(kind) if name.endswith("_file") and name not in secrets.READ]
+    assert unknown == []
+
+
+def _settings(kind: type[Section]) -> list[str]:
+    found = []
+    for name, field in kind.model_fields.items():
+        found.append(name)
+        for one in (field.annotation, *get_args(field.annotation)):
+            if isinstance(one, type) and issubclass(one, Section):
+                found += _settings(one)
+    return found

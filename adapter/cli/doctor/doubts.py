@@ -1,0 +1,15 @@
+"""Settings of an adapter that are allowed, and may not be meant."""
+
+from collections.abc import Iterator
+
+from adapter.runtime.settings.addresses import is_loopback
+from adapter.sidecar.config import AdapterConfig
+
+
+def doubts(config: AdapterConfig) -> Iterator[str]:
+    """A sentence for each."""
+    away = [endpoint for endpoint in config.meta.endpoints if not is_loopback(endpoint)]
+    if away and config.meta.tls is None:
+        yield f"meta.endpoints: {away[0]} is on another machine: without [meta.tls] anybody on the way can change offsets"
+    if config.meta.tls is not None:
+        yield "meta.tls: RobustMQ's Meta Service has no TLS, and cannot be reached with it; a Meta Service of this project has"
