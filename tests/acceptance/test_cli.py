@@ -83,7 +83,7 @@ def test_a_negative_offset_is_refused() -> None:
 
 @pytest.mark.parametrize("command", [["get", "g"], ["commit", "g", "s", "5"], ["meta", "status"], ["status"]])
 def test_an_address_without_a_port_is_refused(command: list[str]) -> None:
-    """gRPC would call port 443, and somebody may answer there."""
+    """Port 443 would be called, and somebody may answer there."""
     ran = run(*command, "--address", "localhost")
     said = "error: 'localhost' is not host:port with a port from 0 to 65535, nor unix:PATH\n"
     assert (ran.code, ran.err) == (ERROR, said)
