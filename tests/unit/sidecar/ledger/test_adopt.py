@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from adapter.errors import ContendedError
 from adapter.model.codec import encode_key, encode_record, is_plain
-from adapter.model.records import EPOCH_MAX, GroupKey, OffsetKey, OffsetRecord, next_era
+from adapter.model.records import EPOCH_MAX, GroupKey, Held, OffsetKey, OffsetRecord, next_era
 from adapter.sidecar.ledger.ledger import Ledger
 from adapter.sidecar.ledger.operations import Adopt, Load, Operation
 from adapter.sidecar.ledger.store import LocalStore
@@ -120,7 +120,8 @@ def test_plain_is_a_live_offset_of_the_first_era(found: OffsetRecord) -> None:
 @pytest.mark.parametrize("follows", [False, True])
 async def test_who_follows_the_store_is_given_what_does_not_come_into_memory(tmp_path: Path, *, follows: bool) -> None:
     """Else the live lag would not know the shards that come back while it runs."""
-    store, told = LocalStore.open(tmp_path, "never"), []
+    store = LocalStore.open(tmp_path, "never")
+    told: list[Held] = []
     if follows:
         store.states.evicted = told.extend
     Ledger(store).apply(Adopt([(encode_key(key("a")), encode_record(record(5)))], 0))
