@@ -157,7 +157,7 @@ PAGE_MUTANTS = (
         "Adopt(absent, piece.forgets)",
         "Adopt(absent, self._store.states.removals)",
         "the same",
-        (f"{COMPARISON}test_a_removal_meanwhile_lets_only_its_page_be_read_again",),
+        (f"{COMPARISON}test_what_came_and_was_removed_behind_the_read_of_its_page_does_not_come_back",),
     ),
     Mutant(
         "columns-are-not-compared",

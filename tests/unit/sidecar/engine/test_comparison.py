@@ -14,7 +14,7 @@ from adapter.meta.packed import Known
 from adapter.model.codec import encode_key, encode_record
 from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord
 from adapter.sidecar.engine.group_loader import Wanted
-from adapter.sidecar.ledger.operations import Commit
+from adapter.sidecar.ledger.operations import Commit, Reconcile
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import core_over, key, record
 from tests.unit.sidecar.engine.losses import Records, counts, left_behind, local, lost
@@ -129,6 +129,30 @@ async def test_a_removal_meanwhile_lets_only_its_page_be_read_again(tmp_path: Pa
         # The whole group is read after a loss: what was handed over looks like lost, and comes with its newest value.
         assert core.ledger.store.get(key("s0005", "a")) == record(20)
         assert len(meta.rows) == 14
+
+
+async def test_what_came_and_was_removed_behind_the_read_of_its_page_does_not_come_back(tmp_path: Path) -> None:
+    """It is in no batch of local keys: only the row that was fetched before names it (2)."""
+    gone = key("s0002", "a")
+    left_behind(tmp_path, sized({"a": 1}), flushed=100)
+    lost(tmp_path, 1)
+
+    class HandingOver(PagedMeta):
+        async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
+            page = await super().groups_page(groups, after, patient=patient)
+            if self.records[gone] == record(5):
+                core.ledger.apply(Reconcile([(gone, record(5))]))
+                await core.handover.remove([Wanted(gone.group_key, [gone.shard])])
+                self.records[gone] = record(20)
+            return page
+
+    meta = HandingOver(sized({"a": 4}), page_rows=10)
+    async with core_over(tmp_path, meta, recovered=False) as core:
+        with pytest.raises(ContendedError):
+            await core.recovery.run()
+        assert core.ledger.store.get(gone) is None
+        await core.recovery.run()
+        assert core.ledger.store.get(gone) == record(20)
 
 
 @pytest.mark.parametrize("batch_keys", [1, 3, 20])
