@@ -213,7 +213,8 @@ class LocalStore:
         writing = self.begin()
         for group, records in (forward or {}).items():
             writing.put_forward(group, records)
-        writing.put_rows(rows)
+        if rows:
+            writing.put_rows(rows)
         for key, record in changes.items():
             if record is None:
                 writing.delete(key, self.seq_of(key))

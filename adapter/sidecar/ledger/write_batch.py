@@ -105,7 +105,7 @@ class WriteBatch:
         self.stored: list[Stored] = []
         self.removed: list[OffsetKey] = []
         self.forward: dict[GroupKey, dict[str, Held]] = {}
-        self.rows: list[tuple[bytes, bytes]] = []
+        self.rows: Sequence[tuple[bytes, bytes]] = ()
         self.plain: dict[bytes, tuple[tuple[str, str], str, dict[str, Held], Held]] = {}
         self._seq, self._flushed_seq, self._keys, self._digest = state
 
