@@ -163,7 +163,7 @@ class MetaClient(Protocol):
         """
 
     async def news_page(self, groups: Sequence[GroupKey], after: bytes, known: Known) -> GroupsPage:
-        """As `groups_page`, but rows that are known already may be left out of `entries`."""
+        """As `groups_page`, but rows that are `known` may be left out of `entries`."""
 
     async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:
         """Read a page of all records, and the token of the next page (empty after the last one)."""

@@ -9,12 +9,21 @@ import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Container, Iterator, Mapping, Sequence
-from itertools import accumulate, islice
+from itertools import accumulate, compress, islice
 from typing import NamedTuple, TypeAlias, overload
 
 from adapter.errors import MetaUnavailableError, StoreDamagedError
 from adapter.meta.wire import check_record
-from adapter.model.codec import decode_key, decode_record, decode_stored, encode_fields, encode_record, pack_names
+from adapter.model.codec import (
+    decode_key,
+    decode_record,
+    decode_stored,
+    encode_fields,
+    encode_record,
+    head_of,
+    is_plain,
+    pack_names,
+)
 from adapter.model.names import name_problem
 from adapter.model.records import (
     EPOCH_MAX,
@@ -38,7 +47,8 @@ PACKED_AT_ONCE = 1_000  # entries packed before the event loop runs other tasks;
 _STATUSES = {meta_pb.SaveOffsetResult.APPLIED: Status.APPLIED, meta_pb.SaveOffsetResult.SUPERSEDED: Status.SUPERSEDED}
 
 
-# Of encoded keys, whether what is stored under each is certainly this encoded record, whatever its write counter.
+# Of encoded keys and records, which need not become objects: what is stored there is certainly the same, whatever its write
+# counter; or it is taken as it is.
 Known: TypeAlias = Callable[[Sequence[bytes], Sequence[bytes]], Sequence[bool]]
 
 
@@ -279,6 +289,34 @@ async def differing_of(
     return found
 
 
+class PlainRows:
+    """A Known that takes rows of some groups as they are, into `rows`, where they are only an offset (`codec.is_plain`)."""
+
+    def __init__(self, groups: Container[tuple[str, str]]) -> None:
+        self.rows: list[tuple[bytes, bytes]] = []
+        self._groups = groups
+        self._head = b"\0"  # of the last key; no name is empty
+
+    def __call__(self, keys: Sequence[bytes], records: Sequence[bytes]) -> list[bool]:
+        """Raises ValueError for a key that was not asked for."""
+        plain = list(map(is_plain, records))
+        rows = list(compress(zip(keys, records, strict=True), plain))
+        for key, _ in rows:
+            self._check(key)
+        self.rows += rows
+        return plain
+
+    def _check(self, key: bytes) -> None:
+        if not key.startswith(self._head):
+            namespace, group, _ = decode_key(key)
+            if (namespace, group) not in self._groups:
+                raise ValueError(f"{key.hex()} was not asked for")
+            self._head = head_of(key)
+        at = len(self._head) + 1
+        if len(key) <= at or len(key) != at + key[at - 1] or name_problem(key[at:].decode()):
+            raise ValueError(f"{key.hex()} was not asked for")
+
+
 def all_news(keys: Sequence[bytes], _: Sequence[bytes]) -> Sequence[bool]:
     """A Known of nothing."""
     return [False] * len(keys)
@@ -287,7 +325,7 @@ def all_news(keys: Sequence[bytes], _: Sequence[bytes]) -> Sequence[bool]:
 async def news(
     packed: meta_pb.PackedRows, cluster: str, groups: Container[tuple[str, str]], known: Known
 ) -> list[tuple[OffsetKey, OffsetRecord]]:
-    """The rows of these groups that are not known. Raises MetaUnavailableError for rows that cannot be right."""
+    """The rows of these groups that are not `known`. Raises MetaUnavailableError for rows that cannot be right."""
     found: list[tuple[OffsetKey, OffsetRecord]] = []
     prefix = pack_names(cluster)
     rows = zip(cut(packed.keys, packed.key_sizes), cut(packed.records, packed.record_sizes), strict=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from adapter.errors import StoreDamagedError
-from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
+from adapter.model.records import ERA_BITS, GroupKey, OffsetKey, OffsetRecord
 
 # seq, epoch, offset, committed_at_ms, live, partition, bytes of topic, bytes of metadata
 _HEAD = struct.Struct(">QQQQ?IBH")
@@ -20,6 +20,8 @@ _PLAIN_TAIL = struct.pack(">?IBH", True, 0, 0, 0)  # noqa: FBT003 - `live`
 _SEQ = struct.Struct(">Q")
 SEQ_BYTES = _SEQ.size  # a record begins with its write counter
 _LIVE = 4 * SEQ_BYTES  # where `live` stands
+_IN_ERA = SEQ_BYTES + ERA_BITS // 8  # the lower half of the epoch; the upper one is the era
+_NO_ERA = bytes(ERA_BITS // 8)
 _LENGTHS = [bytes((length,)) for length in range(256)]
 KEY_MAX_BYTES = 4 * 256  # of cluster, namespace, group and shard
 
@@ -141,6 +143,11 @@ def decode_record(data: bytes) -> OffsetRecord:
     return OffsetRecord(epoch, offset, live, committed_at_ms, data[at : at + metadata_size].decode(), topic, partition)
 
 
+def is_plain(data: bytes) -> bool:
+    """Whether an encoded record is live, of the first era, and only an offset."""
+    return data[_LIVE:] == _PLAIN_TAIL and data[SEQ_BYTES:_IN_ERA] == _NO_ERA and data[_IN_ERA : 2 * SEQ_BYTES] != _NO_ERA
+
+
 def is_live(data: bytes) -> bool:
     """Whether an encoded record is no tombstone."""
     return bool(data[_LIVE])
@@ -150,6 +157,11 @@ def head_of(key: bytes) -> bytes:
     """The `group_prefix` of an encoded key."""
     end = key[0] + 1
     return key[: end + key[end] + 1]
+
+
+def encode_seq(seq: int) -> bytes:
+    """The write counter that a value begins with."""
+    return _SEQ.pack(seq)
 
 
 def decode_seq(data: bytes) -> int:

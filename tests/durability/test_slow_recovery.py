@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 
 from adapter.client.client import OffsetClient
 from adapter.meta.client import GrpcMetaClient
@@ -19,6 +20,7 @@ from tests.unit.sidecar.engine.losses import lost
 
 GROUPS, SHARDS = 40, 300
 PATIENCE_S = 60.0
+KILLS = 3
 BYTES_PER_S = 600_000.0  # the rows of all groups take about a second, a whole page of them longer than a call may
 SETTINGS = "timeout_ms = 400\n[recovery]\ntimeout_ms = 0\n"
 
@@ -56,3 +58,49 @@ async def test_a_recovery_after_a_loss_ends_though_the_meta_service_is_slow(tmp_
     assert "no answer within 0.4 s" in adapter.log  # else nothing was slow
     compared = [state.recovery.compared for state in states]
     assert compared == sorted(compared)
+
+
+async def test_a_kill_while_columns_are_adopted_loses_nothing(tmp_path: Path) -> None:
+    """Each row is there as the Meta Service has it, or not at all; commits that were acknowledged meanwhile stand (1, 2)."""
+    local = {key("s000", f"g{group:02}"): record(5) for group in range(GROUPS)}
+    there = [OffsetKey(*where[:2], f"s{shard:03}") for where in local for shard in range(SHARDS)]
+    meta = meta_process(tmp_path / "meta")
+    proxy = Proxy(meta.address)
+    adapter = adapter_process(tmp_path, proxy.address)
+    committed: dict[OffsetKey, int] = {}
+    async with proxy.listening():
+        with ended(adapter, meta):
+            meta.start()
+            async with GrpcMetaClient.open(MetaSection(endpoints=(meta.address,), timeout_ms=60_000)) as client:
+                await client.save([SaveEntry(where, record(7)) for where in there])
+                held = await client.get(there)
+                for part in range(1, KILLS + 1):
+                    store = LocalStore.open(tmp_path / "adapter", "interval")
+                    store.write({where: record(5) for where in local if store.get(where) is None})
+                    store.close()
+                    lost(tmp_path, 1)
+                    proxy.bytes_per_s = BYTES_PER_S
+                    adapter.launch()
+                    async with OffsetClient.connect(adapter.address, WAIT_S) as caller:
+                        await eventually(lambda: "sidecar.takes_commits" in adapter.log, WAIT_S)
+                        reached = 0
+                        with anyio.fail_after(PATIENCE_S):
+                            while reached < part * len(there) // (KILLS + 1):
+                                where = there[len(committed)]
+                                await caller.commit(where.group, {where.shard: 100})
+                                committed[where] = 100
+                                reached = (await caller.status()).stored_keys
+                    adapter.kill()
+                    store = LocalStore.open(tmp_path / "adapter", "interval")
+                    assert not store.loss_at_open
+                    found = {stored.key: stored.record for stored in store.scan()}
+                    assert part * len(there) // (KILLS + 1) <= len(found) < len(there)
+                    assert {found[where].offset for where in committed} == {100}
+                    assert all(found[where] == held[where] for where in found if where not in committed and where not in local)
+                    store.close()
+                proxy.bytes_per_s = 0.0
+                await anyio.to_thread.run_sync(adapter.start)
+                # It sends what the killed ones left.
+                assert await anyio.to_thread.run_sync(adapter.stop) == 0, adapter.log
+                held = await client.get(there)
+    assert {where: held[where].offset for where in there} == {where: committed.get(where, 7) for where in there}

@@ -3,6 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 COMPARISON = "unit/sidecar/engine/test_comparison.py::"
+ADOPTED = "unit/sidecar/ledger/test_adopt.py::test_what_is_adopted_in_columns_stands_as_if_it_was_loaded"
 PAGES = "contract/test_group_pages.py::"
 
 PAGE_MUTANTS = (
@@ -91,7 +92,7 @@ PAGE_MUTANTS = (
     Mutant(
         "loss-compares-beyond-the-page",
         "sidecar/engine/comparison.py",
-        "            ends.append(self._remote[-1][0])\n",
+        "            ends.append(max([*(row[0] for row in list(self._remote)[-1:]), *(row[0] for row in self._rows[-1:])]))\n",
         "            pass\n",
         "keys that are on the next page of their group are pushed as missing there, and what is larger there is taken for lost",
         (
@@ -111,8 +112,8 @@ PAGE_MUTANTS = (
     Mutant(
         "loss-reads-its-page-again-after-a-failure",
         "sidecar/engine/comparison.py",
-        "        page = await self._meta.groups_page(*self._left)\n",
-        "        self._left = (self._left[0], b'')\n        page = await self._meta.groups_page(*self._left)\n",
+        "        page = await self._meta.news_page(*self._left, taken)\n",
+        "        self._left = (self._left[0], b'')\n        page = await self._meta.news_page(*self._left, taken)\n",
         "a recovery reads a large group from its beginning for each page, and may never end",
         (
             "unit/sidecar/engine/test_comparison.py::test_each_row_of_a_group_is_read_once_however_many_batches_its_local_keys_are",
@@ -125,6 +126,54 @@ PAGE_MUTANTS = (
         "        self._local.extend(rows)\n",
         "a group that is new hides the keys behind it from a comparison that begins again: what is larger here is not sent",
         (f"{COMPARISON}test_a_group_that_comes_meanwhile_hides_no_key_from_a_comparison_that_begins_again",),
+    ),
+    Mutant(
+        "what-is-here-is-adopted-over",
+        "sidecar/ledger/decision.py",
+        "self._dirty.of(group) or any(stored)",
+        "self._dirty.of(group)",
+        "after a loss, a commit during the comparison is overwritten by what the Meta Service had before",
+        (ADOPTED,),
+    ),
+    Mutant(
+        "what-is-dirty-is-adopted-over",
+        "sidecar/ledger/decision.py",
+        "self._dirty.of(group) or any(stored)",
+        "any(stored)",
+        "what was deleted, and came back, is sent as it was before",
+        (ADOPTED,),
+    ),
+    Mutant(
+        "what-was-removed-is-adopted",
+        "sidecar/ledger/decision.py",
+        "            if self._states.removed_since([group], operation.forgets):\n",
+        "            if False:\n",
+        "after a loss, a shard that is handed over during the comparison comes back with an old value",
+        (ADOPTED,),
+    ),
+    Mutant(
+        "columns-are-adopted-as-if-nothing-was-removed",
+        "sidecar/engine/recovery.py",
+        "Adopt(absent, piece.forgets)",
+        "Adopt(absent, self._store.states.removals)",
+        "the same",
+        (f"{COMPARISON}test_what_came_and_was_removed_behind_the_read_of_its_page_does_not_come_back",),
+    ),
+    Mutant(
+        "columns-are-not-compared",
+        "sidecar/engine/recovery.py",
+        "rows.pop(encode_key(key), None) if rows else None",
+        "None",
+        "after a loss, what the Meta Service has in columns counts as absent there",
+        (f"{COMPARISON}test_each_row_of_a_group_is_read_once_however_many_batches_its_local_keys_are",),
+    ),
+    Mutant(
+        "columns-of-any-group-are-taken",
+        "meta/packed.py",
+        "            if (namespace, group) not in self._groups:\n",
+        "            if False:\n",
+        "an answer that cannot be right is stored",
+        ("unit/meta/test_packed.py::test_columns_that_are_no_rows_are_not_taken",),
     ),
     Mutant(
         "read-ahead-forgets-a-removal",

@@ -96,6 +96,14 @@ START_MUTANTS = (
         (f"{EARLY}test_commits_are_taken_and_nothing_else_is_answered",),
     ),
     Mutant(
+        "no-read-waits-for-the-first-answer",
+        "sidecar/api/state.py",
+        "        if self.state == State.RECOVERING:\n            with anyio",
+        "        if False:\n            with anyio",
+        "at a restart reads are refused, though the Meta Service answers at once",
+        (f"{EARLY}test_what_is_not_a_commit_waits_for_the_first_answer",),
+    ),
+    Mutant(
         "no-commits-during-the-recovery",
         "sidecar/api/state.py",
         "TAKES_COMMITS = SERVES | {State.RECOVERING}\n",

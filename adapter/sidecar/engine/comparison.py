@@ -3,6 +3,7 @@
 Memory is bounded by a page of each side. After a failure the same piece comes again; what was read and not compared is kept.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import takewhile
@@ -11,7 +12,8 @@ from typing import NamedTuple, Protocol
 import anyio
 
 from adapter.meta.client import MetaClient
-from adapter.model.codec import decode_key, decode_stored, encode_key, group_prefix
+from adapter.meta.packed import PlainRows
+from adapter.model.codec import decode_key, decode_record, decode_stored, encode_key, group_prefix
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
 from adapter.runtime.slices import in_slices
 from adapter.sidecar.ledger.store import LocalStore
@@ -21,7 +23,8 @@ from adapter.sidecar.ledger.write_batch import Stored
 class Piece(NamedTuple):
     """Some local keys in their order, and what the Meta Service holds there; `last` is the end of the range.
 
-    It was read after there had been `forgets` removals. Of `same` more keys in the range both sides have the same.
+    It was read after there had been `forgets` removals. Of `same` more keys in the range both sides have the same. What is there
+    only an offset (`codec.is_plain`) may be in `rows` instead of `remote`: encoded, in key order.
     """
 
     local: Sequence[Stored]
@@ -29,6 +32,12 @@ class Piece(NamedTuple):
     last: OffsetKey
     forgets: int
     same: int = 0
+    rows: Sequence[tuple[bytes, bytes]] = ()
+
+    def found(self, key: OffsetKey) -> OffsetRecord | None:
+        """What the Meta Service holds under a key."""
+        at = _up_to(encoded := encode_key(key), self.rows) - 1 if self.rows else -1
+        return decode_record(self.rows[at][1]) if at >= 0 and self.rows[at][0] == encoded else self.remote.get(key)
 
 
 class Source(Protocol):
@@ -119,16 +128,17 @@ class WholeGroups:
         self._left: tuple[Sequence[GroupKey], bytes] = ((), b"")
         self._page_from: tuple[Sequence[GroupKey], bytes] = ((), b"")
         self._remote: deque[tuple[bytes, OffsetKey, OffsetRecord]] = deque()
+        self._rows: list[tuple[bytes, bytes]] = []  # of the same page
 
     async def next(self) -> Piece | None:
         """The next local keys and remote rows, up to where both sides are read."""
         while True:
-            if not self._local and not self._remote:
+            if not (self._local or self._remote or self._rows):
                 self._forgets_before = self._forgets()
             await self._read_local()
-            while self._left[0] and not self._remote:
+            while self._left[0] and not (self._remote or self._rows):
                 await self._read_remote()
-            if self._remote or (self._local and self._local[0][1].key.group_key in self._groups):
+            if self._remote or self._rows or (self._local and self._local[0][1].key.group_key in self._groups):
                 return self._cut()
             if not self._local:
                 return None
@@ -144,12 +154,14 @@ class WholeGroups:
             self._local.popleft()
         while self._remote and self._remote[0][0] <= end:
             self._remote.popleft()
+        del self._rows[: _up_to(end, self._rows)]
 
     def again(self) -> None:
         """Drop what was read, and ask for the current page of the Meta Service once more."""
         self._local.clear()
         self._local_all = False
         self._remote.clear()
+        self._rows.clear()
         self._left = self._page_from
 
     async def _read_local(self) -> None:
@@ -164,26 +176,34 @@ class WholeGroups:
             after = page[-1].key if page else after
 
     async def _read_remote(self) -> None:
-        page = await self._meta.groups_page(*self._left)
+        taken = PlainRows(self._groups)
+        page = await self._meta.news_page(*self._left, taken)
         self._page_from, self._left = self._left, (page.left, page.after)
         done = encode_key(self._after) if self._after else b""
         async for some in in_slices(page.entries):
             rows = ((encode_key(key), key, record) for key, record in some)
             self._remote.extend(row for row in rows if row[0] > done)
+        self._rows = taken.rows[_up_to(done, taken.rows) :]
 
     def _cut(self) -> Piece:
         """Everything up to the key that both sides have been read to."""
         local = list(takewhile(lambda held: held[1].key.group_key in self._groups, self._local))
         ends = []
         if self._left[0]:
-            ends.append(self._remote[-1][0])
+            ends.append(max([*(row[0] for row in list(self._remote)[-1:]), *(row[0] for row in self._rows[-1:])]))
         if len(local) == len(self._local) and not self._local_all:
             ends.append(local[-1][0])  # its group may go on
-        remote = list(self._remote)
+        remote, rows = list(self._remote), self._rows
         if ends:
             end = min(ends)
             local = list(takewhile(lambda held: held[0] <= end, local))
             remote = list(takewhile(lambda row: row[0] <= end, remote))
-        last = max([*((at, stored.key) for at, stored in local[-1:]), *((at, key) for at, key, _ in remote[-1:])])[1]
+            rows = rows[: _up_to(end, rows)]
+        last = max([*(row[0] for row in local[-1:]), *(row[0] for row in remote[-1:]), *(row[0] for row in rows[-1:])])
         found = {key: record for _, key, record in remote}
-        return Piece([stored for _, stored in local], found, last, self._forgets_before)
+        return Piece([stored for _, stored in local], found, decode_key(last), self._forgets_before, rows=rows)
+
+
+def _up_to(end: bytes, rows: Sequence[tuple[bytes, bytes]]) -> int:
+    """How many rows, in key order, are not behind this key."""
+    return bisect_left(rows, (end + b"\0",))

@@ -13,13 +13,14 @@ import structlog
 from adapter.errors import AdapterError, TransientError, leaves
 from adapter.meta.client import MetaClient
 from adapter.meta.epochless import Seen
+from adapter.model.codec import decode_record, encode_key
 from adapter.model.records import OffsetKey, OffsetRecord, as_seen, meet
 from adapter.runtime.slices import in_slices
 from adapter.sidecar.engine.comparison import LocalKeys, Piece, Source, WholeGroups
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.tombstones import Tombstones
 from adapter.sidecar.ledger.ledger import Ledger
-from adapter.sidecar.ledger.operations import Forget, Load
+from adapter.sidecar.ledger.operations import Adopt, Forget, Load
 
 log = structlog.get_logger(__name__)
 
@@ -126,7 +127,7 @@ class Recovery:
         """Remove old tombstones that the Meta Service has no more; True if there were any, and the piece is out of date."""
         past: dict[OffsetKey, OffsetRecord] = {}
         async for some in in_slices(piece.local):
-            past |= {key: local for key, local, _ in some if self._tombstones.outlived(local, piece.remote.get(key))}
+            past |= {key: local for key, local, _ in some if self._tombstones.outlived(local, piece.found(key))}
         keys = [key for key, local in past.items() if key not in self._dirty and self._store.get(key) == local]
         if keys:
             log.info("recovery.old_tombstones", keys=len(keys), help="the Meta Service has forgotten them; so does this adapter")
@@ -134,13 +135,14 @@ class Recovery:
         return bool(keys)
 
     async def _compare(self, piece: Piece) -> None:
-        remote = dict(piece.remote)
+        remote, rows = dict(piece.remote), dict(piece.rows)
         differing: list[tuple[OffsetKey, OffsetRecord | None]] = []
         stands: list[tuple[OffsetKey, OffsetRecord]] = []  # there, of a server without epochs, and not less than here
         pushed: dict[OffsetKey, OffsetRecord] = {}
         async for some in in_slices(piece.local):
             for key, local, _ in some:
-                held = remote.pop(key, None)
+                row = rows.pop(encode_key(key), None) if rows else None
+                held = decode_record(row) if row else remote.pop(key, None)
                 found = as_seen(held, local) if held else None
                 if held and found and not held.epoch and meet(local, found) == found:
                     stands.append((key, held))
@@ -154,6 +156,10 @@ class Recovery:
         async for entries in in_slices([*differing, *remote.items()]):
             keys = self._store.keys  # commits and removals come between two slices
             self._ledger.apply(Load((), entries, piece.forgets))
+            lost += self._store.keys - keys
+        async for absent in in_slices(list(rows.items())):
+            keys = self._store.keys
+            self._ledger.apply(Adopt(absent, piece.forgets))
             lost += self._store.keys - keys
         await self._ledger.sync()
         for key, held in stands:

@@ -1,5 +1,6 @@
 """What one operation of the store does: to records, dirty keys, members, and to what is known of groups. Decided, not written."""
 
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import chain, groupby, repeat
@@ -7,7 +8,7 @@ from itertools import chain, groupby, repeat
 import structlog
 
 from adapter.errors import ContendedError
-from adapter.model.codec import group_prefix
+from adapter.model.codec import decode_key, decode_stored, group_prefix, head_of, prefix_end, unpack_names
 from adapter.model.records import (
     EPOCH_LIMIT,
     ERA_BITS,
@@ -27,6 +28,7 @@ from adapter.model.records import (
 from adapter.sidecar.journal.notes import Moved
 from adapter.sidecar.ledger.dirty import DirtyKeys
 from adapter.sidecar.ledger.operations import (
+    Adopt,
     Columns,
     Commit,
     Entry,
@@ -52,9 +54,9 @@ class Decision:
     """The effect of one operation, which `Ledger.apply` brings about. Nothing has happened before that.
 
     To write: records by key in `staged` (None: removed), those that plainly go forward in `forward`, by group (or are `adopted`:
-    plainly new, from the Meta Service), and `members`. To mark: what is written is dirty, unless it is `clean`, or in `forward`
-    when `forward_is_clean`; what is `dirty_as_it_is`, and what is `flushed`. To note: groups that are `loaded`, keys that are
-    `absent`, groups of which keys are `removed`, keys that stand in a `raised` epoch.
+    plainly new, from the Meta Service), encoded `rows` of that kind, and `members`. To mark: what is written is dirty, unless it
+    is `clean`, in `rows`, or in `forward` when `forward_is_clean`; what is `dirty_as_it_is`, and what is `flushed`. To note:
+    groups that are `loaded`, keys that are `absent`, groups of which keys are `removed`, keys that stand in a `raised` epoch.
     """
 
     __slots__ = (
@@ -75,6 +77,7 @@ class Decision:
         "raised",
         "removed",
         "rewinds",
+        "rows",
         "staged",
     )
 
@@ -88,6 +91,7 @@ class Decision:
         self.forward: dict[GroupKey, dict[str, Held]] = {}
         self.forward_is_clean = False
         self.adopted: set[OffsetKey] = set()
+        self.rows: list[tuple[bytes, bytes]] = []
         self.members: dict[GroupKey, Member | None] = {}
         self.flushed: list[OffsetKey] = []
         self.dirty_as_it_is: list[tuple[OffsetKey, Held]] = []
@@ -104,6 +108,8 @@ class Decision:
             return self._commit(operation)
         if isinstance(operation, Reconcile):
             return self._reconcile(operation.entries)
+        if isinstance(operation, Adopt):
+            return self._adopt(operation)
         if isinstance(operation, FirstEpochs):
             return self._take_first_epochs(operation)
         if isinstance(operation, TakeUp):
@@ -113,7 +119,7 @@ class Decision:
     @property
     def changed(self) -> list[OffsetKey]:
         """The keys that are written, but for those that plainly go forward."""
-        return [*self.staged, *self.adopted]
+        return [*self.staged, *self.adopted, *(decode_key(key) for key, _ in self.rows)]
 
     def _standing(self, key: OffsetKey) -> OffsetRecord | None:
         return self.staged[key] if key in self.staged else self._store.get(key)
@@ -195,6 +201,23 @@ class Decision:
         return self._reconcile(
             [(key, None if found and self._is_before_a_rewind(key, found) else found) for key, found in entries]
         )
+
+    def _adopt(self, operation: Adopt) -> list[Standing]:
+        rows, at = operation.rows, 0
+        rest: list[tuple[bytes, bytes]] = []
+        while at < len(rows):
+            head = head_of(rows[at][0])
+            end = bisect_left(rows, (prefix_end(head),), at)
+            some, at = rows[at:end], end
+            group = GroupKey(*unpack_names(head))
+            if self._states.removed_since([group], operation.forgets):
+                raise ContendedError("keys were removed while their groups were loaded")
+            stored = self._store.are_stored([key for key, _ in some])
+            if self._dirty.of(group) or any(stored):
+                rest += some
+            else:
+                self.rows += some
+        return self._reconcile([decode_stored(*row)[:2] for row in rest])
 
     def _reconcile(self, entries: Sequence[tuple[OffsetKey, OffsetRecord | None]]) -> list[Standing]:
         decided = []

@@ -107,8 +107,8 @@ class Ledger:
         decision = Decision(self.store, self.dirty, self.holds)
         standing = decision.decide(operation)
         written = None
-        if decision.staged or decision.members or decision.forward:
-            written = self.store.write(decision.staged, decision.members, decision.forward)
+        if decision.staged or decision.members or decision.forward or decision.rows:
+            written = self.store.write(decision.staged, decision.members, decision.forward, decision.rows)
         self._mark(decision, written)
         self.eras += decision.era_began
         if decision.rewinds:

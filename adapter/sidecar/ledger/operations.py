@@ -72,6 +72,17 @@ class Load(NamedTuple):
     forgets: int
 
 
+class Adopt(NamedTuple):
+    """Encoded rows of the Meta Service, in key order and each once, which are only an offset (`codec.is_plain`).
+
+    Does what a Load of no group does with them, but without objects for those of which nothing is known here; these do not come
+    into memory, and are not in the answer.
+    """
+
+    rows: Sequence[tuple[bytes, bytes]]
+    forgets: int
+
+
 class FirstEpochs(NamedTuple):
     """Records that were sent with an unknown epoch, and that the Meta Service now holds in the first epoch.
 
@@ -102,7 +113,7 @@ class TakeUp(NamedTuple):
     keys: Sequence[OffsetKey]
 
 
-Operation = Commit | Reconcile | Load | FirstEpochs | Forget | TakeUp
+Operation = Commit | Reconcile | Load | Adopt | FirstEpochs | Forget | TakeUp
 
 
 class Standing(NamedTuple):

@@ -181,6 +181,10 @@ class LocalStore:
             value is not None and value[SEQ_BYTES:] == record[SEQ_BYTES:] for value, record in zip(values, records, strict=True)
         ]
 
+    def are_stored(self, keys: Sequence[bytes]) -> list[bool]:
+        """Whether something is stored under each of these encoded keys."""
+        return [value is not None for value in self._disk.get_many(list(keys))]
+
     def raw(self, count: int, prefix: bytes, after: bytes = b"") -> list[tuple[bytes, bytes]]:
         """The first `count` encoded keys and records below `prefix`, from behind the key `after`."""
         self.check()
@@ -197,15 +201,20 @@ class LocalStore:
         changes: Mapping[OffsetKey, OffsetRecord | None],
         members: Mapping[GroupKey, Member | None] | None = None,
         forward: Mapping[GroupKey, Mapping[str, Held]] | None = None,
+        rows: Sequence[tuple[bytes, bytes]] = (),
     ) -> WriteBatch:
         """Store records and members, or forget them (None), as one WriteBatch. Returns the records with their write counters.
 
-        `forward` are plain records of keys that are not in `changes`: see `WriteBatch.put_forward`. When this returns, a killed
-        process loses nothing of it. All or nothing. Raises DiskFullError or StorageFailedError.
+        `forward` are plain records of keys that are not in `changes`, and `rows` encoded ones: see `WriteBatch.put_forward` and
+        `put_rows`. When this returns, a killed process loses nothing of it.
+
+        All or nothing. Raises DiskFullError or StorageFailedError.
         """
         writing = self.begin()
         for group, records in (forward or {}).items():
             writing.put_forward(group, records)
+        if rows:
+            writing.put_rows(rows)
         for key, record in changes.items():
             if record is None:
                 writing.delete(key, self.seq_of(key))

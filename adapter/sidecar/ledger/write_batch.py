@@ -4,10 +4,19 @@ Nothing is stored before the store writes the `Batch` below. Never reads the sto
 """
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from adapter.model.codec import encode_forward, encode_key, encode_record, group_prefix
+from adapter.model.codec import (
+    SEQ_BYTES,
+    decode_record,
+    decode_seq,
+    encode_forward,
+    encode_key,
+    encode_record,
+    encode_seq,
+    group_prefix,
+)
 from adapter.model.records import Fields, GroupKey, Held, Member, OffsetKey, OffsetRecord
 from adapter.sidecar.ledger.disk import Batch
 from adapter.sidecar.ledger.group_state import GroupStates
@@ -86,8 +95,9 @@ def decode_member(value: bytes) -> Member:
 class WriteBatch:
     """A batch as it grows, and what memory has to hold once it is written: each record with the write counter that it gets.
 
-    `stored` and `removed` are single keys, `forward` records by group. `plain` are those that replace a record in memory, by the
-    encoded key: the names of the group, the shard, the records of the group in memory, and the new one.
+    `stored` and `removed` are single keys, `forward` records by group, `rows` encoded ones, which do not come into memory.
+    `plain` are those that replace a record in memory, by the encoded key: the names of the group, the shard, the records of the
+    group in memory, and the new one.
     """
 
     def __init__(self, batch: Batch, state: Bookkeeping) -> None:
@@ -95,6 +105,7 @@ class WriteBatch:
         self.stored: list[Stored] = []
         self.removed: list[OffsetKey] = []
         self.forward: dict[GroupKey, dict[str, Held]] = {}
+        self.rows: Sequence[tuple[bytes, bytes]] = ()
         self.plain: dict[bytes, tuple[tuple[str, str], str, dict[str, Held], Held]] = {}
         self._seq, self._flushed_seq, self._keys, self._digest = state
 
@@ -129,6 +140,15 @@ class WriteBatch:
         self._seq, self._digest = seq, digest
         self._keys += new
         self.forward[group] = written
+
+    def put_rows(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
+        """Store encoded records, whatever their write counters, under encoded keys where nothing is stored."""
+        self.rows = [(key, encode_seq(seq) + record[SEQ_BYTES:]) for seq, (key, record) in enumerate(rows, self._seq + 1)]
+        for key, record in self.rows:
+            self.batch.put(key, record)
+        self._digest += sum(range(self._seq + 1, self._seq + len(rows) + 1))
+        self._seq += len(rows)
+        self._keys += len(rows)
 
     def put_plain(self, name: tuple[str, str], shard: str, held: dict[str, Held], before: Held, fields: Fields) -> None:
         """Store a record without metadata over one that is in memory, or in this batch: what most single commits do."""
@@ -165,3 +185,5 @@ class WriteBatch:
             states.put(key.group_key, {key.shard: one})
         for key in self.removed:
             states.discard(key)
+        if states.evicted and self.rows:  # they never were there
+            states.evicted([(decode_record(record), decode_seq(record), key) for key, record in self.rows])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from adapter.errors import MetaUnavailableError
 from adapter.meta import packed
-from adapter.meta.packed import Chunk, Outcomes, SaveLimits, chunks, merge_outcomes, merge_request, news
+from adapter.meta.packed import Chunk, Outcomes, PlainRows, SaveLimits, chunks, merge_outcomes, merge_request, news
 from adapter.meta.wire import outcomes_of, save_outcome, save_request
 from adapter.metaservice import offset_service
 from adapter.metaservice.config import LimitsSection
@@ -398,7 +398,7 @@ async def test_of_columns_only_what_is_not_known_becomes_a_row() -> None:
     assert found == [(second, record._replace(topic=""))]
 
 
-@pytest.mark.parametrize(
+NO_ROWS = pytest.mark.parametrize(
     "page",
     [
         columns((pack_names("n", "other", "a"), encode_record(OffsetRecord(1, 7)))),
@@ -411,10 +411,43 @@ async def test_of_columns_only_what_is_not_known_becomes_a_row() -> None:
         meta_pb.PackedRows(keys=b"abc", key_sizes=b"\3\0"),
     ],
 )
+
+
+@NO_ROWS
 async def test_columns_that_are_no_rows_are_an_answer_that_cannot_be_right(page: meta_pb.PackedRows) -> None:
     """Of a group that was not asked for, without a shard, cut, of an epoch that nobody stores, of other sizes."""
     with pytest.raises(MetaUnavailableError):
         await news(page, "c", {GroupKey("n", "g")}, lambda keys, _: [False] * len(keys))
+
+
+@NO_ROWS
+async def test_columns_that_are_no_rows_are_not_taken(page: meta_pb.PackedRows) -> None:
+    """The same of rows that are taken as they are."""
+    with pytest.raises(MetaUnavailableError):
+        await news(page, "c", {GroupKey("n", "g")}, PlainRows({GroupKey("n", "g")}))
+
+
+@pytest.mark.parametrize("where", [b"", b"\2b", b"\1b\1c", b"\0", b"\1\n", b"\1\xff"])
+async def test_every_key_that_is_taken_is_one(where: bytes) -> None:
+    """Also behind one of the same group: without a shard, cut, too long, empty, with a control character, no UTF-8."""
+    rows = [
+        (pack_names("n", "g", "a"), encode_record(OffsetRecord(1, 7))),
+        (pack_names("n", "g") + where, encode_record(OffsetRecord(1, 7))),
+    ]
+    with pytest.raises(MetaUnavailableError):
+        await news(columns(*rows), "c", {GroupKey("n", "g")}, PlainRows({GroupKey("n", "g")}))
+
+
+async def test_only_what_is_only_an_offset_is_taken_as_it_is() -> None:
+    """The rest becomes objects; each row is in one of both."""
+    first, second = OffsetKey("n", "g", "a"), OffsetKey("n", "g", "b")
+    rows = (
+        (encode_key(first), encode_record(OffsetRecord(1, 7))),
+        (encode_key(second), encode_record(OffsetRecord(1, 7, topic="t"))),
+    )
+    taken = PlainRows({GroupKey("n", "g")})
+    assert await news(columns(*rows), "c", {GroupKey("n", "g")}, taken) == [(second, OffsetRecord(1, 7, topic="t"))]
+    assert taken.rows == [rows[0]]
 
 
 async def test_others_have_turns_while_what_differs_becomes_objects() -> None:

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from adapter.errors import AdapterError, ContendedError, TimedOutError
 from adapter.meta.client import GroupsPage
-from adapter.model.codec import encode_key
+from adapter.meta.packed import Known
+from adapter.model.codec import encode_key, encode_record
 from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord
 from adapter.sidecar.engine.group_loader import Wanted
-from adapter.sidecar.ledger.operations import Commit
+from adapter.sidecar.ledger.operations import Commit, Reconcile
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import core_over, key, record
 from tests.unit.sidecar.engine.losses import Records, counts, left_behind, local, lost
@@ -21,8 +22,16 @@ from tests.unit.sidecar.engine.losses import Records, counts, left_behind, local
 SLOW = TimedOutError("slow by the test")
 
 
+@pytest.fixture(params=[False, True], ids=["messages", "columns"], autouse=True)
+def columns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All with a Meta Service that sends messages, and with one that sends columns."""
+    monkeypatch.setattr(PagedMeta, "columns", request.param)
+
+
 class PagedMeta(FakeMeta):
     """A FakeMeta that counts the rows it returns, and may fail before a page."""
+
+    columns = False
 
     def __init__(self, records: Records, page_rows: int) -> None:
         super().__init__(records)
@@ -39,6 +48,13 @@ class PagedMeta(FakeMeta):
         self.rows += [where for where, _ in page.entries]
         assert len(self.rows) < 1_000  # else it never ends
         return page
+
+    async def news_page(self, groups: Sequence[GroupKey], after: bytes, known: Known) -> GroupsPage:
+        """With columns leave out what is known."""
+        page = await self.groups_page(groups, after)
+        rows = [(encode_key(where), encode_record(found)) for where, found in page.entries]
+        same = known([where for where, _ in rows], [found for _, found in rows]) if self.columns else [False] * len(rows)
+        return page._replace(entries=[entry for entry, left_out in zip(page.entries, same, strict=True) if not left_out])
 
 
 def sized(sizes: dict[str, int], offset: int = 5) -> Records:
@@ -115,6 +131,30 @@ async def test_a_removal_meanwhile_lets_only_its_page_be_read_again(tmp_path: Pa
         assert len(meta.rows) == 14
 
 
+async def test_what_came_and_was_removed_behind_the_read_of_its_page_does_not_come_back(tmp_path: Path) -> None:
+    """It is in no batch of local keys: only the row that was fetched before names it (2)."""
+    gone = key("s0002", "a")
+    left_behind(tmp_path, sized({"a": 1}), flushed=100)
+    lost(tmp_path, 1)
+
+    class HandingOver(PagedMeta):
+        async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
+            page = await super().groups_page(groups, after, patient=patient)
+            if self.records[gone] == record(5):
+                core.ledger.apply(Reconcile([(gone, record(5))]))
+                await core.handover.remove([Wanted(gone.group_key, [gone.shard])])
+                self.records[gone] = record(20)
+            return page
+
+    meta = HandingOver(sized({"a": 4}), page_rows=10)
+    async with core_over(tmp_path, meta, recovered=False) as core:
+        with pytest.raises(ContendedError):
+            await core.recovery.run()
+        assert core.ledger.store.get(gone) is None
+        await core.recovery.run()
+        assert core.ledger.store.get(gone) == record(20)
+
+
 @pytest.mark.parametrize("batch_keys", [1, 3, 20])
 async def test_a_group_that_comes_meanwhile_hides_no_key_from_a_comparison_that_begins_again(
     tmp_path: Path, batch_keys: int
@@ -179,7 +219,8 @@ async def test_any_stores_end_with_the_larger_values(
 ) -> None:
     """Wherever pages and batches end, and whichever calls fail: as if everything were compared at once."""
     mine = {OffsetKey(*names): OffsetRecord(1, offset) for names, offset in here.items()}
-    theirs = {OffsetKey(*names): OffsetRecord(1, offset) for names, offset in there.items()}
+    # Some are more than an offset, and come as objects among the columns.
+    theirs = {OffsetKey(*names): OffsetRecord(1, offset, metadata="m" * (offset == 2)) for names, offset in there.items()}
     with TemporaryDirectory() as name:
         left_behind(Path(name), mine)
         lost(Path(name), 1)
