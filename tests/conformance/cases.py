@@ -115,14 +115,16 @@ async def a_reset_holds_off_who_knows_no_epochs(world: World) -> None:
 
 
 async def the_epoch_of_the_row_is_taken(world: World) -> None:
-    """A consumer that will go on from the reset may say so by its epoch, also with a lower offset, and is told the next one."""
+    """A consumer that will go on from the reset may say so by its epoch, and is told the next one, the same to it."""
     async with world.driver() as driver:
         await driver.commit(world.group, SHARD, 100)
         await world.reset(SHARD, 10)
         row = (await driver.commit(world.group, SHARD, 101))["moved"][0]
-        taken = await driver.commit(world.group, SHARD, 9, epoch=row["epoch"])
-        assert taken["raised"][SHARD] > row["epoch"], taken
-        assert is_done(await driver.commit(world.group, SHARD, 12, epoch=taken["raised"][SHARD]))
+        late = await driver.commit(world.group, SHARD, 9, epoch=row["epoch"])
+        assert [behind["offset"] for behind in late["behind"]] == [10]
+        assert is_done(await driver.commit(world.group, SHARD, 11, epoch=row["epoch"]))
+        back = await driver.commit(world.group, SHARD, 8, epoch=row["epoch"], overwrite=True)
+        assert is_done(await driver.commit(world.group, SHARD, 12, epoch=back["raised"][SHARD]))
     assert await world.offset(SHARD) == 12
 
 

@@ -12,6 +12,7 @@ import grpc.aio
 from adapter.client import CommitMode, Member, OffsetClient, Progress
 from adapter.client.pending import Committed
 from adapter.errors import InvalidInputError
+from adapter.model.records import taken_up
 from adapter.rpc import offsets_pb
 
 Json = dict[str, Any]
@@ -58,7 +59,7 @@ def committed(rows: Json, done: Committed) -> Json:
     for row in done:
         sent = rows[row.shard]
         stands = {"shard": row.shard, "offset": row.offset, "epoch": row.epoch}
-        if row.held or row.deleted or row.offset < sent["offset"] or 0 < sent.get("epoch", 0) < row.epoch:
+        if row.held or row.deleted or row.offset < sent["offset"] or 0 < sent.get("epoch", 0) and row.epoch > taken_up(sent["epoch"]):
             moved.append(stands | {"held": row.held} | ({"offset": None} if row.deleted else {}))
         else:
             behind.append(stands)

@@ -88,7 +88,7 @@ fn judge(reply: Reply, sent: &[(Arc<str>, u64, u64)]) -> Result<Committed, Error
     for row in reply.superseded {
         let (offset, epoch) =
             sent.iter().find(|(shard, ..)| **shard == *row.shard).map_or((0, 0), |&(_, offset, epoch)| (offset, epoch));
-        if row.held || row.deleted || row.offset < offset || (epoch != 0 && row.epoch > epoch) {
+        if row.held || row.deleted || row.offset < offset || (epoch != 0 && row.epoch > taken_up(epoch)) {
             let stands = (!row.deleted).then_some(row.offset);
             moved.push(Moved { shard: row.shard, offset: stands, epoch: row.epoch, held: row.held });
         } else {
@@ -100,6 +100,11 @@ fn judge(reply: Reply, sent: &[(Arc<str>, u64, u64)]) -> Result<Committed, Error
     }
     let raised = reply.raised.into_iter().map(|row| Raised { shard: row.shard, epoch: row.epoch }).collect();
     Ok(Committed { behind, raised })
+}
+
+/// A reset's epoch, whose lower half is 0, and the one behind its hold are one to a consumer that read either.
+fn taken_up(epoch: u64) -> u64 {
+    if epoch as u32 == 0 { epoch + 1 } else { epoch }
 }
 
 /// What came of a request.
