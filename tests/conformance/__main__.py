@@ -1,6 +1,7 @@
 """Run the conformance suite for one client: `python -m tests.conformance --driver COMMAND [--kills 200] [--seed N] [CASE...]`.
 
-Without --kills the cases, all or those that are named; with it, so many kills under load. The processes are started as users start them.
+Without --kills the cases, all or those that are named; with it, so many kills under load. The processes are started
+as users start them.
 """
 
 import argparse

@@ -4,7 +4,8 @@ A case raises AssertionError for a client that breaks the rule. Those of `kills`
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import grpc
@@ -153,7 +154,9 @@ async def a_generation_that_has_ended_is_fenced(world: World) -> None:
     """Nothing of the commit is stored, commits of other groups that are made at the same time are, and the newest goes on."""
     async with world.driver() as driver:
         assert is_done(await driver.commit(world.group, SHARD, 1, generation=5, member="new"))
-        others = [driver.begin("commit", group=f"{world.group}-{at}", offsets=[{"shard": SHARD, "offset": at}]) for at in range(20)]
+        others = [
+            driver.begin("commit", group=f"{world.group}-{at}", offsets=[{"shard": SHARD, "offset": at}]) for at in range(20)
+        ]
         old = await driver.commit(world.group, SHARD, 9, generation=4, member="old")
         assert all(map(is_done, await asyncio.gather(*(answer for _, answer in others))))
         assert await world.offset(SHARD) == 1
@@ -243,7 +246,7 @@ async def a_watch_hears_what_others_move(world: World) -> None:
 
 
 async def a_watch_begins_anew_and_says_so(world: World) -> None:
-    """kill -9, and a drain: disconnected, then resync, then changes again, each time."""
+    """A kill -9, and a drain: disconnected, then resync, then changes again, each time."""
     adapter = world.new_adapter()
     with ended(adapter):
         await started(adapter)
@@ -258,7 +261,7 @@ async def a_watch_begins_anew_and_says_so(world: World) -> None:
                 await started(adapter)
                 await driver.heard(lambda change: change["change"] == "resync", since)
                 await aside.reset(SHARD, offset)
-                await driver.heard(lambda change, to=offset: (change.get("shard"), change.get("offset")) == (SHARD, to), since)
+                await driver.heard(partial(_is_at, offset), since)
 
 
 async def a_restart_behind_a_held_socket_refuses_no_commit(world: World) -> None:
@@ -280,7 +283,7 @@ async def a_restart_behind_a_held_socket_refuses_no_commit(world: World) -> None
             consumers = [asyncio.create_task(consume(at)) for at in range(8)]
             for _ in range(RESTARTS):
                 least = min(reached) + 20
-                await eventually(lambda least=least: min(reached) > least or any(each.done() for each in consumers))
+                await eventually(partial(_advanced, reached, least, consumers))
                 assert await asyncio.to_thread(manager.restart) == 0
             running = False
             await asyncio.gather(*consumers)
@@ -365,6 +368,15 @@ async def a_call_ends_at_its_timeout(world: World) -> None:
         assert answer["error"] == "lost"
     async with world.driver() as driver:
         assert "error" not in await driver.commit(world.group, SHARD, 3)
+
+
+def _is_at(offset: int, change: Answer) -> bool:
+    return (change.get("shard"), change.get("offset")) == (SHARD, offset)
+
+
+def _advanced(reached: Sequence[int], least: int, consumers: Sequence["asyncio.Task[None]"]) -> bool:
+    """Or a consumer has ended, with an error."""
+    return min(reached) > least or any(each.done() for each in consumers)
 
 
 async def _commit(driver: Driver, group: str, shard: str, offset: int) -> None:

@@ -1,7 +1,7 @@
-"""A client under test: a program that takes commands as lines of JSON on stdin, and answers them on stdout, by `id`, in any order.
+"""A client under test: a program that takes commands as lines of JSON on stdin, and answers on stdout, by `id`, in any order.
 
-`PROGRAM ADDRESS SECONDS`, these for each call; the first line that it prints is {"ready": true}. `call` names the command; `group`, `namespace` (default
-`default`) and `shards` (null: all of the group) say of what. At the end of stdin it ends.
+`PROGRAM ADDRESS SECONDS`, these for each call; the first line that it prints is {"ready": true}. `call` names the command;
+`group`, `namespace` (default `default`) and `shards` (null: all of the group) say of what. At the end of stdin it ends.
 
     commit   `offsets`: [{"shard", "offset", "epoch"?, "metadata"?}], `overwrite`, `generation`, `member`
              -> {"behind": [{"shard", "offset", "epoch"}], "raised": {shard: epoch}}
@@ -13,15 +13,15 @@
              (null: deleted), "epoch", "held"}, {"change": "removed", "group", "shards"}
     drop     `of`: the id of a call that nobody waits for any more -> {}
 
-A call that fails -> {"error": KIND, "message"}, KIND one of lost, moved, fenced, invalid, exhausted, refused, damaged (SPEC.md, E1);
-with `moved`: [{"shard", "offset", "epoch", "held"}], and `field` of what is invalid. A driver decides nothing, and repeats nothing:
-it shows what its client does.
+A call that fails -> {"error": KIND, "message"}, KIND one of lost, moved, fenced, invalid, exhausted, refused, damaged (SPEC.md,
+E1); with `moved`: [{"shard", "offset", "epoch", "held"}], and `field` of what is invalid. A driver decides nothing, and repeats
+nothing: it shows what its client does.
 """
 
 import asyncio
 import json
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from typing import Any
@@ -79,7 +79,7 @@ class Driver:
         self.begin("watch")
         await self.heard(lambda change: change["change"] == "resync")
 
-    async def heard(self, wanted: Any, since: int = 0) -> Answer:  # noqa: ANN401 - a predicate
+    async def heard(self, wanted: Callable[[Answer], object], since: int = 0) -> Answer:
         """Wait for a change that the watch tells, behind the first `since` ones."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
@@ -90,7 +90,7 @@ class Driver:
                 await self._changed.wait()
 
     async def kill(self) -> None:
-        """kill -9."""
+        """End it with SIGKILL."""
         with suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()
@@ -106,9 +106,8 @@ class Driver:
             if "change" in answer:
                 self.changes.append(answer)
                 self._changed.set()
-            elif waiting := self._calls.pop(number, None):
-                if not waiting.done():
-                    waiting.set_result(answer)
+            elif (waiting := self._calls.pop(number, None)) and not waiting.done():
+                waiting.set_result(answer)
         for waiting in self._calls.values():
             if not waiting.done():
                 waiting.set_exception(DriverGoneError())

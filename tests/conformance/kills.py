@@ -10,8 +10,9 @@ adapter ends in order), `reset` (an operator resets a shard, and the adapter is 
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 
 from adapter.testing.processes import ServiceProcess
@@ -60,8 +61,8 @@ class Report:
         """One line."""
         kills = ", ".join(f"{number} {target}" for target, number in self.kills.items())
         return (
-            f"{sum(self.kills.values())} kills ({kills}): {self.acknowledged:,} commits acknowledged, {self.without_meta:,} of them "
-            f"without the Meta Service, {self.lost_answers:,} calls not answered, {self.reads:,} reads judged, "
+            f"{sum(self.kills.values())} kills ({kills}): {self.acknowledged:,} commits acknowledged, {self.without_meta:,} "
+            f"of them without the Meta Service, {self.lost_answers:,} calls not answered, {self.reads:,} reads judged, "
             f"{len(self.violations)} violations"
         )
 
@@ -72,7 +73,7 @@ class Run:
     def __init__(self, world: World, seed: int, targets: Sequence[str] = TARGETS, *, watches: bool = True) -> None:
         self.report = Report()
         self._world = world
-        self._random = random.Random(seed)  # noqa: S311 - which process is killed next
+        self._random = random.Random(seed)
         self._targets = targets
         ends = (self._kill_adapter, self._kill_meta, self._kill_driver, self._drain, self._reset)
         self._end = dict(zip(TARGETS, ends, strict=True))
@@ -175,11 +176,11 @@ class Run:
                 found = await self._until(lambda: self._driver.call("read", group=group, shards=[shard]))
                 ledger.found(shard, found["offsets"].get(shard, {}).get("offset", 0))
                 self._judge()
-                await self._note(lambda anew=anew: self._reread.update({shard: anew}))
+                await self._note(partial(self._reread.__setitem__, shard, anew))
                 if not self._running:
                     return
             ledger.sent += 1
-            answer = await self._until(lambda offset=ledger.sent: self._driver.commit(group, shard, offset))
+            answer = await self._until(lambda: self._driver.commit(group, shard, ledger.sent))
             self._expect("raised" in answer, f"{shard}: {ledger.sent} was not taken: {answer}")
             ledger.acknowledged = ledger.sent
             await self._note(self._count)
@@ -188,12 +189,12 @@ class Run:
         self.report.acknowledged += 1
         self.report.without_meta += self._meta_is_dead
 
-    async def _until(self, call: Callable[[], object], expected: str = "") -> Answer:
+    async def _until(self, call: Callable[[], Awaitable[Answer]], expected: str = "") -> Answer:
         """Make a call until somebody knows what became of it; any error but a lost call, and the expected one, is a violation."""
         while True:
             await self._alive.wait()
             try:
-                answer: Answer = await call()  # type: ignore[misc]  # a coroutine of the driver
+                answer = await call()
             except DriverGoneError:
                 answer = {"error": "lost"}
             if answer.get("error") != "lost":

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import sys
+from functools import partial
 from typing import Any
 
 import grpc
@@ -59,7 +60,8 @@ def committed(rows: Json, done: Committed) -> Json:
     for row in done:
         sent = rows[row.shard]
         stands = {"shard": row.shard, "offset": row.offset, "epoch": row.epoch}
-        if row.held or row.deleted or row.offset < sent["offset"] or 0 < sent.get("epoch", 0) and row.epoch > taken_up(sent["epoch"]):
+        is_older = sent.get("epoch", 0) > 0 and row.epoch > taken_up(sent["epoch"])
+        if row.held or row.deleted or row.offset < sent["offset"] or is_older:
             moved.append(stands | {"held": row.held} | ({"offset": None} if row.deleted else {}))
         else:
             behind.append(stands)
@@ -91,8 +93,8 @@ async def call(client: OffsetClient, command: Json, timeout_s: float) -> Json:
         case "remove":
             return {"removed": await client.remove(group, shards, namespace=namespace)}
         case "delete":
-            request = offsets_pb.DeleteOffsetsRequest(namespace=namespace, group=group, shards=shards, execute=True)
-            reply = await client.admin.DeleteOffsets(request, timeout=timeout_s)
+            wanted = offsets_pb.DeleteOffsetsRequest(namespace=namespace, group=group, shards=shards, execute=True)
+            reply = await client.admin.DeleteOffsets(wanted, timeout=timeout_s)
             return {"deleted": sum(row.changed for row in reply.rows)}
         case name:
             mode, keep_hold = offsets_pb.ReadMode.STORE, name == "peek"
@@ -144,6 +146,10 @@ async def serve(client: OffsetClient, command: Json, timeout_s: float) -> None:
     answer({"id": number, **line})
 
 
+def _forget(calls: dict[int, "asyncio.Task[None]"], number: int, _: "asyncio.Task[None]") -> None:
+    del calls[number]
+
+
 async def main(address: str, timeout_s: float) -> None:
     """Until the end of stdin."""
     lines = asyncio.StreamReader(limit=2**22)
@@ -159,7 +165,7 @@ async def main(address: str, timeout_s: float) -> None:
                 answer({"id": command["id"]})
                 continue
             task = calls[command["id"]] = asyncio.create_task(serve(client, command, timeout_s), name="call")
-            task.add_done_callback(lambda _, number=command["id"]: calls.pop(number, None))
+            task.add_done_callback(partial(_forget, calls, command["id"]))
         for task in calls.values():
             task.cancel()
 

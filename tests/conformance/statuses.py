@@ -2,14 +2,15 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc
 import grpc.aio
 
-from adapter.rpc import offsets_grpc, offsets_pb
+COMMIT = "/offsets.v1.OffsetStore/CommitOffsets"
 
 
-class Answering(offsets_grpc.OffsetStoreServicer):
+class Answering(grpc.GenericRpcHandler):
     """Commits alone."""
 
     def __init__(self) -> None:
@@ -17,10 +18,11 @@ class Answering(offsets_grpc.OffsetStoreServicer):
         self.status = (grpc.StatusCode.OK, "")
         self.calls = 0
 
-    async def CommitOffsets(  # type: ignore[override]  # noqa: N802 - gRPC's name; the stubs are of the blocking kind
-        self, _: offsets_pb.CommitOffsetsRequest, context: "grpc.aio.ServicerContext[object, object]"
-    ) -> offsets_pb.CommitOffsetsReply:
-        """Refuse it."""
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any] | None":
+        """The one method."""
+        return grpc.unary_unary_rpc_method_handler(self._refuse) if handler_call_details.method == COMMIT else None
+
+    async def _refuse(self, _: bytes, context: "grpc.aio.ServicerContext[bytes, bytes]") -> bytes:
         self.calls += 1
         await context.abort(*self.status)
 
@@ -28,11 +30,11 @@ class Answering(offsets_grpc.OffsetStoreServicer):
 @asynccontextmanager
 async def answering() -> AsyncIterator[Answering]:
     """A server that runs."""
-    server, servicer = grpc.aio.server(), Answering()
-    offsets_grpc.add_OffsetStoreServicer_to_server(servicer, server)
-    servicer.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server, handler = grpc.aio.server(), Answering()
+    server.add_generic_rpc_handlers([handler])
+    handler.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     try:
-        yield servicer
+        yield handler
     finally:
         await server.stop(None)
