@@ -29,7 +29,7 @@ async def _cases(names: Sequence[str], shared: World) -> bool:
         try:
             await CASES[name](World(shared.command, shared.directory, shared.meta, shared.adapter))
             _say(f"passed  {name}")
-        except (AssertionError, TimeoutError) as error:
+        except (AssertionError, KeyError, TimeoutError) as error:
             passed = False
             _say(f"FAILED  {name}: {type(error).__name__} {error}")
     return passed
