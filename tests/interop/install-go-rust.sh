@@ -1,6 +1,6 @@
 #!/bin/sh
-# What `make interop` uses of Go and Rust: h2spec and the clients of clients.md, built into a store directory from what go.sum and
-# Cargo.lock pin. May run again at any time. Neither Go nor Cargo is installed here: what is missing is named, and that is the end of it.
+# What `make interop` uses of Go and Rust: h2spec, the clients of clients.md and the drivers of clients/rust, built into a store
+# directory from what go.sum and Cargo.lock pin. May run again at any time. Neither Go nor Cargo is installed here: what is missing is named, and that is the end of it.
 # rustup's cargo looks for toolchains below $HOME. With another one (env -i, sudo) they are beside the .cargo that it is in itself.
 set -eu
 HERE=$(cd "$(dirname "$0")" && pwd)
@@ -40,3 +40,6 @@ quietly "the Go client" go build -mod=readonly -buildvcs=false -o "$CACHE/go/cli
 cd "$HERE/rust"
 quietly "the Rust client" cargo build --quiet --release --locked --target-dir "$CACHE/rust/target"
 ln -sf target/release/client "$CACHE/rust/client"
+
+cd "$HERE/../../clients/rust"
+quietly "clients/rust" cargo build --quiet --examples --locked --target-dir "$CACHE/rust-client"

@@ -29,13 +29,20 @@ def test_the_tree_agrees_on_its_version() -> None:
         ),
         ("deploy/kubernetes/meta.yaml", "image: offset-adapter:", "image: offset-adapter:9"),
         ("deploy/kubernetes/broker.yaml", "          image: offset-adapter:", "          image: offset-adapter:9"),
+        ("clients/rust/Cargo.toml", '\nversion = "', '\nversion = "9'),
+        (
+            "clients/rust/Cargo.lock",
+            'name = "offset-adapter-client"\nversion = "',
+            'name = "offset-adapter-client"\nversion = "9',
+        ),
         ("CHANGELOG.md", f"## [{project_version(ROOT)}]", "## [9.9.9]"),
     ],
 )
 def test_a_place_with_another_version_is_named(file: str, old: str, new: str, tmp_path: Path) -> None:
     """One sentence for each: the file, and what it has."""
-    for part in ("deploy", "CHANGELOG.md", "pyproject.toml"):
+    for part in ("deploy", "clients/rust/Cargo.toml", "clients/rust/Cargo.lock", "CHANGELOG.md", "pyproject.toml"):
         source = ROOT / part
+        (tmp_path / part).parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if source.is_dir() else shutil.copyfile)(source, tmp_path / part)
     text = (tmp_path / file).read_text()
     assert old in text

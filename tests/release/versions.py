@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.release.manifests import images, parts
 
+CRATE = "offset-adapter-client"
 DATED = re.compile(r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d{2}-\d{2}$", re.MULTILINE)
 
 
@@ -32,6 +33,11 @@ def disagreeing(root: Path) -> Iterator[str]:
             name, _, tag = image.rpartition(":")
             if name == "offset-adapter" and tag != version:
                 yield f"{path.relative_to(root)}: the image is {image}, not {version}: run make chart"
+    for name in ("Cargo.toml", "Cargo.lock"):
+        package = tomllib.loads((root / "clients/rust" / name).read_text(encoding="utf-8"))["package"]
+        (found,) = (each for each in (package if isinstance(package, list) else [package]) if each["name"] == CRATE)
+        if found["version"] != version:
+            yield f"clients/rust/{name}: the version is {found['version']}, not {version}"
     if problem := changelog_problem((root / "CHANGELOG.md").read_text(encoding="utf-8"), version):
         yield f"CHANGELOG.md: {problem}"
 
