@@ -87,7 +87,7 @@ def _adapter_checks(config: AdapterConfig, source: Path | None) -> dict[str, Che
         "adapter": partial(
             running.adapter, config.store.path, config.server.listen, config.server.unix_socket, machine.installed()
         ),
-        "Meta Service": partial(services.meta_services, config.meta),
+        "Meta Service": partial(services.meta_services, config.meta, wants_robustmq=bool(config.robustmq.listen)),
     }
     if config.journal.path:
         checks["journal"] = partial(machine.packages, "journal", "journal.path", "adapter.sidecar.journal.writer", "journal")
@@ -97,9 +97,12 @@ def _adapter_checks(config: AdapterConfig, source: Path | None) -> dict[str, Che
         )
     if config.server.unix_socket:
         checks["Unix socket"] = partial(running.unix_socket_directory, config.server.unix_socket)
+    if config.robustmq.listen:
+        checks["robustmq.listen"] = partial(running.front, config.store.path, config.robustmq.listen)
     checks |= _of_secrets(config)
     for name, setting, address in (
         ("RocketMQ broker", "rocketmq.broker", config.rocketmq.broker),
+        ("RobustMQ broker", "robustmq.broker", config.robustmq.broker),
         ("broker log", "broker_log.address", config.broker_log.address),
         ("collector", "telemetry.endpoint", config.telemetry.address),
     ):
@@ -113,6 +116,8 @@ def _of_secrets(config: AdapterConfig) -> dict[str, Check]:
     checks: dict[str, Check] = {}
     if config.server.tls:
         checks["server.tls"] = partial(secrets.server_tls, "server.tls", config.server.tls)
+    if config.robustmq.tls:
+        checks["robustmq.tls"] = partial(secrets.server_tls, "robustmq.tls", config.robustmq.tls)
     telemetry = config.telemetry if config.telemetry.endpoint else None
     for name, tls in (
         ("meta.tls", config.meta.tls),
