@@ -16,11 +16,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import IO, Any
 
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, free_port
 from adapter.testing.waiting import PATIENCE_S
@@ -38,6 +38,7 @@ class BrokerProcess:
         self.grpc_port, self.control_port = free_port(), free_port()
         self._command = [sys.executable, "-m", "tests.robustmq_broker", str(self.grpc_port), str(self.control_port), *addresses]
         self._process: subprocess.Popen[bytes] | None = None
+        self._streams: list[Control] = []
         self._control: Control | None = None
         self._watch: Thread | None = None
         self.flushed: dict[Key, int] = {}
@@ -52,7 +53,7 @@ class BrokerProcess:
         self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE)
         assert self._process.stdout
         assert self._process.stdout.readline() == b"serving\n"
-        Thread(target=self._process.stdout.read, daemon=True).start()
+        Thread(target=_drained, args=(self._process.stdout,), daemon=True).start()
         self._control, watch = self._connect(), self._connect()
         _ask(watch, {"flushed": True})
         self._watch = Thread(target=self._note, args=(watch,))
@@ -78,9 +79,17 @@ class BrokerProcess:
             self._process = None
         if self._watch:
             self._watch.join()
+        for stream in self._streams:
+            with suppress(OSError):  # what was not sent
+                stream.close()
+        self._streams.clear()
 
     def _connect(self) -> Control:
-        return socket.create_connection(("127.0.0.1", self.control_port), PATIENCE_S).makefile("rwb")
+        with socket.create_connection(("127.0.0.1", self.control_port), PATIENCE_S) as connected:
+            connected.settimeout(None)
+            stream = connected.makefile("rwb")
+        self._streams.append(stream)
+        return stream
 
     def _note(self, watch: Control) -> None:
         try:
@@ -89,6 +98,11 @@ class BrokerProcess:
                 self.flushed[group, shard] = offset
         except (OSError, ValueError):  # killed within a line
             pass
+
+
+def _drained(output: IO[bytes]) -> None:
+    with output:
+        output.read()
 
 
 def _ask(control: Control, question: object) -> Any:

@@ -2547,6 +2547,7 @@ class RobustmqStatus(_message.Message):
     UNTOLD_GROUPS_FIELD_NUMBER: _builtins.int
     BROKER_ERROR_FIELD_NUMBER: _builtins.int
     PROBLEM_FIELD_NUMBER: _builtins.int
+    TOLD_GROUPS_FIELD_NUMBER: _builtins.int
     listen: _builtins.str
     """Where the broker calls it."""
     saves: _builtins.int
@@ -2563,6 +2564,8 @@ class RobustmqStatus(_message.Message):
     broker_error: _builtins.str
     problem: _builtins.str
     """Why the broker's other calls cannot work; empty if they can."""
+    told_groups: _builtins.int
+    """Groups of which the broker was told since the start."""
     @_builtins.property
     def unreachable(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Nodes of the Meta Service that cannot be reached, each with the reason."""
@@ -2581,10 +2584,11 @@ class RobustmqStatus(_message.Message):
         untold_groups: _builtins.int = ...,
         broker_error: _builtins.str = ...,
         problem: _builtins.str = ...,
+        told_groups: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "broker_error", b"broker_error", "deletes", b"deletes", "forwarded", b"forwarded", "listen", b"listen", "open_calls", b"open_calls", "problem", b"problem", "reads", b"reads", "saves", b"saves", "unreachable", b"unreachable", "untold_groups", b"untold_groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "broker_error", b"broker_error", "deletes", b"deletes", "forwarded", b"forwarded", "listen", b"listen", "open_calls", b"open_calls", "problem", b"problem", "reads", b"reads", "saves", b"saves", "told_groups", b"told_groups", "unreachable", b"unreachable", "untold_groups", b"untold_groups"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -51,6 +51,7 @@ class FrontCounts:
             untold_groups=self.untold,
             broker_error=self.broker_error,
             problem=self.problem,
+            told_groups=self.told,
         )
 
     def counters(self) -> dict[str, tuple[str, float]]:
