@@ -18,7 +18,7 @@ from adapter.runtime.serving.http2.server import Http2Server
 from tests.http2_client import block, data, frames_of, head
 
 Code = grpc.StatusCode
-FORWARD = "has to forward request to: Some(2), rpc_addr: \"node-2:1228\" é"
+FORWARD = 'has to forward request to: Some(2), rpc_addr: "node-2:1228" é'
 ANY_SIZE = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.enable_retries", 0)]
 GREETING = SettingsFrame().serialize()
 OK = head(1, block([(":status", "200"), ("content-type", "application/grpc")]))
@@ -76,8 +76,8 @@ async def _node() -> AsyncIterator[tuple[str, _Service]]:
 
 
 @asynccontextmanager
-async def _relaying(*nodes: str, limit_s: float | None = None) -> AsyncIterator[tuple[grpc.aio.Channel, Relay]]:
-    relay = Relay([Node(name) for name in nodes], limit_s=lambda path: limit_s)
+async def _relaying(*nodes: str, limit_s: float | None = None) -> AsyncIterator[tuple[Any, Relay]]:
+    relay = Relay([Node(name) for name in nodes], limit_s=lambda _: limit_s)
     server, listener = Http2Server(relay=relay), socket.create_server(("127.0.0.1", 0))
     await server.listen(listener)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{listener.getsockname()[1]}", options=ANY_SIZE) as channel:

@@ -4,13 +4,15 @@ It is the same code as a server's connection (`framing`), with the same limits: 
 work in proportion to its bytes.
 """
 
+from typing import cast
+
 from adapter.runtime.serving.http2 import frames, headers
 from adapter.runtime.serving.http2.control import Control
 from adapter.runtime.serving.http2.flood import FloodGuard
 from adapter.runtime.serving.http2.frames import HEADER_BYTES, Code, ConnectionFailedError, StreamFailedError
 from adapter.runtime.serving.http2.framing import Framed
 from adapter.runtime.serving.http2.sending import Sender
-from adapter.runtime.serving.http2.streams import ANSWER, ENDED, TRAILERS, Stream
+from adapter.runtime.serving.http2.streams import ANSWER, ENDED, TRAILERS, Event, Stream
 
 ID_LAST = frames.ID_MAX - 1_000  # beyond, a new connection is needed: the numbers of streams are used up
 INFORMATIONAL = range(100, 200)  # HTTP statuses of answers that come before the one that counts
@@ -111,7 +113,7 @@ class CallingConnection(Framed[_CallSender, _CallControl]):
             self._finish(stream, TRAILERS, answer)
         else:
             stream.answered = True
-            self._events.append((ANSWER, stream, answer))
+            self._events.append(cast("Event", (ANSWER, stream, answer)))
 
     def _on_end(self, stream: Stream) -> None:
         self._finish(stream, ENDED, None)
@@ -121,5 +123,5 @@ class CallingConnection(Framed[_CallSender, _CallControl]):
         if stream.out or not stream.final:
             self._sender.reset(stream.id, Code.NO_ERROR)  # it is answered before all of it was sent
         self._guard.answered()
-        self._events.append((kind, stream, answer) if answer else (kind, stream))
+        self._events.append(cast("Event", (kind, stream, answer)) if answer else (kind, stream))
         self._sender.forget(stream)

@@ -163,9 +163,9 @@ class Http2Client(asyncio.Protocol):
         if call is None:
             return
         if kind == ANSWER:
-            call.answered(cast("tuple[int, Stream, Answer]", event)[2])
+            call.answered(cast("Answer", event[-1]))
         elif kind == MESSAGE:
-            call.got(cast("tuple[int, Stream, bytes]", event)[2])
+            call.got(cast("bytes", event[-1]))
         elif kind == WRITABLE:
             call.sent()
         else:
@@ -173,7 +173,7 @@ class Http2Client(asyncio.Protocol):
             if kind == RESET:
                 call.broke_off(stream.code)
             else:
-                call.ended(cast("tuple[int, Stream, Answer]", event)[2] if kind == TRAILERS else None)
+                call.ended(cast("Answer", event[-1]) if kind == TRAILERS else None)
 
     def _flush(self) -> None:
         self._flushing = False

@@ -1,7 +1,7 @@
 """The state of one stream, which the parts of a connection share, and the events of a stream."""
 
 from adapter.runtime.serving.http2 import frames
-from adapter.runtime.serving.http2.headers import Answer, Head
+from adapter.runtime.serving.http2.headers import Head
 
 # Kinds of events. Each is a tuple: its kind, its stream, and of a message its bytes, of an answer its headers.
 # RESET: the call has ended early, by either side. WRITABLE: all output of the stream has been sent. ANSWER and TRAILERS are
@@ -43,4 +43,4 @@ class Stream:
         self.final = b""  # the frame that ends the stream, after `out`
 
 
-Event = tuple[int, Stream] | tuple[int, Stream, bytes] | tuple[int, Stream, Answer]
+Event = tuple[int, Stream] | tuple[int, Stream, bytes]
