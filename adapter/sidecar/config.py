@@ -110,8 +110,8 @@ class RobustmqSection(Section):
                 f"listen = {self.listen!r} is reachable from other machines, without TLS: listen on 127.0.0.1, where the "
                 "broker is, or add a tls table with cert and key"
             )
-        if not self.listen and (self.broker or self.tls):
-            raise ValueError(f"{'broker' if self.broker else 'tls'}: is of no use without listen")
+        if self.broker and not self.listen:
+            raise ValueError("broker: is of no use without listen")
         return self
 
 
