@@ -130,7 +130,8 @@ def stack(directory: Path, *, bare: bool = False) -> Iterator[tuple[RobustMeta, 
     port = free_port()
     with robust_meta() as meta:
         broker = BrokerProcess([meta.address] if bare else [f"127.0.0.1:{port}", meta.address])
-        settings = f"[robustmq]\nlisten = '127.0.0.1:{port}'\nbroker = '{broker.address}'\n"
+        # A read that takes longer goes on to RobustMQ, which has less: on a busy machine, that would be judged as a loss.
+        settings = f"load_timeout_ms = 30000\n[robustmq]\nlisten = '127.0.0.1:{port}'\nbroker = '{broker.address}'\n"
         adapter = None if bare else adapter_process(directory, meta.address, extra=settings)
         try:
             with ended(*([adapter] if adapter else [])):
