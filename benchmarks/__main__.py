@@ -52,6 +52,7 @@ from benchmarks import (
     recovery_loss,
     restart,
     robustmq,
+    robustmq_front,
     rocketmq,
     start,
     worst_requests,
@@ -100,6 +101,7 @@ ALL: dict[str, Benchmark] = {
     "etcd_placement": etcd_placement.run,
     "etcd_rebalance": etcd_rebalance.run,
     "robustmq": robustmq.run,
+    "robustmq_front": robustmq_front.run,
     "rocketmq": rocketmq.run,
     "peers": peers.run,
 }

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from adapter.rpc import metadata_pb2_grpc as metadata_grpc
     from adapter.rpc import offsets_pb2 as offsets_pb
     from adapter.rpc import offsets_pb2_grpc as offsets_grpc
+    from adapter.rpc import robustmq_broker_pb2 as robustmq_pb
+    from adapter.rpc import robustmq_broker_pb2_grpc as robustmq_grpc
 
 __all__ = [
     "etcd_grpc",
@@ -31,6 +33,8 @@ __all__ = [
     "metadata_pb",
     "offsets_grpc",
     "offsets_pb",
+    "robustmq_grpc",
+    "robustmq_pb",
     "scaler_grpc",
     "scaler_pb",
 ]
@@ -41,6 +45,7 @@ _PROTOS = {
     "meta": "meta_service",
     "metadata": "metadata",
     "offsets": "offsets",
+    "robustmq": "robustmq_broker",
     "scaler": "external_scaler",
 }
 

@@ -2191,6 +2191,7 @@ class StatusReply(_message.Message):
     FLUSH_PACE_FIELD_NUMBER: _builtins.int
     WEAKER_FIELD_NUMBER: _builtins.int
     ROCKETMQ_FIELD_NUMBER: _builtins.int
+    ROBUSTMQ_FIELD_NUMBER: _builtins.int
     CHANGES_ELSEWHERE_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
     state: Global___StatusReply.State.ValueType
@@ -2263,6 +2264,10 @@ class StatusReply(_message.Message):
         """Absent unless the adapter follows a RocketMQ broker ([rocketmq] broker)."""
 
     @_builtins.property
+    def robustmq(self) -> Global___RobustmqStatus:
+        """Absent unless the adapter stands before RobustMQ's Meta Service ([robustmq])."""
+
+    @_builtins.property
     def changes_elsewhere(self) -> Global___ChangesElsewhereStatus:
         """Absent while the store is not open."""
 
@@ -2307,12 +2312,13 @@ class StatusReply(_message.Message):
         flush_pace: _builtins.str = ...,
         weaker: _abc.Iterable[_builtins.str] | None = ...,
         rocketmq: Global___RocketmqStatus | None = ...,
+        robustmq: Global___RobustmqStatus | None = ...,
         changes_elsewhere: Global___ChangesElsewhereStatus | None = ...,
         config: Global___ConfigStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_changes_elsewhere", b"_changes_elsewhere", "_config", b"_config", "_journal", b"_journal", "_loss", b"_loss", "_rocketmq", b"_rocketmq", "_store", b"_store", "changes_elsewhere", b"changes_elsewhere", "config", b"config", "journal", b"journal", "loss", b"loss", "recovery", b"recovery", "rocketmq", b"rocketmq", "store", b"store"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_changes_elsewhere", b"_changes_elsewhere", "_config", b"_config", "_journal", b"_journal", "_loss", b"_loss", "_robustmq", b"_robustmq", "_rocketmq", b"_rocketmq", "_store", b"_store", "changes_elsewhere", b"changes_elsewhere", "config", b"config", "journal", b"journal", "loss", b"loss", "recovery", b"recovery", "robustmq", b"robustmq", "rocketmq", b"rocketmq", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_changes_elsewhere", b"_changes_elsewhere", "_config", b"_config", "_journal", b"_journal", "_loss", b"_loss", "_rocketmq", b"_rocketmq", "_store", b"_store", "at_risk", b"at_risk", "changes_elsewhere", b"changes_elsewhere", "clock_is_off", b"clock_is_off", "clock_skew_seconds", b"clock_skew_seconds", "commits", b"commits", "config", b"config", "dirty_keys", b"dirty_keys", "flush_pace", b"flush_pace", "journal", b"journal", "last_flush_at_ms", b"last_flush_at_ms", "last_flush_error", b"last_flush_error", "last_flush_seconds", b"last_flush_seconds", "loss", b"loss", "meta_available", b"meta_available", "meta_endpoint", b"meta_endpoint", "meta_endpoints", b"meta_endpoints", "meta_loss", b"meta_loss", "meta_loss_at_ms", b"meta_loss_at_ms", "meta_losses", b"meta_losses", "mode", b"mode", "oldest_dirty_seconds", b"oldest_dirty_seconds", "policies", b"policies", "reason", b"reason", "recovery", b"recovery", "refused_keys", b"refused_keys", "rocketmq", b"rocketmq", "save_calls", b"save_calls", "state", b"state", "store", b"store", "store_path", b"store_path", "stored_keys", b"stored_keys", "unsynced_writes", b"unsynced_writes", "uptime_seconds", b"uptime_seconds", "version", b"version", "wal_sync", b"wal_sync", "weaker", b"weaker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_changes_elsewhere", b"_changes_elsewhere", "_config", b"_config", "_journal", b"_journal", "_loss", b"_loss", "_robustmq", b"_robustmq", "_rocketmq", b"_rocketmq", "_store", b"_store", "at_risk", b"at_risk", "changes_elsewhere", b"changes_elsewhere", "clock_is_off", b"clock_is_off", "clock_skew_seconds", b"clock_skew_seconds", "commits", b"commits", "config", b"config", "dirty_keys", b"dirty_keys", "flush_pace", b"flush_pace", "journal", b"journal", "last_flush_at_ms", b"last_flush_at_ms", "last_flush_error", b"last_flush_error", "last_flush_seconds", b"last_flush_seconds", "loss", b"loss", "meta_available", b"meta_available", "meta_endpoint", b"meta_endpoint", "meta_endpoints", b"meta_endpoints", "meta_loss", b"meta_loss", "meta_loss_at_ms", b"meta_loss_at_ms", "meta_losses", b"meta_losses", "mode", b"mode", "oldest_dirty_seconds", b"oldest_dirty_seconds", "policies", b"policies", "reason", b"reason", "recovery", b"recovery", "refused_keys", b"refused_keys", "robustmq", b"robustmq", "rocketmq", b"rocketmq", "save_calls", b"save_calls", "state", b"state", "store", b"store", "store_path", b"store_path", "stored_keys", b"stored_keys", "unsynced_writes", b"unsynced_writes", "uptime_seconds", b"uptime_seconds", "version", b"version", "wal_sync", b"wal_sync", "weaker", b"weaker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__changes_elsewhere: _TypeAlias = _typing.Literal["changes_elsewhere"]  # noqa: Y015
     _WhichOneofArgType__changes_elsewhere: _TypeAlias = _typing.Literal["_changes_elsewhere", b"_changes_elsewhere"]  # noqa: Y015
@@ -2322,6 +2328,8 @@ class StatusReply(_message.Message):
     _WhichOneofArgType__journal: _TypeAlias = _typing.Literal["_journal", b"_journal"]  # noqa: Y015
     _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
     _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015
+    _WhichOneofReturnType__robustmq: _TypeAlias = _typing.Literal["robustmq"]  # noqa: Y015
+    _WhichOneofArgType__robustmq: _TypeAlias = _typing.Literal["_robustmq", b"_robustmq"]  # noqa: Y015
     _WhichOneofReturnType__rocketmq: _TypeAlias = _typing.Literal["rocketmq"]  # noqa: Y015
     _WhichOneofArgType__rocketmq: _TypeAlias = _typing.Literal["_rocketmq", b"_rocketmq"]  # noqa: Y015
     _WhichOneofReturnType__store: _TypeAlias = _typing.Literal["store"]  # noqa: Y015
@@ -2334,6 +2342,8 @@ class StatusReply(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__journal) -> _WhichOneofReturnType__journal | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__loss) -> _WhichOneofReturnType__loss | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__robustmq) -> _WhichOneofReturnType__robustmq | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rocketmq) -> _WhichOneofReturnType__rocketmq | None: ...
     @_typing.overload
@@ -2517,6 +2527,72 @@ class RocketmqStatus(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RocketmqStatus: _TypeAlias = RocketmqStatus  # noqa: Y015
+
+@_typing.final
+class RobustmqStatus(_message.Message):
+    """What the adapter does for a RobustMQ broker that calls it in place of the Meta
+    Service.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LISTEN_FIELD_NUMBER: _builtins.int
+    SAVES_FIELD_NUMBER: _builtins.int
+    READS_FIELD_NUMBER: _builtins.int
+    DELETES_FIELD_NUMBER: _builtins.int
+    FORWARDED_FIELD_NUMBER: _builtins.int
+    OPEN_CALLS_FIELD_NUMBER: _builtins.int
+    UNREACHABLE_FIELD_NUMBER: _builtins.int
+    BROKER_FIELD_NUMBER: _builtins.int
+    UNTOLD_GROUPS_FIELD_NUMBER: _builtins.int
+    BROKER_ERROR_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    TOLD_GROUPS_FIELD_NUMBER: _builtins.int
+    listen: _builtins.str
+    """Where the broker calls it."""
+    saves: _builtins.int
+    """Calls since the start: of the broker's own offsets, and those passed on."""
+    reads: _builtins.int
+    deletes: _builtins.int
+    forwarded: _builtins.int
+    open_calls: _builtins.int
+    """Calls that are passed on at the moment."""
+    broker: _builtins.str
+    """Where the broker is told of changes; empty: nowhere."""
+    untold_groups: _builtins.int
+    """Groups of which the broker has not been told so far, and why not."""
+    broker_error: _builtins.str
+    problem: _builtins.str
+    """Why the broker's other calls cannot work; empty if they can."""
+    told_groups: _builtins.int
+    """Groups of which the broker was told since the start."""
+    @_builtins.property
+    def unreachable(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Nodes of the Meta Service that cannot be reached, each with the reason."""
+
+    def __init__(
+        self,
+        *,
+        listen: _builtins.str = ...,
+        saves: _builtins.int = ...,
+        reads: _builtins.int = ...,
+        deletes: _builtins.int = ...,
+        forwarded: _builtins.int = ...,
+        open_calls: _builtins.int = ...,
+        unreachable: _abc.Iterable[_builtins.str] | None = ...,
+        broker: _builtins.str = ...,
+        untold_groups: _builtins.int = ...,
+        broker_error: _builtins.str = ...,
+        problem: _builtins.str = ...,
+        told_groups: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "broker_error", b"broker_error", "deletes", b"deletes", "forwarded", b"forwarded", "listen", b"listen", "open_calls", b"open_calls", "problem", b"problem", "reads", b"reads", "saves", b"saves", "told_groups", b"told_groups", "unreachable", b"unreachable", "untold_groups", b"untold_groups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RobustmqStatus: _TypeAlias = RobustmqStatus  # noqa: Y015
 
 @_typing.final
 class JournalStatus(_message.Message):

@@ -12,7 +12,7 @@ from adapter.meta.config import MetaSection
 from adapter.model.names import name_of_part
 from adapter.model.records import HOLD_MS
 from adapter.rocketmq.config import RocketmqSection
-from adapter.runtime.settings.addresses import ADAPTER_LISTEN, ADAPTER_SOCKET
+from adapter.runtime.settings.addresses import ADAPTER_LISTEN, ADAPTER_SOCKET, is_loopback
 from adapter.runtime.settings.config import (
     Address,
     FilePath,
@@ -21,6 +21,7 @@ from adapter.runtime.settings.config import (
     OptionalAddress,
     Section,
     ServerSection,
+    ServerTls,
     StopSection,
 )
 from adapter.runtime.settings.live import LiveSettings
@@ -95,6 +96,25 @@ class JournalSection(Section):
         return self
 
 
+class RobustmqSection(Section):
+    """Where an unmodified RobustMQ broker calls the adapter in place of its Meta Service, and where it is told of changes."""
+
+    listen: OptionalAddress = ""
+    tls: ServerTls | None = None
+    broker: OptionalAddress = ""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.listen and self.tls is None and not is_loopback(self.listen):
+            raise ValueError(
+                f"listen = {self.listen!r} is reachable from other machines, without TLS: listen on 127.0.0.1, where the "
+                "broker is, or add a tls table with cert and key"
+            )
+        if self.broker and not self.listen:
+            raise ValueError("broker: is of no use without listen")
+        return self
+
+
 class LagSection(Section):
     """How far consumer groups are behind, live. `shards` = 0: nothing is kept, and nothing of it is loaded."""
 
@@ -160,6 +180,7 @@ class AdapterConfig(Section):
     expiry: ExpirySection = ExpirySection()
     broker_log: BrokerLogSection = BrokerLogSection()
     rocketmq: RocketmqSection = RocketmqSection()
+    robustmq: RobustmqSection = RobustmqSection()
     lag: LagSection = LagSection()
     admin: AdminSection = AdminSection()
     journal: JournalSection = JournalSection()

@@ -64,6 +64,7 @@ from adapter.sidecar.metrics import AdapterMetrics
 
 if TYPE_CHECKING:
     from adapter.sidecar.bridge.bridge import Bridge
+    from adapter.sidecar.front.front import Front
     from adapter.sidecar.lag.live import LiveLag
     from adapter.sidecar.lag.metrics import LagMetrics
     from adapter.sidecar.lag.service import Serving
@@ -133,8 +134,11 @@ class Sidecar:
         else:
             self.offsets = OffsetService(self.state.serving, self.state.committing_core, self._metrics)
         self._bridge = _bridge_of(config, self.offsets.commits)
+        self._front = _front_of(config, meta, self.offsets.commits, self.state)
         rocketmq = self._bridge.counts.status if self._bridge else None
-        self.status = SidecarStatus(self._reloading, meta, self._metrics, self.state, self._journal, rocketmq)
+        front = self._front
+        robustmq = (lambda: front.look().status()) if front else None
+        self.status = SidecarStatus(self._reloading, meta, self._metrics, self.state, self._journal, rocketmq, robustmq)
         self._lag: LiveLag | None = None  # of the core that serves
         self._lag_metrics: LagMetrics | None = None
         self._lag_entry = LagEntry(self._compared_core, kept=config.lag.shards > 0)
@@ -179,6 +183,8 @@ class Sidecar:
         self._reloading.add(self._access.prepare)
         if certificate := self._certificate:
             self._reloading.add(lambda config: certificate.prepare(config.server.tls) if config.server.tls else NOTHING_NEW)
+        if self._front:
+            self._reloading.add(self._front.prepare)
         self._reloading.add(lambda config: Prepared(lambda: self._take(config)))
 
     def _take(self, config: AdapterConfig) -> None:
@@ -235,6 +241,8 @@ class Sidecar:
         self.state.attach(core)
         core.take(self._config)  # again: they may have been replaced while it was made
         core.tasks.start_soon(core.flusher.run, name="flusher")
+        if self._front:
+            core.tasks.start_soon(self._front.run, core, name="robustmq")
         await self._unless_stopped(lambda: self._take_commits(server))
         await self._unless_stopped(lambda: self._recover(core))
         await self._unless_stopped(lambda: self._take_all(core, server))
@@ -292,6 +300,8 @@ class Sidecar:
 
     async def _take_commits(self, server: GrpcServer) -> None:
         await server.accept_waiting()
+        if self._front:
+            await self._front.accept()
         await server.set_serving(serving=True, only=COMMITS)
         log.info("sidecar.takes_commits", addresses=self.addresses, help="all else waits for the Meta Service's first answer")
         self.taking_commits.set()
@@ -362,6 +372,8 @@ class Sidecar:
         until = anyio.current_time() + self._config.stop.grace_ms / 1000
         # First, so that clients which watch the health have left when it changes.
         server.drain()
+        if self._front:
+            self._front.drain()
         await server.set_serving(serving=False)
         self.offsets.end_streams()
         if self._lag:
@@ -369,6 +381,8 @@ class Sidecar:
         if self._scaler:
             self._scaler.end_streams()
         await server.drained(until - anyio.current_time())
+        if self._front:
+            await self._front.stop(max(until - anyio.current_time(), 0))
         self.state.enter(State.STOPPING)
         await server.stop(max(until - anyio.current_time(), 0))
 
@@ -449,6 +463,9 @@ class Sidecar:
         if self._bridge:
             self._metrics.registry.register(GaugesCollector("offset_adapter", self._bridge.counts.gauges))
             self._metrics.registry.register(CountersCollector("offset_adapter", self._bridge.counts.counters))
+        if front := self._front:
+            self._metrics.registry.register(GaugesCollector("offset_adapter", lambda: front.look().gauges()))
+            self._metrics.registry.register(CountersCollector("offset_adapter", lambda: front.look().counters()))
         if self._telemetry:
             self._metrics.registry.register(CountersCollector("offset_adapter", self._telemetry.counters))
         self._metrics.registry.register(GaugesCollector("offset_adapter", descriptors.gauges))
@@ -465,7 +482,7 @@ class Sidecar:
                 sizes=SIZES,
                 certificate=self._certificate,
             )
-            async with listener as server:
+            async with listener as server, self._front.listening() if self._front else nullcontext():
                 self.addresses = list(server.addresses)
                 yield server
 
@@ -477,6 +494,15 @@ def _bridge_of(config: AdapterConfig, commits: Commits) -> "Bridge | None":
     from adapter.sidecar.bridge.bridge import Bridge  # noqa: PLC0415 - takes time to import, and most adapters need none
 
     return Bridge(config, commits)
+
+
+def _front_of(config: AdapterConfig, meta: MetaClient, commits: Commits, state: SidecarState) -> "Front | None":
+    """Where a RobustMQ broker calls in place of its Meta Service, if that is configured."""
+    if not config.robustmq.listen:
+        return None
+    from adapter.sidecar.front.front import Front  # noqa: PLC0415 - as above
+
+    return Front(config, meta, commits, state.serving, state.committing_core)
 
 
 def _broker_log(config: AdapterConfig) -> AbstractAsyncContextManager[BrokerLog]:

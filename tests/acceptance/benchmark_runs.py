@@ -34,6 +34,7 @@ BARS = {
     "meta_bulk": 2,
     "offset_files": 9,
     "command": 2,
+    "robustmq_front": 3,
 }
 WITHOUT_BARS = ("modes", "ack_window", "console", "lag_rules")
 BY_H2LOAD = {"floor": 0, "client": 2, "http2": 7, "lag_live": 0}  # the bars that are left without it

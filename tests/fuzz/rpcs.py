@@ -39,6 +39,7 @@ SERVICES: Mapping[str, str] = {
 # Services of which we are the client.
 UNCALLED: Mapping[str, str] = {
     "offsets.v1.BrokerLog": "brokers answer it; what they answer is in replies.py",
+    "broker.BrokerService": "a RobustMQ broker answers it",
     **dict.fromkeys(
         (f"etcdserverpb.{name}" for name in ("KV", "Lease", "Cluster", "Maintenance", "Auth")),
         "etcd answers it, which only the Meta Service talks to",

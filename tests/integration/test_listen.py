@@ -60,6 +60,7 @@ async def test_the_metrics_are_those_of_the_reference(directory: Path) -> None:
         "metrics": {"listen": f"127.0.0.1:{port}"},
         "journal": {"path": str(directory / "journal")},
         "rocketmq": {"broker": f"127.0.0.1:{free_port()}"},
+        "robustmq": {"listen": f"127.0.0.1:{free_port()}"},
     }
     documented = _documented("offset_adapter")
     if find_spec("opentelemetry"):

@@ -87,7 +87,7 @@ def _adapter_checks(config: AdapterConfig, source: Path | None) -> dict[str, Che
         "adapter": partial(
             running.adapter, config.store.path, config.server.listen, config.server.unix_socket, machine.installed()
         ),
-        "Meta Service": partial(services.meta_services, config.meta),
+        "Meta Service": partial(services.meta_services, config.meta, wants_robustmq=bool(config.robustmq.listen)),
     }
     if config.journal.path:
         checks["journal"] = partial(machine.packages, "journal", "journal.path", "adapter.sidecar.journal.writer", "journal")
@@ -97,9 +97,12 @@ def _adapter_checks(config: AdapterConfig, source: Path | None) -> dict[str, Che
         )
     if config.server.unix_socket:
         checks["Unix socket"] = partial(running.unix_socket_directory, config.server.unix_socket)
+    if config.robustmq.listen:
+        checks["robustmq.listen"] = partial(running.front, config.store.path, config.robustmq.listen)
     checks |= secrets.files_of(config)
     for name, setting, address in (
         ("RocketMQ broker", "rocketmq.broker", config.rocketmq.broker),
+        ("RobustMQ broker", "robustmq.broker", config.robustmq.broker),
         ("broker log", "broker_log.address", config.broker_log.address),
         ("collector", "telemetry.endpoint", config.telemetry.address),
     ):

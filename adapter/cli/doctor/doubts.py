@@ -13,3 +13,7 @@ def doubts(config: AdapterConfig) -> Iterator[str]:
         yield f"meta.endpoints: {away[0]} is on another machine: without [meta.tls] anybody on the way can change offsets"
     if config.meta.tls is not None:
         yield "meta.tls: RobustMQ's Meta Service has no TLS, and cannot be reached with it; a Meta Service of this project has"
+    if config.robustmq.listen and not config.robustmq.broker:
+        yield "robustmq.broker: is empty: the RobustMQ broker is not told of resets and deletes, and goes on from what it has"
+    if config.robustmq.listen in config.meta.endpoints:
+        yield f"robustmq.listen: {config.robustmq.listen} is one of meta.endpoints, too: the adapter would call itself"

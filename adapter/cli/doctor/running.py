@@ -89,6 +89,18 @@ def meta_service(store: Path | None, listen: str) -> Iterator[Finding]:
         yield from _free("Meta Service", listen)
 
 
+def front(store: Path, listen: str) -> Iterator[Finding]:
+    """Whether the adapter, if it runs, listens where a RobustMQ broker calls it; if not, whether that address is free."""
+    name, port = "robustmq.listen", split_address(listen)[1]
+    if not holder(store).runs:
+        yield from _free(name, listen)
+    elif listeners(port):
+        yield Finding(name, OK, f"{listen}: listens")
+    else:
+        advice = "is the adapter starting? did it begin before this setting? offset-adapter status"
+        yield Finding(name, FAIL, f"{listen}: the adapter runs, and does not listen there", advice)
+
+
 def unix_socket_directory(path: str) -> Iterator[Finding]:
     """Whether the Unix socket listens, or can be made: the length of its path, and the rights of its directory."""
     from adapter.cli.doctor.disk import nearest  # noqa: PLC0415 - only needed here

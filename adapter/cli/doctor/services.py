@@ -21,11 +21,19 @@ from adapter.runtime.settings.addresses import split_address
 TIMEOUT_S = 10.0
 NAME = "Meta Service"
 DIFFERENCE_MS = 2_000  # of clocks: above it a warning, at CLOCK_LIMIT_MS a failure
+OURS = "of this project"
+NO_ROBUSTMQ = (
+    "robustmq.listen is set, and a RobustMQ broker's other calls are answered with UNIMPLEMENTED here: name RobustMQ's nodes in "
+    "meta.endpoints"
+)
 _NO_GROUP = "offset-adapter-doctor"  # whose offsets are read where nothing else can be: it has none
 
 
-def meta_services(section: MetaSection) -> Iterator[Finding]:
-    """Each endpoint: whether it answers, its kind and version, its losses, its clock. All are asked at the same time."""
+def meta_services(section: MetaSection, *, wants_robustmq: bool = False) -> Iterator[Finding]:
+    """Each endpoint: whether it answers, its kind and version, its losses, its clock. All are asked at the same time.
+
+    `wants_robustmq`: a RobustMQ broker calls the adapter, whose other calls only RobustMQ's nodes answer.
+    """
     channels = {name: open_blocking_channel(name, section.tls, name="meta.tls") for name in section.endpoints}
     try:
         begun = wall_ms()
@@ -43,7 +51,10 @@ def meta_services(section: MetaSection) -> Iterator[Finding]:
     for rows in found.values():
         for row in rows:
             away = row.check == NAME and row.state == FAIL and one_answers
-            yield row._replace(state=WARN) if away else row
+            if wants_robustmq and row.check == NAME and row.state == OK and OURS in row.seen:
+                yield row._replace(state=FAIL, advice=NO_ROBUSTMQ)
+            else:
+                yield row._replace(state=WARN) if away else row
 
 
 def _answer(
@@ -58,7 +69,7 @@ def _answer(
         else:
             yield Finding(NAME, FAIL, f"{name}: {error.code().name}: {error.details()}", _help(section))
         return
-    yield Finding(NAME, OK, f"{name}: of this project, engine {reply.engine}, version {reply.version}, {ended_ms - begun_ms} ms")
+    yield Finding(NAME, OK, f"{name}: {OURS}, engine {reply.engine}, version {reply.version}, {ended_ms - begun_ms} ms")
     if reply.HasField("loss"):
         seen = f"{name}: it once lost about {reply.loss.writes:,} acknowledged writes"
         yield Finding("losses", WARN, seen, "adapters pushed again what they held: docs/how-to.md, A damaged store")

@@ -49,12 +49,7 @@ def status_rows(reply: offsets_pb.StatusReply) -> Iterator[tuple[str, str]]:
     counts = ", ".join(f"{name} {getattr(recovery, name):,}" for name in ("compared", "pushed", "adopted", "equal", "failed"))
     done = "done" if recovery.done else f"not done (of {counted(recovery.of, 'key')})"
     yield "recovery", f"{done} in {recovery.seconds:.1f} s: {counts}"
-    if reply.HasField("config"):
-        yield "configuration", _config_text(reply.config)
-    if reply.HasField("journal"):
-        yield "journal", _journal_text(reply.journal)
-    if reply.HasField("rocketmq"):
-        yield "RocketMQ broker", _rocketmq_text(reply.rocketmq)
+    yield from _part_rows(reply)
     if reply.HasField("store"):
         store = reply.store
         yield "store", f"{store.id} of broker {store.broker}, newest write {store.seq:,}, flushed up to {store.flushed_seq:,}"
@@ -68,6 +63,18 @@ def status_rows(reply: offsets_pb.StatusReply) -> Iterator[tuple[str, str]]:
     if reply.meta_losses:
         times = f"{counted(reply.meta_losses, 'time')} since the start, last {when(reply.meta_loss_at_ms)}"
         yield "META LOSS", f"the Meta Service held less than it had acknowledged, {times}: {reply.meta_loss}"
+
+
+def _part_rows(reply: offsets_pb.StatusReply) -> Iterator[tuple[str, str]]:
+    """The rows of what not every adapter has."""
+    if reply.HasField("config"):
+        yield "configuration", _config_text(reply.config)
+    if reply.HasField("journal"):
+        yield "journal", _journal_text(reply.journal)
+    if reply.HasField("rocketmq"):
+        yield "RocketMQ broker", _rocketmq_text(reply.rocketmq)
+    if reply.HasField("robustmq"):
+        yield "RobustMQ broker", _robustmq_text(reply.robustmq)
 
 
 def _clock_text(reply: offsets_pb.StatusReply) -> str:
@@ -93,6 +100,21 @@ def _rocketmq_text(broker: offsets_pb.RocketmqStatus) -> str:
             return f"{name}: is a slave, and the adapter of its master commits"
         return f"{name}: NOT CONNECTED: {broker.last_error or 'it was not reached yet'}"
     return f"{name}: {counted(broker.offsets, 'offset')}, read every {broker.poll_interval_seconds:.2f} s"
+
+
+def _robustmq_text(front: offsets_pb.RobustmqStatus) -> str:
+    calls = f"{front.saves:,} saves, {front.reads:,} reads, {front.deletes:,} deletes, {front.forwarded:,} other calls passed on"
+    parts = [f"calls {front.listen}: {calls}"]
+    if front.problem:
+        parts.append(f"CANNOT WORK: {front.problem}")
+    if front.unreachable:
+        parts.append(f"NOT REACHED: {', '.join(front.unreachable)}")
+    if not front.broker:
+        parts.append("is not told of resets: robustmq.broker is empty")
+    elif front.untold_groups:
+        groups = counted(front.untold_groups, "group")
+        parts.append(f"NOT TOLD of {groups} that changed: {front.broker_error or 'it is being told'}")
+    return "; ".join(parts)
 
 
 def _config_text(config: offsets_pb.ConfigStatus) -> str:

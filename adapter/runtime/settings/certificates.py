@@ -66,10 +66,9 @@ class PemFilePaths(NamedTuple):
 class ServerCertificate:
     """The certificate of a server that runs, with the CA of its clients. Connections that are open keep theirs."""
 
-    name = "server.tls"
-
-    def __init__(self, tls: "ServerTls") -> None:
-        """Raise ConfigError for files that cannot be used."""
+    def __init__(self, tls: "ServerTls", name: str = "server.tls") -> None:
+        """Raise ConfigError, with `name`, for files that cannot be used."""
+        self.name = name
         self._files = read_server_files(tls, self.name)
         self.context = http2_context(self._files)  # for handshakes from now on
 
@@ -108,6 +107,18 @@ def http2_context(files: PemFiles) -> ssl.SSLContext:
     context.set_alpn_protocols(["h2"])
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET
+    return context
+
+
+def http2_client_context(files: PemFiles) -> ssl.SSLContext:
+    """Return the context of a client of gRPC servers, which checks their names and shows its certificate if there is one."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_verify_locations(cadata=(files.ca or b"").decode("ascii"))
+    if files.cert:
+        load_chain(context, files)
+    context.set_ciphers(CIPHERS)
+    context.set_alpn_protocols(["h2"])
     return context
 
 

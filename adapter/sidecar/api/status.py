@@ -31,6 +31,7 @@ class SidecarStatus:
         state: SidecarState,
         journal: Journal = NO_JOURNAL,
         rocketmq: Callable[[], offsets_pb.RocketmqStatus] | None = None,
+        robustmq: Callable[[], offsets_pb.RobustmqStatus] | None = None,
     ) -> None:
         self._reloading = reloading
         self._meta = meta
@@ -38,6 +39,7 @@ class SidecarStatus:
         self._state = state
         self._journal = journal
         self._rocketmq = rocketmq
+        self._robustmq = robustmq
         self._started = time.monotonic()
 
     def reply(self) -> offsets_pb.StatusReply:
@@ -79,6 +81,8 @@ class SidecarStatus:
             reply.config.CopyFrom(config_status(self._reloading))
         if self._rocketmq:
             reply.rocketmq.CopyFrom(self._rocketmq())
+        if self._robustmq:
+            reply.robustmq.CopyFrom(self._robustmq())
         return reply
 
 

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from adapter.errors import NotReadyError, OverloadedError
 from adapter.model.records import OffsetKey
@@ -75,12 +75,19 @@ class Watcher:
         return ChangedKeys(resync=False, keys=keys)
 
 
+class Teller(Protocol):
+    """What is told of changed keys behind each write."""
+
+    def note(self, keys: Collection[OffsetKey]) -> None:
+        """These keys changed."""
+
+
 class Watches:
     """All watchers of a store."""
 
     def __init__(self) -> None:
         self._watchers: set[Watcher] = set()
-        self._own: set[Watcher] = set()
+        self._own: set[Teller] = set()
         self._ended = False
 
     @property
@@ -123,6 +130,15 @@ class Watches:
             yield found
         finally:
             self._own.discard(found)
+
+    @contextmanager
+    def telling(self, teller: Teller) -> Iterator[None]:
+        """Tell a part of this process at once, inside the context."""
+        self._own.add(teller)
+        try:
+            yield
+        finally:
+            self._own.discard(teller)
 
     def end(self) -> None:
         """End all watchers of callers, and those that come: nothing is written any more, or calls are to end."""

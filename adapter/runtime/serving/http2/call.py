@@ -73,6 +73,28 @@ class Peer(Protocol):
         """Wait until `may_start`."""
 
 
+class ServedCall(Protocol):
+    """A call as its connection sees it: a `Call`, or one that is relayed."""
+
+    def put(self, message: bytes) -> None:
+        """Take a message that was received; of a call that is relayed, bytes."""
+
+    def end(self) -> None:
+        """Handle the end of the request."""
+
+    def watch_deadline(self) -> None:
+        """Start the timer that ends the call, if it has a timeout and is still open."""
+
+    def cancel(self) -> None:
+        """Release the call: its client has given it up."""
+
+    def finish(self, code: grpc.StatusCode, text: str = "") -> None:
+        """End the call with a status."""
+
+    def wrote(self) -> None:
+        """All output of the call has been sent."""
+
+
 class Method(NamedTuple):
     """One method of a servicer: its function, how to parse requests and serialize replies, and what it streams."""
 

@@ -27,6 +27,7 @@ class Control:
         self.closed = False
         self.last = 0  # the highest stream that has begun
         self.limit = frames.ID_MAX  # the highest stream that is accepted
+        self.streams_max = frames.ID_MAX  # that the peer lets be open
         self._streams = streams
         self._out = out
         self._events = events
@@ -73,6 +74,7 @@ class Control:
         self._guard.count_reset()
         stream = self._streams.get(stream_id)
         if stream:
+            stream.code = int.from_bytes(payload, "big")
             self._break_off(stream)
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
@@ -91,11 +93,12 @@ class Control:
         window = values.get(frames.INITIAL_WINDOW_SIZE, self._sender.stream_window)
         if window > frames.WINDOW_MAX:
             raise ConnectionFailedError(Code.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is over 2^31 - 1")
+        self.streams_max = values.get(frames.MAX_CONCURRENT_STREAMS, self.streams_max)
         self._out.append(frames.frame(frames.SETTINGS, frames.ACK, 0))
         self._sender.resize_streams(window)
 
     def _on_push(self, _: int, stream_id: int, __: bytes) -> None:
-        raise ConnectionFailedError(Code.PROTOCOL_ERROR, f"PUSH_PROMISE by a client, on stream {stream_id}")
+        raise ConnectionFailedError(Code.PROTOCOL_ERROR, f"PUSH_PROMISE, on stream {stream_id}")
 
     def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:

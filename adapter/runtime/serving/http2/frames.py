@@ -1,4 +1,4 @@
-"""HTTP/2 frames (RFC 9113, sections 4, 6 and 7): their numbers, and the bytes of those that a server sends. Without I/O."""
+"""HTTP/2 frames (RFC 9113, sections 4, 6 and 7): their numbers, and the bytes of those that are sent here. Without I/O."""
 
 import struct
 from enum import IntEnum
@@ -28,6 +28,7 @@ class Code(IntEnum):
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
     FLOW_CONTROL_ERROR = 3
     STREAM_CLOSED = 5
     FRAME_SIZE_ERROR = 6
@@ -69,8 +70,18 @@ def window_update(stream_id: int, size: int) -> bytes:
     return frame(WINDOW_UPDATE, 0, stream_id, size.to_bytes(4, "big"))
 
 
-def reset(stream_id: int, code: Code) -> bytes:
-    """Encode an RST_STREAM frame."""
+def header_block(flags: int, stream_id: int, block: bytes) -> bytes:
+    """Encode a header block: a HEADERS frame, with CONTINUATION frames if it is long."""
+    if len(block) <= FRAME_MAX:
+        return frame(HEADERS, flags | END_HEADERS, stream_id, block)
+    parts = [block[at : at + FRAME_MAX] for at in range(0, len(block), FRAME_MAX)]
+    first, *between, last = parts
+    middle = b"".join(frame(CONTINUATION, 0, stream_id, part) for part in between)
+    return frame(HEADERS, flags, stream_id, first) + middle + frame(CONTINUATION, END_HEADERS, stream_id, last)
+
+
+def reset(stream_id: int, code: int) -> bytes:
+    """Encode an RST_STREAM frame, with a `Code` or another peer's code."""
     return frame(RST_STREAM, 0, stream_id, code.to_bytes(4, "big"))
 
 

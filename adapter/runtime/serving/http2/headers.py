@@ -1,11 +1,11 @@
-"""Header blocks: parses and checks those of requests (RFC 9113, section 8; gRPC over HTTP/2), makes those of answers. No I/O.
+"""Header blocks: parses and checks those that are received (RFC 9113, section 8; gRPC over HTTP/2), makes those sent. No I/O.
 
 The `hpack` library implements HPACK. Answers use no dynamic table, so that their blocks are constants.
 """
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, cast
+from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 from urllib.parse import quote
 
 from hpack import Decoder, Encoder, HPACKError, OversizedHeaderListError
@@ -32,6 +32,8 @@ _NEEDED = {b":method", b":scheme", b":path"}
 _OF_CONNECTIONS = {b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"}
 _TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _UNIT_S = {"H": 3_600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_HTTP_STATUS = re.compile(rb"[1-5][0-9][0-9]")
+_GRPC_STATUS = re.compile(rb"[0-9]{1,3}")
 _GRPC = re.compile(rb"application/grpc(?:[+;].*)?")
 _ENCODER = Encoder()  # used only for fields that are never indexed: it has no state
 
@@ -59,6 +61,23 @@ class Head(NamedTuple):
     refusal: Refusal | None
 
 
+class Answer(NamedTuple):
+    """A header block of an answer, for passing it on: its headers, or its trailers."""
+
+    http: int  # the status; 0 of trailers
+    status: int | None  # grpc-status
+    block: bytes  # all of it, encoded for another connection
+    size: int  # as LIST_MAX counts
+
+
+class _Sized(Protocol):
+    @property
+    def size(self) -> int: ...
+
+
+B = TypeVar("B", bound=_Sized)
+
+
 class _Table(HeaderTable):
     """A dynamic table that notes when it gets an entry. `HeaderReader` notes new sizes."""
 
@@ -69,25 +88,26 @@ class _Table(HeaderTable):
         super().add(name, value)
 
 
-class HeaderReader:
-    """Decodes the header blocks of one connection, in their order.
+class HeaderReader(Generic[B]):
+    """Decodes the header blocks of one connection, in their order; `check` checks one, and says what it is.
 
     Most calls repeat a block. Such a block is decoded once, for as long as the dynamic table does not change. `count` is called
     with the number of fields of each block that is decoded; it raises ConnectionFailedError when they are too many.
     """
 
-    def __init__(self, count: Callable[[int], None] = lambda _: None) -> None:
+    def __init__(self, check: Callable[[Fields], B], count: Callable[[int], None] = lambda _: None) -> None:
+        self._check = check
         self._count = count
         self._decoder = Decoder(LIST_HARD_MAX)
         self._table = self._decoder.header_table = _Table()
-        self._known: dict[bytes, Head] = {}
+        self._known: dict[bytes, B] = {}
 
-    def read(self, block: bytes) -> Head:
-        """Decode and check a request's block. Raises StreamFailedError for a malformed request, ConnectionFailedError."""
+    def read(self, block: bytes) -> B:
+        """Decode and check a block. Raises StreamFailedError for a malformed one, ConnectionFailedError."""
         known = self._known.get(block)
         if known is not None:
             return known
-        head = _head_of(self.fields(block))
+        head = self._check(self.fields(block))
         if not self._table.changed and head.size <= KNOWN_BYTES:
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
@@ -135,7 +155,8 @@ def _resizes(block: bytes) -> int:
     return count
 
 
-def _head_of(fields: Fields) -> Head:
+def head_of(fields: Fields) -> Head:
+    """Check the block of a request. Raises StreamFailedError."""
     pseudo: dict[bytes, bytes] = {}
     regular: list[tuple[str, str]] = []
     size = 0
@@ -187,6 +208,24 @@ def _meaning(pseudo: dict[bytes, bytes], regular: Metadata, size: int) -> Head:
         size=size,
         refusal=None,
     )
+
+
+def answer_of(fields: Fields) -> Answer:
+    """Check a block of an answer. Raises StreamFailedError."""
+    found = list(fields)
+    http = size = 0
+    status: int | None = None
+    for at, (name, value) in enumerate(found):
+        size += len(name) + len(value) + 32
+        if name[:1] == b":":
+            if at or name != b":status" or not _HTTP_STATUS.fullmatch(value):
+                raise StreamFailedError(Code.PROTOCOL_ERROR)
+            http = int(value)
+        elif not _NAME.fullmatch(name) or name in _OF_CONNECTIONS or _BAD_VALUE.search(value):
+            raise StreamFailedError(Code.PROTOCOL_ERROR)
+        elif name == b"grpc-status":
+            status = int(value) if _GRPC_STATUS.fullmatch(value) else None
+    return Answer(http, status, _ENCODER.encode((name, value, True) for name, value in found), size)
 
 
 def encoded(fields: Iterable[tuple[str, str]]) -> bytes:

@@ -54,6 +54,15 @@ class Receiver:
             stream.returned = 0
             self.request_credit(stream)
 
+    def passed_on(self, stream: Stream, size: int) -> None:
+        """So many bytes of a relayed stream were passed on: the peer may send as many again. Does nothing once it has ended."""
+        if stream.id not in self._streams:
+            return
+        stream.returned += size
+        if stream.open and stream.returned > frames.WINDOW // 2:
+            self.allow(stream, stream.returned)
+            stream.returned = 0
+
     def allow(self, stream: Stream, size: int) -> None:
         """Let the peer send `size` bytes more on a stream."""
         stream.room += size

@@ -1,4 +1,4 @@
-"""The half of a connection that sends: answers, within the peer's windows. Without I/O: output is kept until it is taken."""
+"""The half of a connection that sends, within the peer's windows. Without I/O: output is kept until it is taken."""
 
 import struct
 from collections.abc import Callable, Iterable
@@ -68,11 +68,26 @@ class Sender:
     def finish(self, stream: Stream, code: int, text: str = "", metadata: Iterable[tuple[str, str]] = ()) -> None:
         """End a call with a gRPC status; do nothing if it has ended."""
         if stream.id in self._streams and not stream.final:
-            block = self._first(headers.trailers(code, text, metadata, alone=not stream.answering))
-            stream.final = frames.frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, stream.id, block)
+            self.end(stream, headers.trailers(code, text, metadata, alone=not stream.answering))
+
+    def begin(self, stream: Stream, block: bytes) -> None:
+        """Send the headers of a call as they are encoded; do nothing if they were sent, or the call has ended."""
+        if stream.id in self._streams and not stream.answering:
+            stream.answering = True
+            self._out.append(frames.header_block(0, stream.id, self._first(block)))
+
+    def send_bytes(self, stream: Stream, data: bytes) -> None:
+        """Send bytes of a call as they are; do nothing if it has ended."""
+        if stream.id in self._streams and not stream.final:
+            self._queue(stream, data)
+
+    def end(self, stream: Stream, block: bytes) -> None:
+        """End a call with trailers, or all of its headers, as they are encoded; do nothing if it has ended."""
+        if stream.id in self._streams and not stream.final:
+            stream.final = frames.header_block(frames.END_STREAM, stream.id, self._first(block))
             self._queue(stream, b"")
 
-    def cut_off(self, stream: Stream, code: Code) -> None:
+    def cut_off(self, stream: Stream, code: int) -> None:
         """Reset a stream: it ends without an answer."""
         if stream.id in self._streams:
             self.reset(stream.id, code)
@@ -153,7 +168,7 @@ class Sender:
             stream.out = None
         stream.final = b""
 
-    def reset(self, stream_id: int, code: Code) -> None:
+    def reset(self, stream_id: int, code: int) -> None:
         """Send RST_STREAM, and remember the stream: frames of it that are on their way are ignored."""
         self._out.append(frames.reset(stream_id, code))
         self.left[stream_id] = None

@@ -17,10 +17,11 @@ import structlog
 
 from adapter.runtime import descriptors
 from adapter.runtime.serving.http2.admission import PROVEN_MESSAGES, AdmissionQueue, is_closed
-from adapter.runtime.serving.http2.call import Call, Method, Take
+from adapter.runtime.serving.http2.call import Call, Method, ServedCall, Take
 from adapter.runtime.serving.http2.connection import STREAMS_MAX, Connection
 from adapter.runtime.serving.http2.frames import Code
 from adapter.runtime.serving.http2.handshakes import BACKLOG, GOODBYE_S, Handshakes, TlsContext
+from adapter.runtime.serving.http2.relay import Relay
 from adapter.runtime.serving.http2.streams import CALL, ENDED, MESSAGE, RESET, Event, Stream
 from adapter.runtime.serving.request_sizes import NO_LISTS, Sizes
 from adapter.runtime.settings.certificates import names_shown
@@ -56,7 +57,7 @@ class Http2Peer(asyncio.BufferedProtocol):
         self.name = kind
         self._server = server
         self._loop = asyncio.get_running_loop()
-        self.connection = Connection(self._loop.time(), server.sizes.of, server.sizes.most)
+        self.connection = Connection(self._loop.time(), server.sizes.of, server.sizes.most, server.is_relayed)
         self.can_write = asyncio.Event()
         self.can_write.set()
         self._transport: asyncio.Transport | None = None
@@ -69,7 +70,7 @@ class Http2Peer(asyncio.BufferedProtocol):
         self.handled = 0  # bytes that went through the queue
         self._reading = True
         self._flushing = False
-        self._begun: list[Call] = []  # since the last write
+        self._begun: list[ServedCall] = []  # since the last write
         self._waiting: deque[Call] = deque()  # calls that have not been started
         self._until_read: list[asyncio.Future[None]] = []
         self._in_line = False
@@ -108,7 +109,7 @@ class Http2Peer(asyncio.BufferedProtocol):
             call = stream.call
             self.connection.cut_off(stream, Code.CANCEL)
             if call:
-                cast("Call", call).cancel()
+                cast("ServedCall", call).cancel()
 
     def get_buffer(self, _: int) -> memoryview:
         """Return where the event loop puts what it reads: all connections share it. uvloop's own would take 250 KiB at once."""
@@ -173,6 +174,9 @@ class Http2Peer(asyncio.BufferedProtocol):
         """Read on: the client reads its answers again."""
         self.can_write.set()
         self._read_on()
+        for stream in list(self.connection.streams.values()):
+            if stream.call:
+                _call_of(stream).wrote()
         self._start_calls()
 
     def start_soon(self, call: Call) -> None:
@@ -312,8 +316,11 @@ class Http2Peer(asyncio.BufferedProtocol):
     def _on_event(self, event: Event) -> None:
         kind, stream = event[0], event[1]
         if kind == CALL:
-            method = self._server.methods.get(stream.head.path)
-            if method is None:
+            method, relay = self._server.methods.get(stream.head.path), self._server.relay
+            if method is None and relay:
+                stream.call = relayed = relay(self, stream)
+                self._begun.append(relayed)
+            elif method is None:
                 self.connection.finish(stream, grpc.StatusCode.UNIMPLEMENTED.value[0], "Method not found!")
             else:
                 stream.call = call = method.call(self, stream, method)
@@ -364,7 +371,8 @@ class Http2Server:
     """A gRPC server for TCP, with TLS or without, and Unix sockets. Servicers are added to it as to grpc.aio's server.
 
     `refused` is called for each connection that is closed because file descriptors are short; `clock`, in seconds, ends the share
-    that unproven connections have of each iteration of the event loop; `sizes` bounds the requests.
+    that unproven connections have of each iteration of the event loop; `sizes` bounds the requests. `relay` takes the calls of
+    methods that no servicer has.
     """
 
     def __init__(
@@ -372,8 +380,10 @@ class Http2Server:
         refused: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         sizes: Sizes = NO_LISTS,
+        relay: Relay | None = None,
     ) -> None:
         self.sizes = sizes
+        self.relay = relay
         self._refused = refused
         self._last_warning = -TELL_S
         self.admission = AdmissionQueue(clock)
@@ -386,6 +396,10 @@ class Http2Server:
         self._watching: asyncio.TimerHandle | None = None
         self._watched = 0.0
         self.leaving = False  # True once clients are asked to leave
+
+    def is_relayed(self, path: str) -> bool:
+        """True for calls whose bytes are relayed as they are."""
+        return self.relay is not None and path not in self.methods
 
     def refuse(self) -> None:
         """Note that a connection was closed at once: its file descriptor is one of those that are reserved for the store."""
@@ -494,5 +508,5 @@ class Http2Server:
         self._watching = loop.call_later(WATCH_S, self._watch)
 
 
-def _call_of(stream: Stream) -> Call:
-    return cast("Call", stream.call)
+def _call_of(stream: Stream) -> ServedCall:
+    return cast("ServedCall", stream.call)

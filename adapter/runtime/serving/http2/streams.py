@@ -3,23 +3,30 @@
 from adapter.runtime.serving.http2 import frames
 from adapter.runtime.serving.http2.headers import Head
 
-# Kinds of events. Each is a tuple: its kind, its stream, and of a message its bytes.
-# RESET: the call has ended early, by either side. WRITABLE: all output of the stream has been sent.
-CALL, MESSAGE, ENDED, RESET, WRITABLE = range(5)
+# Kinds of events. Each is a tuple: its kind, its stream, and of a message its bytes, of an answer its headers.
+# RESET: the call has ended early, by either side. WRITABLE: all output of the stream has been sent. ANSWER and TRAILERS are
+# of a client's connection; a stream ends with its TRAILERS, with ENDED, or with RESET.
+CALL, MESSAGE, ENDED, RESET, WRITABLE, ANSWER, TRAILERS = range(7)
 
 
 class Stream:
-    """One stream, which carries one call. `call` belongs to the server: its object for the call."""
+    """One stream, which carries one call. `call` belongs to the server, or the client: its object for the call.
+
+    Of one that is `relayed`, the events have its bytes as they come, in place of messages.
+    """
 
     __slots__ = (
-        "answering", "call", "extra_credit", "final", "head", "held", "id", "missing", "open", "out", "rest", "returned", "room",
-        "still_due", "window",
+        "answered", "answering", "call", "code", "extra_credit", "final", "head", "held", "id", "missing", "open", "out",
+        "relayed", "rest", "returned", "room", "still_due", "window",
     )  # fmt: skip
 
-    def __init__(self, stream_id: int, head: Head, window: int) -> None:
+    def __init__(self, stream_id: int, head: Head, window: int, *, relayed: bool = False) -> None:
         self.id = stream_id
         self.head = head
         self.call: object = None
+        self.relayed = relayed
+        self.answered = False  # of a client: the headers of the answer have come
+        self.code = 0  # why the peer has reset it
         # Receiving.
         self.open = True  # the peer may send more
         self.still_due = head.length  # bytes, if the headers have a content-length

@@ -5,7 +5,7 @@ from hpack import Decoder, Encoder
 
 from adapter.runtime.serving.http2 import headers
 from adapter.runtime.serving.http2.frames import Code, ConnectionFailedError, StreamFailedError
-from adapter.runtime.serving.http2.headers import HeaderReader
+from adapter.runtime.serving.http2.headers import HeaderReader, head_of
 from tests.http2_client import Fields, block, request
 
 PLAIN = request()
@@ -13,7 +13,7 @@ PLAIN = request()
 
 def read(fields: Fields) -> headers.Head:
     """The request that these headers make."""
-    return HeaderReader().read(block(fields))
+    return HeaderReader(head_of).read(block(fields))
 
 
 def told(sent: bytes) -> dict[str, str]:
@@ -134,7 +134,7 @@ def test_blanks_around_a_value_are_taken_with_it() -> None:
 
 def test_a_block_that_is_remembered_means_the_same_until_the_table_changes() -> None:
     """A block of indexes means something else once an entry is added to the HPACK table."""
-    encoder, reader = Encoder(), HeaderReader()
+    encoder, reader = Encoder(), HeaderReader(head_of)
     first = block(request("/s/first"), encoder)
     assert reader.read(first).path == "/s/first"
     again = block(request("/s/first"), encoder)
@@ -152,7 +152,7 @@ def test_a_block_that_is_remembered_means_the_same_until_the_table_changes() -> 
 
 def test_a_block_that_adds_to_the_table_adds_to_it_each_time() -> None:
     """It is always decoded again, or later indexes would be wrong."""
-    reader = HeaderReader()
+    reader = HeaderReader(head_of)
     adds = b"\x83\x86\x44\x02/a\x5f\x10application/grpc"  # :path and content-type enter the table
     indexed = b"\x83\x86\xbf\xbe"  # the path that is one entry back
     for _ in range(5):
@@ -166,7 +166,7 @@ def test_a_block_that_adds_to_the_table_adds_to_it_each_time() -> None:
 
 def test_a_new_size_of_the_table_forgets_what_it_held() -> None:
     """Remembered blocks are forgotten too."""
-    encoder, reader = Encoder(), HeaderReader()
+    encoder, reader = Encoder(), HeaderReader(head_of)
     fields = request("/s/m")
     reader.read(block(fields, encoder))
     again = block(fields, encoder)
@@ -180,15 +180,15 @@ def test_a_new_size_of_the_table_forgets_what_it_held() -> None:
 
 def test_a_block_may_resize_the_table_twice_at_its_beginning() -> None:
     """More than two changes would be wasted work (RFC 7541, 4.2)."""
-    assert HeaderReader().read(b"\x20\x3f\xe1\x1f" + block(PLAIN)).path == "/s/m"
+    assert HeaderReader(head_of).read(b"\x20\x3f\xe1\x1f" + block(PLAIN)).path == "/s/m"
     with pytest.raises(ConnectionFailedError) as raised:
-        HeaderReader().read(b"\x20\x20\x20" + block(PLAIN))
+        HeaderReader(head_of).read(b"\x20\x20\x20" + block(PLAIN))
     assert raised.value.code == Code.COMPRESSION_ERROR
 
 
 def test_what_is_remembered_is_bounded() -> None:
     """Both the number of blocks and their size."""
-    reader = HeaderReader()
+    reader = HeaderReader(head_of)
     for number in range(3 * headers.KNOWN_MAX):
         reader.read(block(request(f"/s/{number}")))
     assert len(reader._known) <= headers.KNOWN_MAX
@@ -222,14 +222,14 @@ def test_what_is_remembered_is_bounded() -> None:
 def test_a_block_that_cannot_be_decoded_fails_the_connection(sent: bytes) -> None:
     """The HPACK state is unknown then, so later blocks cannot be decoded either."""
     with pytest.raises(ConnectionFailedError) as raised:
-        HeaderReader().read(sent)
+        HeaderReader(head_of).read(sent)
     assert raised.value.code == Code.COMPRESSION_ERROR
     assert len(str(raised.value)) < 200
 
 
 def test_a_header_bomb_fails_the_connection_before_it_is_unpacked() -> None:
     """An entry of 4,000 bytes, referred to again and again by one byte each."""
-    reader = HeaderReader()
+    reader = HeaderReader(head_of)
     entry = block([("a", "b" * 3_900)], Encoder())
     with pytest.raises(ConnectionFailedError) as raised:
         reader.fields(entry + b"\xbe" * 10_000)

@@ -1,0 +1,237 @@
+"""The three calls of offsets that are answered here, as RobustMQ's Meta Service has them.
+
+A save is committed (OVERWRITE, with topic and partition) and answered after the local write; a read is one with STORE; a delete
+removes, here first and then in the Meta Service. Whatever else than the request's own fault keeps one from being answered is
+UNAVAILABLE, at which the broker calls its next address, RobustMQ's own: it does not mark a group again whose save was refused.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+import grpc
+import structlog
+
+from adapter.errors import AdapterError, InvalidInputError, NotReadyError
+from adapter.meta.labels import ShardLabels
+from adapter.model.names import name_problem
+from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, ReadMode, SaveEntry
+from adapter.rpc import meta_pb, offsets_pb
+from adapter.runtime.serving.http2.call import Call, Method
+from adapter.runtime.serving.http2.relay import UNAVAILABLE
+from adapter.runtime.slices import others
+from adapter.sidecar.api.commits import Commits
+from adapter.sidecar.engine.core import Core
+from adapter.sidecar.engine.group_loader import Wanted
+from adapter.sidecar.front.counts import FrontCounts
+from adapter.sidecar.front.notices import Notices
+from adapter.sidecar.front.save_parts import Piece, check, is_kept_here, parts, pieces
+from adapter.sidecar.ledger.operations import Forget
+
+log = structlog.get_logger(__name__)
+
+SERVICE = "/meta.service.common.MetaServiceService"
+SAVE_MAX_BYTES = 32 * 2**20  # of a flush: some half a million offsets
+LEFT_MAX = 10_000  # groups of which it is remembered that they have shards that are not kept here
+
+# By these words a client of RobustMQ calls a leader instead of the address that it has, and remembers it: never ours.
+M = TypeVar("M", meta_pb.GetOffsetDataRequest, meta_pb.DeleteOffsetDataRequest)
+
+_FORWARD = ("forward request to", "another node has to take it"), ("rpc_addr", "its address")
+
+
+class OwnCalls:
+    """Answers the three calls. `core` gives the store, `committing` does for commits; both raise NotReadyError."""
+
+    def __init__(
+        self,
+        core: Callable[[], Awaitable[Core]],
+        committing: Callable[[], Core],
+        commits: Commits,
+        labels: ShardLabels,
+        notices: Notices,
+        counts: FrontCounts,
+    ) -> None:
+        self._core = core
+        self._committing = committing
+        self._commits = commits
+        self._labels = labels
+        self._notices = notices
+        self._counts = counts
+        self._left: dict[GroupKey, None] = {}  # groups that have shards which are not kept here
+        self.ended = False  # no save is taken any more
+
+    @property
+    def methods(self) -> Mapping[str, Method]:
+        """For the server. Requests come as bytes: a large one is parsed in parts."""
+        calls = {"SaveOffsetData": self.save, "GetOffsetData": self.read, "DeleteOffsetData": self.delete}
+        return {
+            f"{SERVICE}/{name}": Method(_answering(call, self._counts), _as_it_is, _as_it_is, False, False, Call)  # noqa: FBT003
+            for name, call in calls.items()
+        }
+
+    async def save(self, data: bytes) -> bytes:
+        """Commit a flush, in pieces. A piece that fails leaves those before it committed: the flush may be sent again.
+
+        Raises AdapterError.
+        """
+        committed = True
+        for part in parts(data):
+            check(part)
+            for piece in pieces(part):
+                if self.ended:
+                    raise NotReadyError("the adapter is stopping")
+                committed &= await self._save_piece(piece)
+            await others()
+        self._counts.saves += 1
+        return meta_pb.SaveOffsetDataReply(committed=committed).SerializeToString()
+
+    async def _save_piece(self, piece: Piece) -> bool:
+        """Save a piece; False if an entry was not what the sender expected."""
+        left = {group: rows for group, rows in piece.items() if not is_kept_here(group, rows)}
+        if left:
+            await self._leave(left)
+        kept = {group: rows for group, rows in piece.items() if group not in left}
+        met = await self._expected(kept)
+        request = offsets_pb.CommitOffsetsRequest(mode=offsets_pb.OVERWRITE)
+        for group, rows in kept.items():
+            entries = [
+                offsets_pb.ShardCommit(shard=shard, offset=row.offset, topic=row.topic, partition=row.partition)
+                for shard, row in rows.items()
+                if not row.HasField("expected_offset") or met[OffsetKey(*group, shard)]
+            ]
+            if entries:
+                request.groups.add(namespace=group.namespace, group=group.group, shards=entries)
+        if request.groups:
+            own: set[OffsetKey] = set()
+            with self._notices.known([GroupKey(group.namespace, group.group) for group in request.groups], own):
+                reply = await self._commits.commit(request)
+                own.update(OffsetKey(row.namespace, row.group, row.shard) for row in reply.raised)
+            for group in {GroupKey(row.namespace, row.group) for row in reply.superseded}:
+                self._notices.add(group)  # a reset is held against what the broker has in its map
+            self._counts.offsets += sum(len(group.shards) for group in request.groups)
+        return all(met.values())
+
+    async def _expected(self, piece: Piece) -> dict[OffsetKey, bool]:
+        """Whether what stands is what the sender expects, where it expects anything; an absent offset is 0, as RobustMQ has it.
+
+        Nothing is awaited after the look, so that no commit comes between it and the write.
+        """
+        wanted = {
+            OffsetKey(*group, shard): row.expected_offset
+            for group, rows in piece.items()
+            for shard, row in rows.items()
+            if row.HasField("expected_offset")
+        }
+        if not wanted:
+            return {}
+        core = await self._core()
+        await core.reader.ask([Wanted(group, ()) for group in {key.group_key for key in wanted}], ReadMode.STORE)
+        found = {key: core.ledger.store.get(key) for key in wanted}
+        return {key: _offset_of(found[key]) == expected for key, expected in wanted.items()}
+
+    async def _leave(self, piece: Piece) -> None:
+        """Save rows of names that are not kept here by RobustMQ's Meta Service, as the broker would."""
+        core = self._committing()
+        entries = [
+            SaveEntry(OffsetKey(*group, shard), OffsetRecord(1, row.offset, topic=row.topic, partition=row.partition), None)
+            for group, rows in piece.items()
+            for shard, row in rows.items()
+        ]
+        for group in piece:
+            if group not in self._left:
+                log.warning("robustmq.left", group="/".join(group), help="its names are not kept here: RobustMQ's own has it")
+                self._left[group] = None
+        while len(self._left) > LEFT_MAX:
+            del self._left[next(iter(self._left))]
+        for entry, outcome in zip(entries, await core.meta.save(entries), strict=True):
+            if not outcome.status.acknowledged:
+                raise NotReadyError(f"{'/'.join(entry.key)}: was not saved: {outcome.message}")
+        self._counts.left_to_robustmq += len(entries)
+
+    async def read(self, data: bytes) -> bytes:
+        """The offsets of a group: the larger of what is here and in the Meta Service. Raises AdapterError."""
+        request = _parsed(meta_pb.GetOffsetDataRequest, data)
+        for field in ("tenant", "group"):
+            if not getattr(request, field):
+                raise InvalidInputError(f"GetOffsetDataRequest.{field}: is empty")
+        group = GroupKey(request.tenant, request.group)
+        if group in self._left or not is_kept_here(group):
+            raise NotReadyError(f"{'/'.join(group)}: has names that are not kept here")
+        core = await self._core()
+        wanted = [Wanted(group, ())]
+        with self._notices.known([group]):
+            await core.reader.begin(wanted, ReadMode.STORE)
+        rows = await core.reader.answer(wanted, self._row, meta_pb.GetOffsetDataReplyOffset.ByteSize)
+        self._counts.reads += 1
+        return meta_pb.GetOffsetDataReply(offsets=rows).SerializeToString()
+
+    def _row(self, key: OffsetKey, record: OffsetRecord) -> meta_pb.GetOffsetDataReplyOffset:
+        topic, partition = (record.topic, record.partition) if record.topic else self._labels.of(key.shard)
+        return meta_pb.GetOffsetDataReplyOffset(
+            shard_name=key.shard, offset=record.offset, topic=topic or key.shard, partition=partition
+        )
+
+    async def delete(self, data: bytes) -> bytes:
+        """Delete shards: flushed and removed here, so that they are not sent again, then deleted in the Meta Service.
+
+        Raises AdapterError; what was removed here is then still in the Meta Service, and the call may be made again.
+        """
+        request = _parsed(meta_pb.DeleteOffsetDataRequest, data)
+        for field in ("tenant", "group", "shard_names"):
+            if not getattr(request, field):
+                raise InvalidInputError(f"DeleteOffsetDataRequest.{field}: is empty")
+        group, shards = GroupKey(request.tenant, request.group), list(dict.fromkeys(request.shard_names))
+        core = await self._core()
+        kept = [shard for shard in shards if not name_problem(shard)] if is_kept_here(group) else []
+        with self._notices.known([group]):
+            if kept:
+                await core.handover.remove([Wanted(group, kept)])
+            await core.meta.delete(group, shards)
+            # What was read again meanwhile goes, too; not what was committed meanwhile.
+            again = [key for key in (OffsetKey(*group, shard) for shard in kept) if key not in core.ledger.dirty]
+            core.ledger.apply(Forget(again))
+        self._counts.deletes += 1
+        return meta_pb.DeleteOffsetDataReply().SerializeToString()
+
+
+def _answering(call: Callable[[bytes], Awaitable[bytes]], counts: FrontCounts) -> Callable[[bytes, Call], Awaitable[bytes]]:
+    """Turn errors into statuses at which the broker does the right thing."""
+
+    async def answer(data: bytes, context: Call) -> bytes:
+        code, text = grpc.StatusCode.UNAVAILABLE, "the adapter failed, see its log"
+        try:
+            return await call(data)
+        except InvalidInputError as error:
+            code, text = grpc.StatusCode.INVALID_ARGUMENT, str(error)
+        except AdapterError as error:
+            text = str(error)
+        except Exception:
+            log.exception("robustmq.failed", call=call.__name__)
+        counts.refused += 1
+        if code is grpc.StatusCode.UNAVAILABLE:
+            text = f"{UNAVAILABLE}: {_harmless(text)}"
+        await context.abort(code, text)
+        raise AssertionError  # `abort` raises
+
+    return answer
+
+
+def _harmless(text: str) -> str:
+    for words, others_ in _FORWARD:
+        text = text.replace(words, others_)
+    return text
+
+
+def _as_it_is(data: bytes) -> bytes:
+    return data
+
+
+def _offset_of(record: OffsetRecord | None) -> int:
+    return record.offset if record and record.live else 0
+
+
+def _parsed(kind: type[M], data: bytes) -> M:
+    try:
+        return kind.FromString(data)
+    except ValueError as error:
+        raise InvalidInputError(f"{kind.DESCRIPTOR.name}: cannot be parsed") from error
