@@ -24,7 +24,7 @@ from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.front.counts import FrontCounts
 from adapter.sidecar.front.notices import Notices
-from adapter.sidecar.front.save_parts import Piece, check, is_kept_here, parts, pieces
+from adapter.sidecar.front.save_parts import SavePiece, check, is_kept_here, parts, pieces
 from adapter.sidecar.ledger.operations import Forget
 
 log = structlog.get_logger(__name__)
@@ -85,7 +85,7 @@ class OwnCalls:
         self._counts.saves += 1
         return meta_pb.SaveOffsetDataReply(committed=committed).SerializeToString()
 
-    async def _save_piece(self, piece: Piece) -> bool:
+    async def _save_piece(self, piece: SavePiece) -> bool:
         """Save a piece; False if an entry was not what the sender expected."""
         left = {group: rows for group, rows in piece.items() if not is_kept_here(group, rows)}
         if left:
@@ -111,7 +111,7 @@ class OwnCalls:
             self._counts.offsets += sum(len(group.shards) for group in request.groups)
         return all(met.values())
 
-    async def _expected(self, piece: Piece) -> dict[OffsetKey, bool]:
+    async def _expected(self, piece: SavePiece) -> dict[OffsetKey, bool]:
         """Whether what stands is what the sender expects, where it expects anything; an absent offset is 0, as RobustMQ has it.
 
         Nothing is awaited after the look, so that no commit comes between it and the write.
@@ -129,7 +129,7 @@ class OwnCalls:
         found = {key: core.ledger.store.get(key) for key in wanted}
         return {key: _offset_of(found[key]) == expected for key, expected in wanted.items()}
 
-    async def _leave(self, piece: Piece) -> None:
+    async def _leave(self, piece: SavePiece) -> None:
         """Save rows of names that are not kept here by RobustMQ's Meta Service, as the broker would."""
         core = self._committing()
         entries = [

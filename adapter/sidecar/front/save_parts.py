@@ -16,8 +16,8 @@ _MORE = 0x80  # the bit of a byte after which a number goes on
 _VARINT, _BYTES = 0, 2  # wire types (protobuf.dev/programming-guides/encoding)
 _FIXED = {1: 8, 5: 4}
 
-Rows = dict[str, meta_pb.SaveOffsetDataRequestOffset]  # by shard
-Piece = dict[GroupKey, Rows]
+GroupRows = dict[str, meta_pb.SaveOffsetDataRequestOffset]  # by shard
+SavePiece = dict[GroupKey, GroupRows]
 
 
 def parts(data: bytes) -> Iterator[meta_pb.SaveOffsetDataRequest]:
@@ -38,9 +38,9 @@ def parts(data: bytes) -> Iterator[meta_pb.SaveOffsetDataRequest]:
         raise InvalidInputError("SaveOffsetDataRequest: cannot be parsed") from error
 
 
-def pieces(request: meta_pb.SaveOffsetDataRequest) -> Iterator[Piece]:
+def pieces(request: meta_pb.SaveOffsetDataRequest) -> Iterator[SavePiece]:
     """The rows of a part in pieces of PIECE groups and offsets, in order. Of a shard that is named twice the last row counts."""
-    piece: Piece = {}
+    piece: SavePiece = {}
     size = 0
     for group in request.offsets:
         key = GroupKey(group.tenant, group.group)
@@ -68,7 +68,7 @@ def check(request: meta_pb.SaveOffsetDataRequest) -> None:
                     raise InvalidInputError(f"SaveOffsetDataRequestOffset.{field}: is empty")
 
 
-def is_kept_here(group: GroupKey, rows: Rows = {}) -> bool:  # noqa: B006 - never changed
+def is_kept_here(group: GroupKey, rows: GroupRows = {}) -> bool:  # noqa: B006 - never changed
     """Whether the adapter can hold these rows: names that RobustMQ takes, and the adapter does not, stay with RobustMQ."""
     if slash_names.name_problem(group) or any(name_problem(name) for name in group):
         return False

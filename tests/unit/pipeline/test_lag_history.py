@@ -123,5 +123,5 @@ def test_without_the_library_the_extra_is_named(files: LagFiles, delta: Place, m
 
     monkeypatch.setattr(history_module, "import_module", missing)
     History(files, HistorySection())
-    with pytest.raises(ConfigError, match=r"deltalake is not installed: pip install 'offset-adapter\[delta\]'"):
+    with pytest.raises(ConfigError, match=r"deltalake is not installed: pip install 'deltalake<2,>=1.6'"):
         History(files, HistorySection(delta=delta))

@@ -51,7 +51,7 @@ def test_a_url_of_hdfs_needs_its_client_and_names_no_user(monkeypatch: pytest.Mo
     with pytest.raises(ConfigError, match=r"hdfs://host/a: cannot be opened: .*; HADOOP_USER_NAME names the user"):
         Place("hdfs://user@host/a").opened()
     monkeypatch.setitem(sys.modules, "hdfs_native.fsspec", None)
-    with pytest.raises(ConfigError, match=r"hdfs-native is not installed: pip install 'offset-adapter\[hdfs\]'"):
+    with pytest.raises(ConfigError, match=r"hdfs-native is not installed: pip install 'hdfs-native<0.15,>=0.14'"):
         Place("hdfs://absent:1/a").opened()
 
 

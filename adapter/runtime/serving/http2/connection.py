@@ -22,7 +22,7 @@ class Connection(Framed[Sender, Control]):
     """The server's side of a connection: handles the frames of requests (HEADERS, CONTINUATION, DATA).
 
     `message_max` tells how many bytes a message to a path may have, `largest` how many one may have to any, and `relayed`
-    whether calls of a path are relayed as they are.
+    whether calls of a path are relayed as they are (none: no call is).
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Connection(Framed[Sender, Control]):
         now: float,
         message_max: Callable[[str], int] = lambda _: MESSAGE_MAX,
         largest: int = MESSAGE_MAX,
-        relayed: Callable[[str], bool] = lambda _: False,
+        relayed: Callable[[str], bool] | None = None,
     ) -> None:
         asked = {frames.MAX_CONCURRENT_STREAMS: STREAMS_MAX, frames.MAX_HEADER_LIST_SIZE: headers.LIST_MAX}
         super().__init__(FloodGuard(now), frames.settings(asked), largest, Sender, Control)
@@ -157,7 +157,10 @@ class Connection(Framed[Sender, Control]):
         if stream_id > control.limit or len(self.streams) >= STREAMS_MAX:
             raise StreamFailedError(Code.REFUSED_STREAM)
         stream = self.streams[stream_id] = Stream(
-            stream_id, head, self._sender.stream_window, relayed=not head.refusal and self._relayed(head.path)
+            stream_id,
+            head,
+            self._sender.stream_window,
+            relayed=self._relayed is not None and not head.refusal and self._relayed(head.path),
         )
         if head.refusal and head.refusal.http == HTTP_OK:
             stream.open = not ends

@@ -57,7 +57,9 @@ class Http2Peer(asyncio.BufferedProtocol):
         self.name = kind
         self._server = server
         self._loop = asyncio.get_running_loop()
-        self.connection = Connection(self._loop.time(), server.sizes.of, server.sizes.most, server.is_relayed)
+        self.connection = Connection(
+            self._loop.time(), server.sizes.of, server.sizes.most, server.is_relayed if server.relay else None
+        )
         self.can_write = asyncio.Event()
         self.can_write.set()
         self._transport: asyncio.Transport | None = None

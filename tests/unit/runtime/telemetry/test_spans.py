@@ -117,7 +117,7 @@ def test_without_the_extra_a_start_says_what_to_install(monkeypatch: pytest.Monk
     """In one sentence."""
     monkeypatch.delitem(sys.modules, "adapter.runtime.telemetry.otlp", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.context", None)
-    with pytest.raises(ConfigError, match=r"telemetry\.endpoint is set, .* not installed: pip install 'offset-adapter\[otel\]'$"):
+    with pytest.raises(ConfigError, match=r"telemetry\.endpoint is set, .* not installed: pip install 'opentelemetry-.*'$"):
         telemetry_of(section(endpoint="http://127.0.0.1:4317"), "broker", CollectorRegistry())
 
 
