@@ -85,6 +85,7 @@ async def call(client: OffsetClient, command: Json, timeout_s: float) -> Json:
                 mode=CommitMode.OVERWRITE if command.get("overwrite") else CommitMode.INCREASE_ONLY,
                 epochs={name: row.get("epoch", 0) for name, row in rows.items()},
                 member=None if generation is None else Member(generation, command.get("member", "")),
+                check=False,
             )
             return committed(rows, done)
         case "persist":
