@@ -93,27 +93,33 @@ async def _scripted(script: Sequence[bytes]) -> AsyncIterator[tuple[str, list[by
     It then closes the connection, unless the last of them is empty.
     """
     received: list[bytes] = []
+    serving: list[tuple[asyncio.Task[Any] | None, asyncio.StreamWriter]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.append((asyncio.current_task(), writer))
         writer.write(GREETING)
         got = b""
-        while b"end!" not in got:
-            some = await reader.read(65_536)
-            if not some:
-                return
-            got += some
-        received.append(got)
-        for piece in script:
-            writer.write(piece)
         with suppress(OSError):
-            await writer.drain()
-            if script[-1] == b"":
-                await reader.read()
-            writer.close()
+            while b"end!" not in got:
+                some = await reader.read(65_536)
+                if not some:
+                    break
+                got += some
+            else:
+                received.append(got)
+                writer.writelines(script)
+                await writer.drain()
+                if script[-1] == b"":
+                    await reader.read()
+        writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", received
     server.close()
+    for task, writer in serving:
+        writer.close()
+        if task:
+            await task
 
 
 async def _failed(call: Any) -> grpc.aio.AioRpcError:
@@ -205,6 +211,27 @@ async def test_what_a_node_has_not_begun_goes_on_to_the_next(script: list[bytes]
     async with _scripted(script) as (refusing, received), _node() as (node, _), _relaying(refusing, node) as (channel, _):
         assert await channel.unary_unary("/s/Echo")(b"whole end!") == b"whole end!"
         assert len(received) == 1
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        [RstStreamFrame(1, 2).serialize(), b""],  # INTERNAL_ERROR
+        [RstStreamFrame(1, 8).serialize(), b""],  # CANCEL
+        [RstStreamFrame(1, 11).serialize(), b""],  # ENHANCE_YOUR_CALM
+        [OK, RstStreamFrame(1, 7).serialize(), b""],  # REFUSED_STREAM, by a node that has answered
+        [GoAwayFrame(0, last_stream_id=1).serialize()],
+        [b"x"],
+    ],
+    ids=["reset", "cancelled", "calmed", "refused_late", "gone_away", "closed"],
+)
+async def test_what_a_node_may_have_begun_is_not_repeated_at_another(script: list[bytes]) -> None:
+    """Only its client knows whether it may be."""
+    async with _scripted(script) as (first, at_first), _scripted([OK, DONE, b""]) as (second, at_second):
+        async with _relaying(first, second) as (channel, _):
+            error = await _failed(channel.unary_unary("/s/Echo")(b"end!", timeout=20))
+        assert error.code() is not Code.DEADLINE_EXCEEDED
+        assert (len(at_first), len(at_second)) == (1, 0)
 
 
 HOSTILE: dict[str, list[bytes]] = {
