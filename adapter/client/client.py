@@ -20,7 +20,7 @@ from adapter.client.superseded import KnownEpochs, SupersededError
 from adapter.errors import ConfigError, InvalidInputError
 from adapter.model.records import DEFAULT_NAMESPACE, CommitMode, Member, ReadMode
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.runtime.channels import open_channel
+from adapter.runtime.channels import known_to_its_scope, open_channel
 from adapter.runtime.settings.addresses import is_loopback
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class OffsetClient:
             mode=offsets_pb.ReadMode.ValueType(mode.value),
             keep_hold=keep_hold,
         )
-        reply = await self.store.ReadOffsets(request, timeout=self._timeout_s)
+        reply = await known_to_its_scope(self.store.ReadOffsets(request, timeout=self._timeout_s))
         if not keep_hold:
             self._known.read(namespace or DEFAULT_NAMESPACE, group, reply.offsets)
         return {offset.shard: offset for offset in reply.offsets}
@@ -180,12 +180,12 @@ class OffsetClient:
     async def persist(self, group: str, shards: Sequence[str] = (), *, namespace: str = DEFAULT_NAMESPACE) -> None:
         """Return when the Meta Service has at least the present offsets of these shards (of all if none is named)."""
         request = offsets_pb.PersistOffsetsRequest(groups=[_shards(namespace, group, shards)])
-        await self.store.PersistOffsets(request, timeout=self._timeout_s)
+        await known_to_its_scope(self.store.PersistOffsets(request, timeout=self._timeout_s))
 
     async def remove(self, group: str, shards: Sequence[str] = (), *, namespace: str = DEFAULT_NAMESPACE) -> int:
         """Persist offsets, then remove them from the adapter; returns how many were removed. The Meta Service keeps them."""
         request = offsets_pb.RemoveOffsetsRequest(groups=[_shards(namespace, group, shards)])
-        reply = await self.store.RemoveOffsets(request, timeout=self._timeout_s)
+        reply = await known_to_its_scope(self.store.RemoveOffsets(request, timeout=self._timeout_s))
         return reply.removed
 
     async def commit_broadcast(
@@ -199,7 +199,7 @@ class OffsetClient:
         """
         shards = [offsets_pb.ShardCommit(shard=shard, offset=offset) for shard, offset in offsets.items()]
         request = offsets_pb.CommitBroadcastRequest(namespace=namespace, group=group, client_id=client_id, shards=shards)
-        reply = await self.store.CommitBroadcast(request, timeout=self._timeout_s)
+        reply = await known_to_its_scope(self.store.CommitBroadcast(request, timeout=self._timeout_s))
         return list(reply.superseded)
 
     async def read_broadcast(
@@ -214,27 +214,29 @@ class OffsetClient:
         request = offsets_pb.ReadBroadcastRequest(
             namespace=asked.namespace, group=asked.group, client_id=client_id, shards=asked.shards
         )
-        reply = await self.store.ReadBroadcast(request, timeout=self._timeout_s)
+        reply = await known_to_its_scope(self.store.ReadBroadcast(request, timeout=self._timeout_s))
         return {row.shard: row for row in reply.offsets}
 
     async def flush(self) -> int:
         """Send all dirty offsets to the Meta Service; returns how many it acknowledged."""
-        reply = await self.admin.Flush(offsets_pb.FlushRequest(), timeout=self._timeout_s)
+        reply = await known_to_its_scope(self.admin.Flush(offsets_pb.FlushRequest(), timeout=self._timeout_s))
         return reply.flushed
 
     async def status(self) -> offsets_pb.StatusReply:
         """The adapter's status."""
-        return await self.admin.Status(offsets_pb.StatusRequest(), timeout=self._timeout_s)
+        return await known_to_its_scope(self.admin.Status(offsets_pb.StatusRequest(), timeout=self._timeout_s))
 
     async def reload(self, *, allow_defaults: bool = False) -> offsets_pb.ReloadReply:
         """Have the adapter read its configuration file again."""
-        return await self.admin.Reload(offsets_pb.ReloadRequest(allow_defaults=allow_defaults), timeout=self._timeout_s)
+        return await known_to_its_scope(
+            self.admin.Reload(offsets_pb.ReloadRequest(allow_defaults=allow_defaults), timeout=self._timeout_s)
+        )
 
     async def list(self, namespace: str = "", group: str = "", *, deleted: bool = False) -> AsyncIterator[offsets_pb.ShardOffset]:
         """Yield all local offsets, or those of a namespace or group, in key order; with `deleted` also tombstones."""
         request = offsets_pb.ListOffsetsRequest(namespace=namespace, group=group, deleted=deleted)
         while True:
-            reply = await self.store.ListOffsets(request, timeout=self._timeout_s)
+            reply = await known_to_its_scope(self.store.ListOffsets(request, timeout=self._timeout_s))
             for offset in reply.offsets:
                 yield offset
             if not reply.next_page_token:
@@ -256,8 +258,8 @@ class OffsetClient:
 
         Raises AioRpcError: NOT_FOUND if the adapter keeps no lag of the group, FAILED_PRECONDITION if it keeps none at all.
         """
-        return await self.lag.GetGroupLag(
-            rpc.lag_pb.GetGroupLagRequest(namespace=namespace, group=group), timeout=self._timeout_s
+        return await known_to_its_scope(
+            self.lag.GetGroupLag(rpc.lag_pb.GetGroupLagRequest(namespace=namespace, group=group), timeout=self._timeout_s)
         )
 
     async def group_lag_page(
@@ -270,7 +272,7 @@ class OffsetClient:
     ) -> "lag_pb.ListGroupLagReply":
         """A page of the groups that match, in this order (the worst first), from the `offset`-th on. Raises as `group_lag`."""
         request = rpc.lag_pb.ListGroupLagRequest(filter=lag_filter, order=order, page_size=page_size, offset=offset)
-        return await self.lag.ListGroupLag(request, timeout=self._timeout_s)
+        return await known_to_its_scope(self.lag.ListGroupLag(request, timeout=self._timeout_s))
 
     async def list_group_lag(
         self,

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
-import anyio.lowlevel
 import grpc
 import grpc.aio
 import structlog
@@ -22,6 +21,7 @@ from adapter.meta.kinds import OFFSETS_ONLY, WITH_EPOCHS, ServerKind
 from adapter.meta.store_marks import ServerReports
 from adapter.model.records import StoreMark, StoreStart
 from adapter.rpc import meta_grpc, meta_pb, metadata_grpc
+from adapter.runtime.channels import mark_again
 from adapter.runtime.clocks import wall_ms
 from adapter.runtime.settings.addresses import split_address
 
@@ -234,8 +234,7 @@ class Endpoints:
                 self._switch_to(name)
             raise found from error
         except asyncio.CancelledError:
-            # grpc.aio drops the marker by which a cancel scope recognizes its own cancellation; restore it.
-            await anyio.lowlevel.checkpoint_if_cancelled()
+            await mark_again()
             raise
         if answer is None:  # grpc.aio returns None for bytes that are no message
             raise MetaUnavailableError(f"{name}: answered with something that is no message of a Meta Service")

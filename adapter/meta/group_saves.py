@@ -11,8 +11,6 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-import anyio.lowlevel
-
 from adapter.errors import AdapterError, MetaUnavailableError, RefusedError, TimedOutError
 from adapter.meta.endpoints import Endpoints, OtherKindError
 from adapter.meta.errors import DeniedError, NotLeaderError
@@ -20,6 +18,7 @@ from adapter.meta.save_window import SaveWindow
 from adapter.meta.wire import outcomes_of, save_request
 from adapter.model.records import GroupKey, OffsetKey, SaveEntry, SaveOutcome, Status, as_seen
 from adapter.rpc import meta_pb
+from adapter.runtime.channels import mark_again
 
 R = TypeVar("R")
 
@@ -252,8 +251,7 @@ async def all_of(reads: Iterable[Coroutine[Any, Any, R]]) -> list[R]:
     try:
         done = await asyncio.gather(*reads, return_exceptions=True)
     except asyncio.CancelledError:
-        # It drops the marker by which a cancel scope recognizes its own cancellation; restore it.
-        await anyio.lowlevel.checkpoint_if_cancelled()
+        await mark_again()
         raise
     found: list[R] = []
     for one in done:

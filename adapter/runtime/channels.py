@@ -1,8 +1,8 @@
 """Channels to a gRPC server, with TLS or without. Certificate files are checked before anything is sent."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 import grpc.aio
@@ -14,6 +14,7 @@ from adapter.runtime.settings.certificates import PemFiles, read_client_files
 if TYPE_CHECKING:  # pydantic takes time to import, and a command without TLS does not need it
     from adapter.runtime.settings.config import ClientTls
 
+R = TypeVar("R")
 Options = Sequence[tuple[str, int | str]]
 
 # gRPC repeats a call that was not sent, without a limit and without a pause. A peer that says goodbye (GOAWAY) and stays
@@ -69,6 +70,26 @@ async def close_channels(channels: Iterable[grpc.aio.Channel]) -> None:
     with anyio.CancelScope(shield=True):
         for channel in channels:
             await channel.close()
+
+
+async def known_to_its_scope(call: Awaitable[R]) -> R:
+    """Await a call so that a cancel scope of anyio around it knows its own cancellation.
+
+    It knows it by a text, and grpc.aio raises another error without it: then the scope lets it through, and a call that took too
+    long looks as if somebody had cancelled the task (findings/grpcio-cancel-escapes-anyio-scopes.sh, grpcio 1.85, anyio 4.16).
+    """
+    try:
+        return await call
+    except asyncio.CancelledError:
+        await mark_again()
+        raise
+
+
+async def mark_again() -> None:
+    """Raise a scope's cancellation anew, as it knows it: for who has caught one of grpc.aio or asyncio.gather. Else return."""
+    import anyio.lowlevel  # noqa: PLC0415 - takes time to import; a call that nobody cancels does not need it
+
+    await anyio.lowlevel.checkpoint_if_cancelled()
 
 
 class RetiredChannels:

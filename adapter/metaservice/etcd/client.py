@@ -23,7 +23,7 @@ from adapter.metaservice.etcd.elections import Elections
 from adapter.metaservice.etcd.errors import translate, wants_token
 from adapter.model.records import StoreMark
 from adapter.rpc import etcd_grpc, etcd_pb
-from adapter.runtime.channels import RetiredChannels, close_channels, open_channel_with
+from adapter.runtime.channels import RetiredChannels, close_channels, mark_again, open_channel_with
 from adapter.runtime.settings.certificates import PemFiles, read_client_files
 from adapter.runtime.settings.live import NOTHING_NEW, Prepared
 from adapter.runtime.settings.secret_files import read_secret
@@ -198,8 +198,7 @@ class EtcdCluster:
         except grpc.aio.AioRpcError as error:
             raise self._translated(endpoint, error) from error
         except asyncio.CancelledError:
-            # grpc.aio drops the marker by which a cancel scope recognizes its own cancellation; restore it.
-            await anyio.lowlevel.checkpoint_if_cancelled()
+            await mark_again()
             raise
 
     async def _ask_current_leader(self, endpoint: str, call: Call[R]) -> R:

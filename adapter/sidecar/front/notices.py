@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from itertools import islice
 
 import anyio
-import anyio.lowlevel
 import grpc
 import grpc.aio
 import structlog
@@ -21,7 +20,7 @@ import structlog
 from adapter.model.records import GroupKey, OffsetKey
 from adapter.rpc import robustmq_grpc, robustmq_pb
 from adapter.runtime.backoff import pause_s
-from adapter.runtime.channels import close_channels, open_channel_with
+from adapter.runtime.channels import close_channels, mark_again, open_channel_with
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.front.counts import FrontCounts
 
@@ -130,7 +129,7 @@ class Notices:
                 self._counts.broker_error = text
                 await anyio.sleep(pause_s(failures, AGAIN_S, AGAIN_MAX_S))
             except asyncio.CancelledError:
-                await anyio.lowlevel.checkpoint_if_cancelled()  # grpc.aio drops the marker of the scope that is cancelled
+                await mark_again()
                 raise
             else:
                 self._counts.broker_error = ""
