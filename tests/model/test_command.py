@@ -1,6 +1,7 @@
 """`python -m tests.model --seconds`: the time ends it with whole runs, what began is told whenever it ends."""
 
 import itertools
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -55,9 +56,15 @@ def test_what_breaks_after_the_time_fails_and_its_replay_comes_last(
     assert capsys.readouterr().out.endswith(f"1 portions broke an invariant\n{REPLAY}")
 
 
-def test_ci_plays_fresh_seeds_for_two_minutes() -> None:
-    """After the tests, and what fails there fails all."""
+def test_ci_plays_the_seeds_of_the_commit_for_two_minutes() -> None:
+    """After the tests, and what fails there fails all. Others for each commit, none twice within a run; none is chosen."""
     steps = Path(".ci/run").read_text(encoding="utf-8").splitlines()
     assert "set -euo pipefail" in steps
-    assert steps[-2:] == ["make test RERUNS=3", "make model SECONDS=120"]
-    assert "--seed" not in Path("Makefile").read_text(encoding="utf-8").partition("\nmodel:")[2].partition("\n\n")[0]
+    tests, model = steps[-2:]
+    assert tests == "make test RERUNS=3"
+    command, _, seed = model.partition(" SEED=")
+    assert command == "make model SECONDS=120"
+    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(["bash", "-c", f"echo {seed}"], capture_output=True, text=True, check=True).stdout
+    assert int(told) == int(head[:7], 16) * 16 < 2**32
+    assert "$(if $(SEED),--seed $(SEED))" in Path("Makefile").read_text(encoding="utf-8")
