@@ -195,8 +195,8 @@ HOLD_MUTANTS = (
     Mutant(
         "watchers-hear-nothing-of-what-is-new-here",
         "sidecar/ledger/decision.py",
-        "        return [*self.staged, *self.adopted]\n",
-        "        return [*self.staged]\n",
+        "        return [*self.staged, *self.adopted, *",
+        "        return [*self.staged, *",
         "a broker that lost its store is not told of the offsets that come back",
         ("unit/sidecar/ledger/test_ledger.py::test_what_is_new_here_is_adopted_clean_and_told",),
     ),

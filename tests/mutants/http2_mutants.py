@@ -123,8 +123,9 @@ HTTP2_MUTANTS = (
     Mutant(
         "old-versions-of-tls-are-taken",
         "runtime/settings/certificates.py",
-        "    context.set_ciphers(CIPHERS)\n",
-        "    context.set_ciphers('ALL:@SECLEVEL=0')\n    context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED\n",
+        '    context.set_ciphers(CIPHERS)\n    context.set_alpn_protocols(["h2"])\n    context.num',
+        "    context.set_ciphers('ALL:@SECLEVEL=0')\n    context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED\n"
+        "    context.set_alpn_protocols(['h2'])\n    context.num",
         "a client that is forced down to TLS 1.1 is served",
         (f"{TLS}::test_tls_1_1_is_refused",),
     ),

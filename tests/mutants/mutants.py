@@ -124,8 +124,8 @@ MUTANTS = (
     Mutant(
         "load-from-before-a-forget",
         "sidecar/ledger/decision.py",
-        "        if self._states.removed_since(",
-        "        if not self._states.removed_since(",
+        "        if self._states.removed_since(\n            chain(",
+        "        if not self._states.removed_since(\n            chain(",
         "a load that was under way during a hand-over brings back what it has forgotten",
         ("unit/sidecar/ledger/test_ledger.py::test_a_load_that_was_fetched_before_a_forget_is_refused",),
     ),
@@ -198,9 +198,9 @@ MUTANTS = (
     Mutant(
         "acknowledged-before-the-write",
         "sidecar/ledger/ledger.py",
-        "            written = self.store.write(decision.staged, decision.members, decision.forward)\n",
+        "            written = self.store.write(decision.staged, decision.members, decision.forward, decision.rows)\n",
         '            __import__("asyncio").get_running_loop().call_later(\n                0.001, lambda: '
-        "self._mark(decision, self.store.write(decision.staged, decision.members, decision.forward))\n            )\n",
+        "self._mark(decision, self.store.write(decision.staged, decision.members, decision.forward, decision.rows))\n            )\n",
         "a commit is answered, then written: a kill in between loses it",
         ("unit/sidecar/ledger/test_ledger.py::test_changes_are_applied_in_the_order_in_which_they_came",),
     ),
@@ -215,16 +215,16 @@ MUTANTS = (
     Mutant(
         "fence-only-with-offsets",
         "sidecar/ledger/ledger.py",
-        "        if decision.staged or decision.members or decision.forward:\n",
-        "        if decision.staged or decision.forward:\n",
+        "        if decision.staged or decision.members or decision.forward or decision.rows:\n",
+        "        if decision.staged or decision.forward or decision.rows:\n",
         "a generation whose first commit changes no offset fences nobody",
         ("unit/sidecar/engine/test_fencing.py::test_a_generation_counts_also_when_its_commit_changes_nothing",),
     ),
     Mutant(
         "fence-not-stored",
         "sidecar/ledger/ledger.py",
-        "self.store.write(decision.staged, decision.members, decision.forward)",
-        "self.store.write(decision.staged, {}, decision.forward)",
+        "self.store.write(decision.staged, decision.members, decision.forward, decision.rows)",
+        "self.store.write(decision.staged, {}, decision.forward, decision.rows)",
         "after a restart, and even in the next batch, a zombie commits again",
         ("unit/sidecar/engine/test_fencing.py::test_a_generation_survives_a_kill",),
     ),

@@ -147,6 +147,8 @@ START_MUTANTS = (
         "nothing-flushes-during-the-recovery",
         "sidecar/process.py",
         '        core.tasks.start_soon(core.flusher.run, name="flusher")\n'
+        "        if self._front:\n"
+        '            core.tasks.start_soon(self._front.run, core, name="robustmq")\n'
         "        await self._unless_stopped(lambda: self._take_commits(server))\n"
         "        await self._unless_stopped(lambda: self._recover(core))\n",
         "        await self._unless_stopped(lambda: self._take_commits(server))\n"
