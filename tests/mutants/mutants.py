@@ -200,7 +200,8 @@ MUTANTS = (
         "sidecar/ledger/ledger.py",
         "            written = self.store.write(decision.staged, decision.members, decision.forward, decision.rows)\n",
         '            __import__("asyncio").get_running_loop().call_later(\n                0.001, lambda: '
-        "self._mark(decision, self.store.write(decision.staged, decision.members, decision.forward, decision.rows))\n            )\n",
+        "self._mark(decision, self.store.write(decision.staged, decision.members, decision.forward, decision.rows))"
+        "\n            )\n",
         "a commit is answered, then written: a kill in between loses it",
         ("unit/sidecar/ledger/test_ledger.py::test_changes_are_applied_in_the_order_in_which_they_came",),
     ),

@@ -61,7 +61,8 @@ RESTART_MUTANTS = (
         "commits-are-refused-before-clients-have-left",
         "sidecar/process.py",
         "        await server.drained(until - anyio.current_time())\n        if self._front:\n",
-        "        self.state.enter(State.STOPPING)\n        await server.drained(until - anyio.current_time())\n        if self._front:\n",
+        "        self.state.enter(State.STOPPING)\n        await server.drained(until - anyio.current_time())\n"
+        "        if self._front:\n",
         "commits that came before the client knew of the stop are refused",
         (f"{LEAVING}::test_a_commit_that_was_on_its_way_at_the_stop_is_taken",),
     ),
