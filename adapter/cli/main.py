@@ -41,7 +41,8 @@ COMMANDS = {
         "Check what an adapter needs, whether it runs or not: configuration, disk, limits, clock, Meta Service, certificates.",
     ),
     "check-config": Lazy(
-        "adapter.cli.process.check_config:check_config", "Check a configuration file and show the settings that result."
+        "adapter.cli.process.check_config:check_config",
+        "Check a configuration file, and the certificates, keys and tokens that it names; show the settings that result.",
     ),
     "reload": Lazy(
         "adapter.cli.process.reload:reload",

@@ -12,6 +12,7 @@ from tests.mutants.etcd_mutants import ETCD_MUTANTS
 from tests.mutants.fast_path_mutants import FAST_PATH_MUTANTS
 from tests.mutants.fence_mutants import FENCE_MUTANTS
 from tests.mutants.fleet_mutants import FLEET_MUTANTS
+from tests.mutants.front_mutants import FRONT_MUTANTS
 from tests.mutants.hold_mutants import HOLD_MUTANTS
 from tests.mutants.http2_mutants import HTTP2_MUTANTS
 from tests.mutants.journal_read_mutants import JOURNAL_READ_MUTANTS
@@ -473,6 +474,7 @@ MUTANTS = (
     *PAGE_MUTANTS,
     *RELEASE_MUTANTS,
     *RELOAD_MUTANTS,
+    *FRONT_MUTANTS,
     *RESTART_MUTANTS,
     *ROCKETMQ_MUTANTS,
     *START_MUTANTS,
