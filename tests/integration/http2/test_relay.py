@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -93,30 +93,40 @@ async def _scripted(script: Sequence[bytes]) -> AsyncIterator[tuple[str, list[by
     It then closes the connection, unless the last of them is empty.
     """
     received: list[bytes] = []
-    serving: list[tuple[asyncio.Task[Any] | None, asyncio.StreamWriter]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        serving.append((asyncio.current_task(), writer))
         writer.write(GREETING)
         got = b""
+        while b"end!" not in got:
+            some = await reader.read(65_536)
+            if not some:
+                return
+            got += some
+        received.append(got)
+        writer.writelines(script)
+        await writer.drain()
+        if script[-1] == b"":
+            await reader.read()
+
+    async with _serving(serve) as address:
+        yield address, received
+
+
+@asynccontextmanager
+async def _serving(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[str]:
+    """Serve connections; the address. Each ends with its call of `serve`, all at the end."""
+    tasks: dict[asyncio.Task[Any] | None, asyncio.StreamWriter] = {}
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks[asyncio.current_task()] = writer
         with suppress(OSError):
-            while b"end!" not in got:
-                some = await reader.read(65_536)
-                if not some:
-                    break
-                got += some
-            else:
-                received.append(got)
-                writer.writelines(script)
-                await writer.drain()
-                if script[-1] == b"":
-                    await reader.read()
+            await serve(reader, writer)
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", received
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     server.close()
-    for task, writer in serving:
+    for task, writer in tasks.items():
         writer.close()
         if task:
             await task
@@ -296,8 +306,6 @@ async def test_calls_wait_while_a_node_takes_no_more() -> None:
                         )
                 at += 9 + size
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with _relaying(f"127.0.0.1:{server.sockets[0].getsockname()[1]}") as (channel, _):
+    async with _serving(serve) as node, _relaying(node) as (channel, _):
         assert await asyncio.gather(*(channel.unary_unary("/s/Any")(b"") for _ in range(20))) == [b""] * 20
     assert bodies == list(range(1, 41, 2))
-    server.close()
