@@ -10,10 +10,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from adapter.client import CommitMode, Member, OffsetClient, Progress
-from adapter.client.pending import Committed
+from adapter.client import CommitMode, Member, OffsetClient, Progress, ReadMode, SupersededError
 from adapter.errors import InvalidInputError
-from adapter.model.records import taken_up
 from adapter.rpc import offsets_pb
 
 Json = dict[str, Any]
@@ -54,20 +52,13 @@ def invalid(text: str) -> Json:
     return {"error": "invalid", "message": text, "field": text.removeprefix("groups[0].").split(":")[0].split(" ")[0]}
 
 
-def committed(rows: Json, done: Committed) -> Json:
-    """The answer to a commit. The client tells every superseded row; which of them somebody moved follows from the row."""
-    moved, behind = [], []
-    for row in done:
-        sent = rows[row.shard]
-        stands = {"shard": row.shard, "offset": row.offset, "epoch": row.epoch}
-        is_older = sent.get("epoch", 0) > 0 and row.epoch > taken_up(sent["epoch"])
-        if row.held or row.deleted or row.offset < sent["offset"] or is_older:
-            moved.append(stands | {"held": row.held} | ({"offset": None} if row.deleted else {}))
-        else:
-            behind.append(stands)
-    if moved:
-        return {"error": "moved", "message": "somebody moved these shards", "moved": moved}
-    return {"behind": behind, "raised": dict(done.raised)}
+def moved(error: SupersededError) -> Json:
+    """The answer to a commit of shards that somebody moved."""
+    rows = [
+        {"shard": row.shard, "offset": None if row.deleted else row.offset, "epoch": row.epoch, "held": row.held}
+        for row in error.moved
+    ]
+    return {"error": "moved", "message": str(error), "moved": rows}
 
 
 async def call(client: OffsetClient, command: Json, timeout_s: float) -> Json:
@@ -85,9 +76,9 @@ async def call(client: OffsetClient, command: Json, timeout_s: float) -> Json:
                 mode=CommitMode.OVERWRITE if command.get("overwrite") else CommitMode.INCREASE_ONLY,
                 epochs={name: row.get("epoch", 0) for name, row in rows.items()},
                 member=None if generation is None else Member(generation, command.get("member", "")),
-                check=False,
             )
-            return committed(rows, done)
+            behind = [{"shard": row.shard, "offset": row.offset, "epoch": row.epoch} for row in done]
+            return {"behind": behind, "raised": dict(done.raised)}
         case "persist":
             await client.persist(group, shards, namespace=namespace)
             return {}
@@ -98,15 +89,11 @@ async def call(client: OffsetClient, command: Json, timeout_s: float) -> Json:
             reply = await client.admin.DeleteOffsets(wanted, timeout=timeout_s)
             return {"deleted": sum(row.changed for row in reply.rows)}
         case name:
-            mode, keep_hold = offsets_pb.ReadMode.STORE, name == "peek"
-            request = offsets_pb.ReadOffsetsRequest(
-                groups=[offsets_pb.GroupShards(namespace=namespace, group=group, shards=shards)], mode=mode, keep_hold=keep_hold
-            )
-            found = await client.store.ReadOffsets(request, timeout=timeout_s)
+            found = await client.read(group, shards, namespace=namespace, mode=ReadMode.STORE, keep_hold=name == "peek")
             return {
                 "offsets": {
                     row.shard: {"offset": row.offset, "epoch": row.epoch, "held": row.held, "metadata": row.metadata}
-                    for row in found.offsets
+                    for row in found.values()
                 }
             }
 
@@ -142,6 +129,8 @@ async def serve(client: OffsetClient, command: Json, timeout_s: float) -> None:
         line = await call(client, command, timeout_s)
     except grpc.aio.AioRpcError as error:
         line = failed(error)
+    except SupersededError as error:
+        line = moved(error)
     except InvalidInputError as error:  # of a Progress, before any call
         line = invalid(str(error))
     answer({"id": number, **line})
