@@ -9,7 +9,7 @@ from hpack import Decoder
 from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, RstStreamFrame
 
 from adapter.runtime.serving.http2.connection import MESSAGE_MAX, STREAMS_MAX, Connection
-from adapter.runtime.serving.http2.credit import EXTRA_CREDIT_MAX
+from adapter.runtime.serving.http2.receiving import EXTRA_CREDIT_MAX
 from adapter.runtime.serving.http2.streams import CALL, ENDED, MESSAGE, RESET, WRITABLE, Stream
 from tests.http2_client import frames_of, opening
 

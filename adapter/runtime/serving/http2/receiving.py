@@ -1,17 +1,18 @@
 """The receive windows of a connection: what its peer may send. Without I/O.
 
-A message that the servicer has not taken keeps its bytes in its stream's window, and so stops the sender.
+A message that the servicer has not taken keeps its bytes in its stream's window, and so stops the sender. All streams have the
+default window. For a message that is larger, its stream gets credit beyond it: a bounded number of bytes in all, in the order in
+which the messages began.
 """
 
-from collections.abc import Iterable
-
 from adapter.runtime.serving.http2 import frames
-from adapter.runtime.serving.http2.credit import ReceiveCredit
 from adapter.runtime.serving.http2.frames import PREFIX, Code, ConnectionFailedError
 from adapter.runtime.serving.http2.streams import Stream
 
 CREDIT = 2**20  # bytes of all streams that may be on their way: the connection's window
 HELD_MAX = 200_000  # messages of a connection that servicers have not taken
+# Bytes beyond the windows that are granted at a time, to all streams of a connection together; more if a message may have more.
+EXTRA_CREDIT_MAX = 32 * 2**20
 
 
 class Receiver:
@@ -21,7 +22,9 @@ class Receiver:
         self.held = 0  # messages that servicers have not taken
         self._streams = streams
         self._out = out
-        self._credit = ReceiveCredit(largest)
+        self.granted = 0  # bytes of extra credit that streams have now
+        self._most = max(largest, EXTRA_CREDIT_MAX)  # that may be granted
+        self._waiting: dict[Stream, None] = {}  # for extra credit, in order
         self._unreported = 0  # bytes that arrived since the last WINDOW_UPDATE of the connection
 
     def data_arrived(self, size: int) -> None:
@@ -48,7 +51,7 @@ class Receiver:
         extra = min(stream.extra_credit, size)
         stream.returned += size - extra
         if extra:
-            self._allow_all(self._credit.give_back(stream, extra))
+            self._give_back(stream, extra)
         if stream.open and stream.returned and (stream.returned > frames.WINDOW // 2 or stream.missing > stream.room):
             self.allow(stream, stream.returned)
             stream.returned = 0
@@ -71,15 +74,32 @@ class Receiver:
     def request_credit(self, stream: Stream) -> None:
         """Request credit if the current message is larger than the window. One behind messages that are held waits for those."""
         if stream.missing > stream.room and not stream.held:
-            self._allow_all(self._credit.request(stream))
+            self._waiting[stream] = None
+            self._grant()
 
     def release(self, stream: Stream) -> None:
         """Drop what a stream that has ended holds."""
         stream.open = False
         stream.rest = None
         self.held -= stream.held
-        self._allow_all(self._credit.forget(stream))
+        self._waiting.pop(stream, None)
+        self._give_back(stream, stream.extra_credit)
 
-    def _allow_all(self, granted: Iterable[tuple[Stream, int]]) -> None:
-        for stream, size in granted:
-            self.allow(stream, size)
+    def _give_back(self, stream: Stream, size: int) -> None:
+        """Free `size` bytes of a stream's extra credit: a message that needed them was taken."""
+        stream.extra_credit -= size
+        self.granted -= size
+        self._grant()
+
+    def _grant(self) -> None:
+        """Grant the streams that wait what their messages are missing, as far as it goes."""
+        while self._waiting:
+            stream = next(iter(self._waiting))
+            need = stream.missing - stream.room
+            if need > 0:
+                if self.granted + need > self._most:
+                    return
+                self.granted += need
+                stream.extra_credit += need
+                self.allow(stream, need)
+            del self._waiting[stream]

@@ -33,7 +33,7 @@ class Stream:
         self.room = frames.WINDOW  # bytes that the peer may send
         self.held = 0  # messages that the servicer has not taken
         self.returned = 0  # bytes taken for which no WINDOW_UPDATE has been sent yet
-        self.extra_credit = 0  # bytes of `room` beyond the default window, see `credit`
+        self.extra_credit = 0  # bytes of `room` beyond the default window, see `receiving`
         self.rest: bytearray | None = None  # an incomplete message
         self.missing = 0  # bytes that it lacks, at least
         # Sending.

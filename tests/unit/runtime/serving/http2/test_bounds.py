@@ -18,9 +18,9 @@ from hyperframe.frame import (
 )
 
 from adapter.runtime.serving.http2.connection import MESSAGE_MAX, STREAMS_MAX
-from adapter.runtime.serving.http2.credit import EXTRA_CREDIT_MAX
 from adapter.runtime.serving.http2.flood import OVERHEAD_FIRST, OVERHEAD_MAX, OVERHEAD_PER_MESSAGE, OVERHEAD_PER_S
 from adapter.runtime.serving.http2.frames import Code
+from adapter.runtime.serving.http2.receiving import EXTRA_CREDIT_MAX
 from tests.fuzz.http2 import held
 from tests.http2_client import block, request
 from tests.unit.runtime.serving.http2.connections import BLOCK, Server, data, head, message

@@ -13,8 +13,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from adapter.runtime.serving.http2.connection import Connection
-from adapter.runtime.serving.http2.credit import EXTRA_CREDIT_MAX
 from adapter.runtime.serving.http2.frames import Code
+from adapter.runtime.serving.http2.receiving import EXTRA_CREDIT_MAX
 from adapter.runtime.serving.http2.streams import CALL, ENDED, MESSAGE, RESET, Stream
 from tests.http2_client import Client, message
 
@@ -205,8 +205,8 @@ class Play:
         assert not self.connection.streams
         assert not self.connection._sender._blocked
         assert not self.connection._sender.left.keys() - self.requests.keys()
-        assert (self.connection._receiver._credit.granted, self.connection._receiver.held, self.connection.held_back) == (0, 0, 0)
-        assert not self.connection._receiver._credit._waiting
+        assert (self.connection._receiver.granted, self.connection._receiver.held, self.connection.held_back) == (0, 0, 0)
+        assert not self.connection._receiver._waiting
         for number, served in self.served.items():
             request, answer = self.requests[number], self.client.answers[number]
             assert request.messages[: len(served.taken)] == served.taken
@@ -233,7 +233,7 @@ class Play:
         elif kind == RESET:
             assert self.requests[stream.id].cancelled
             served.over = True
-        assert 0 <= self.connection._receiver._credit.granted <= EXTRA_CREDIT_MAX
+        assert 0 <= self.connection._receiver.granted <= EXTRA_CREDIT_MAX
 
     def _over(self, served: Served, status: int | None) -> None:
         served.over = True

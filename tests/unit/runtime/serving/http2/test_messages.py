@@ -7,8 +7,8 @@ import pytest
 from hyperframe.frame import HeadersFrame, RstStreamFrame, WindowUpdateFrame
 
 from adapter.runtime.serving.http2.connection import MESSAGE_MAX
-from adapter.runtime.serving.http2.credit import EXTRA_CREDIT_MAX
 from adapter.runtime.serving.http2.frames import Code
+from adapter.runtime.serving.http2.receiving import EXTRA_CREDIT_MAX
 from tests.unit.runtime.serving.http2.connections import Server, Told, data, message
 
 WINDOW = 65_535
@@ -151,14 +151,14 @@ def test_64_messages_of_1_mib_come_in_in_any_order(server: Server) -> None:
         order = [number for number in numbers if sender.left[number]]
         random.shuffle(order)
         moved = sum(sender.send(number) for number in order)
-        assert server.connection._receiver._credit.granted <= EXTRA_CREDIT_MAX
+        assert server.connection._receiver.granted <= EXTRA_CREDIT_MAX
         taken = [each for each in sender.told if len(each) == 3]
         assert moved or taken, "a deadlock"
         sender.told.clear()
         for each in taken:
             assert isinstance(each[-1], bytes)
             server.connection.consumed(server.streams[each[1]], each[-1])
-    assert server.connection._receiver._credit.granted == 0
+    assert server.connection._receiver.granted == 0
 
 
 def test_extra_credit_is_granted_in_turn(server: Server) -> None:
@@ -201,7 +201,7 @@ def test_a_large_message_behind_others_waits_until_they_are_taken(server: Server
     sender.left[1] = message(bytes(10)) + message(bytes(MIB))
     sender.send_all([1])
     assert sender.told == [("message", 1, bytes(10))]
-    assert server.connection._receiver._credit.granted == 0
+    assert server.connection._receiver.granted == 0
     server.connection.consumed(stream, bytes(10))
     sender.send_all([1])
     assert sender.told[1:] == [("message", 1, bytes(MIB))]
@@ -212,7 +212,7 @@ def test_a_call_that_is_over_holds_nothing(server: Server, ends: str) -> None:
     """Its partial messages, unsent reply and extra credit are freed, even if something still refers to it."""
     stream = server.call()
     server.feed(data(1, b"\0" + MIB.to_bytes(4, "big") + bytes(100)))
-    assert server.connection._receiver._credit.granted
+    assert server.connection._receiver.granted
     if ends == "by the client":
         server.feed(window(1, 10**6))  # what waits, waits for the connection's
         server.connection.send_message(stream, bytes(10**5))
@@ -222,7 +222,7 @@ def test_a_call_that_is_over_holds_nothing(server: Server, ends: str) -> None:
     assert stream.rest is None
     assert not stream.out
     assert not server.connection._sender._blocked
-    assert (server.connection._receiver._credit.granted, server.connection.held_back) == (0, 0)
+    assert (server.connection._receiver.granted, server.connection.held_back) == (0, 0)
     server.connection.consumed(stream, b"late")
     assert not server.connection._receiver.held
 
