@@ -255,19 +255,23 @@ def test_a_peer_that_reads_a_byte_at_a_time_gets_its_reply(adapter: ServiceProce
 def test_a_storm_of_resets_by_new_connections_holds_up_no_new_client(adapter: ServiceProcess, stays: bool) -> None:
     """Each sends less than a flood, before any message: it took 8 ms for each, for which new connections waited."""
     calls = Calls()
-    storm = PREFACE + frame(attacks.SETTINGS, 0, 0)
-    storm += b"".join(calls.open(attacks.STREAM) + frame(attacks.RST_STREAM, 0, calls.last, b"\0\0\0\x08") for _ in range(1_900))
+    greeting = PREFACE + frame(attacks.SETTINGS, 0, 0)
+    resets = (calls.open(attacks.STREAM) + frame(attacks.RST_STREAM, 0, calls.last, b"\0\0\0\x08") for _ in range(1_900))
+    storm = greeting + b"".join(resets)
     with undisturbed(adapter), ExitStack() as peers:
-        before = cpu_s(adapter)
-        for _ in range(200 * TIMES):
-            peer = Attacker(adapter.tcp_address, greets=False)
-            peers.callback(peer.socket.close)
-            peer.send(storm)
-            if not stays:
-                peer.vanish()
-        with rpc(adapter.tcp_address, HonestConsumer.ca) as stubs:
-            stubs.store.CommitOffsets(commits({"new": 1}), timeout=PATIENCE_S)
-        assert cpu_s(adapter) - before < 0.005 * 200 * TIMES
+        used = []
+        for sent in (greeting, storm):  # over TLS a handshake is most of what either costs
+            before = cpu_s(adapter)
+            for _ in range(200 * TIMES):
+                peer = Attacker(adapter.tcp_address, greets=False)
+                peers.callback(peer.socket.close)
+                peer.send(sent)
+                if not stays:
+                    peer.vanish()
+            with rpc(adapter.tcp_address, HonestConsumer.ca) as stubs:
+                stubs.store.CommitOffsets(commits({"new": 1}), timeout=PATIENCE_S)
+            used.append(cpu_s(adapter) - before)
+        assert used[1] - used[0] < 0.005 * 200 * TIMES
 
 
 def test_peers_that_do_anything_disturb_nobody(adapter: ServiceProcess) -> None:
