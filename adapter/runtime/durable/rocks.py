@@ -45,6 +45,7 @@ OUT_OF_FILES = "Too many open files"
 _DESCRIPTORS = "/proc/self/fd"
 _BY_DESCRIPTOR = re.compile(rf"{_DESCRIPTORS}/\d+")
 
+FAILED_BEFORE = "Writer has previous error"  # of a file whose error RocksDB has told to another call: a sync in its thread
 _TABLE: tuple[tuple[str, type[AdapterError]], ...] = (
     ("No space left on device", DiskFullError),
     ("Disk quota exceeded", DiskFullError),

@@ -18,7 +18,7 @@ import anyio
 import anyio.to_thread
 from rocksdict import Rdict, WriteBatch
 
-from adapter.errors import StorageFailedError, StoreDamagedError, StoreLockedError
+from adapter.errors import DiskFullError, StorageFailedError, StoreDamagedError, StoreLockedError
 from adapter.runtime import heap
 from adapter.runtime.durable import format_mark, rocks
 from adapter.runtime.durable.format_mark import ADAPTER_STORE
@@ -208,6 +208,8 @@ class RocksDisk:
         try:  # not `rocks.guarded`: this is in the path of each commit
             self._db.write(cast("WriteBatch", batch))
         except Exception as error:
+            if rocks.FAILED_BEFORE in str(error) and not self.has_room():
+                raise DiskFullError(f"{self.name}: a sync that is still under way found no space left") from error
             raise rocks.translate(error) from error
 
     def sync_now(self) -> None:

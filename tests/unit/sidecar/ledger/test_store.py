@@ -9,6 +9,7 @@ import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import anyio
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rocksdict import Rdict
 
-from adapter.errors import DiskFullError, StorageFailedError, StoreDamagedError, StoreLockedError
+from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError, StoreLockedError
 from adapter.model.codec import encode_key, encode_record, group_prefix
 from adapter.model.records import GroupKey, Member, OffsetKey, OffsetRecord
 from adapter.runtime.durable import rocks
@@ -371,6 +372,24 @@ async def test_a_sync_that_finds_no_space_means_a_full_disk_until_the_store_is_o
     again.write({A: record(2)})
     assert again.get(A) == record(2)
     again.close()
+
+
+@pytest.mark.parametrize(("has_room", "expected"), [(False, DiskFullError), (True, StorageFailedError)])
+def test_a_write_behind_a_sync_that_has_not_told_its_error_yet_asks_whether_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_room: bool, expected: type[AdapterError]
+) -> None:
+    """RocksDB (9.8.4, in rocksdict 0.3.29) says what was wrong to the first call alone; a full disk is none to open again for."""
+    store = opened(tmp_path)
+
+    refusing = Mock(get=Mock(return_value=None))
+    refusing.write.side_effect = Exception("IO error: Writer has previous error.")
+    monkeypatch.setattr(rocks_of(store), "has_room", lambda: has_room)
+    with monkeypatch.context() as patched:
+        patched.setattr(rocks_of(store), "_db", refusing)
+        with pytest.raises(expected):
+            store.write({A: record(1)})
+    assert bool(store.failure) is has_room
+    store.close()
 
 
 def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
