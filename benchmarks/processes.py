@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import http.client
 import json
+import os
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -21,8 +22,21 @@ from benchmarks.machine import cpu_s
 T = TypeVar("T")
 
 ROOT = machine.ROOT
+THIS = "this tree"
 METRICS_OFF = "[metrics]\nlisten = ''"
 SAVE_CALLS = [f'offset_meta_calls_total{{rpc="{rpc}"}}' for rpc in ("SaveOffsetData", "MergeOffsetData")]
+
+
+def trees() -> dict[str, Path]:
+    """What is measured: this tree, and beside it the checkout that BENCH_BEFORE names."""
+    before = os.environ.get("BENCH_BEFORE")
+    return {THIS: ROOT, "before": Path(before).resolve(strict=True)} if before else {THIS: ROOT}
+
+
+def of_tree(service: ServiceProcess, tree: Path) -> ServiceProcess:
+    """Have a process run the program of `tree`, which is not where it is started: Python would import from there."""
+    service.prefix, service.environment = ("env", "-C", str(tree)), {"PYTHONPATH": str(tree)}
+    return service
 
 
 def with_metrics(service: ServiceProcess) -> int:

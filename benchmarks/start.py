@@ -28,7 +28,7 @@ from adapter.sidecar.ledger.store import LocalStore
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 from benchmarks.keyspace import Pair, fill_local, fill_meta, key_of, pairs
 from benchmarks.machine import cpu_s
-from benchmarks.processes import ROOT
+from benchmarks.processes import THIS, of_tree, trees
 from benchmarks.report import Bar, Result, Table
 from benchmarks.scale import Scale
 
@@ -38,7 +38,6 @@ LATE_READ_LIMIT_MS = 50.0
 PAUSE_S = 0.01  # between two commits, and between two tries while commits are refused
 CALL_S, READY_S = 30.0, 600.0
 STATUS_EVERY_S = 0.2
-THIS = "this tree"
 
 
 @dataclass
@@ -77,31 +76,26 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
     """Start each tree in turns."""
     keys = int(os.environ.get("BENCH_KEYS") or scale.start_keys)
     meta = meta_process(directory)
-    trees = _trees()
-    found: dict[str, list[Started]] = {name: [] for name in trees}
+    sides = trees()
+    found: dict[str, list[Started]] = {name: [] for name in sides}
     with ended(meta):
         meta.start()
         await _fill(keys, directory / "filled", meta.address, progress, dirty=bool(os.environ.get("BENCH_DIRTY")))
         meta.stop()
         stored = directory / "meta"
         shutil.copytree(stored, directory / "meta-filled")
-        task = progress.add_task("start: runs", total=scale.start_rounds * len(trees))
+        task = progress.add_task("start: runs", total=scale.start_rounds * len(sides))
         for number in range(scale.start_rounds):
-            for name in trees if number % 2 else reversed(trees):
+            for name in sides if number % 2 else reversed(sides):
                 # Each under a path of its own: in the place of another one it would be taken for an older copy.
                 path = directory / f"{name.replace(' ', '-')}-{number}"
                 meta.stop()
                 shutil.rmtree(stored)
                 shutil.copytree(directory / "meta-filled", stored)
                 meta.start()
-                found[name].append(await _start(trees[name], directory, path, meta.address, keys))
+                found[name].append(await _start(sides[name], directory, path, meta.address, keys))
                 progress.advance(task)
     return _told(keys, found)
-
-
-def _trees() -> dict[str, Path]:
-    before = os.environ.get("BENCH_BEFORE")
-    return {THIS: ROOT, "before": Path(before).resolve(strict=True)} if before else {THIS: ROOT}
 
 
 async def _fill(keys: int, path: Path, endpoint: str, progress: Progress, *, dirty: bool) -> None:
@@ -122,9 +116,7 @@ def _lower(filled: Iterable[Pair]) -> Iterator[Pair]:
 async def _start(tree: Path, directory: Path, path: Path, endpoint: str, keys: int) -> Started:
     """Start a tree over a copy of the filled store, and commit one offset after the other until it has recovered."""
     shutil.copytree(directory / "filled", path)
-    adapter = adapter_process(directory / "process", endpoint, store=path)
-    # Not the directory of this tree: Python would import from there.
-    adapter.prefix, adapter.environment = ("env", "-C", str(tree)), {"PYTHONPATH": str(tree)}
+    adapter = of_tree(adapter_process(directory / "process", endpoint, store=path), tree)
     try:
         with ended(adapter):
             launched = time.monotonic()
