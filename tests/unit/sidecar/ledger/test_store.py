@@ -378,7 +378,7 @@ async def test_a_sync_that_finds_no_space_means_a_full_disk_until_the_store_is_o
 def test_a_write_behind_a_sync_that_has_not_told_its_error_yet_asks_whether_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_room: bool, expected: type[AdapterError]
 ) -> None:
-    """RocksDB (9.8.4, in rocksdict 0.3.29) says what was wrong to the first call alone; a full disk is none to open again for."""
+    """RocksDB (9.8.4, in rocksdict 0.3.29) names a full disk once: findings/rocksdict-full-disk-is-named-once."""
     store = opened(tmp_path)
 
     refusing = Mock(get=Mock(return_value=None))
