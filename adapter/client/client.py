@@ -3,29 +3,32 @@
 import asyncio
 import getpass
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import grpc
 import grpc.aio
 
 from adapter import rpc
-from adapter.client.batching import Batcher
+from adapter.client.batching import FIRST_PAUSE_S, LEAST_TIMEOUT_S, MAX_PAUSE_S, Batcher
 from adapter.client.pending import Committed, checked_key, checked_names, rpc_error
 from adapter.client.progress import Progress
 from adapter.client.superseded import KnownEpochs, SupersededError
 from adapter.errors import ConfigError, InvalidInputError
 from adapter.model.records import DEFAULT_NAMESPACE, CommitMode, Member, ReadMode
 from adapter.rpc import offsets_grpc, offsets_pb
+from adapter.runtime.backoff import pause_s
 from adapter.runtime.channels import known_to_its_scope, open_channel
 from adapter.runtime.settings.addresses import is_loopback
 
 if TYPE_CHECKING:
     from adapter.rpc import lag_grpc, lag_pb
     from adapter.runtime.settings.config import ClientTls  # loads pydantic, which a client without TLS does not need
+
+R = TypeVar("R")
 
 USER_KEY = "x-offset-adapter-user"  # metadata of admin calls: the name of the calling user
 # Unlimited: the adapter is trusted, and the size of a reply depends on the group.
@@ -36,6 +39,7 @@ CHANNEL_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
 DEFAULT_TIMEOUT_S = 5.0  # Kafka's commit timeout
+AWAY = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})  # the second at the end of a server
 
 
 class OffsetClient:
@@ -43,9 +47,9 @@ class OffsetClient:
 
     Methods raise `grpc.aio.AioRpcError`, and `commit` also SupersededError.
     Concurrent commits share requests. A commit whose request was lost (UNAVAILABLE, CANCELLED, DEADLINE_EXCEEDED) is sent again
-    for `timeout_s` seconds, as Kafka's commitSync does, so it survives a restart of the adapter. Without `resend` it fails at
-    once. `admin` calls need no credentials on the Unix socket; on TCP they need the adapter's `token`, or mTLS. Other calls send
-    no token.
+    for `timeout_s` seconds, as Kafka's commitSync does, so it survives a restart of the adapter; so is the read with STORE by
+    which a consumer begins. Without `resend` they fail at once. `admin` calls need no credentials on the Unix socket; on TCP
+    they need the adapter's `token`, or mTLS. Other calls send no token.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class OffsetClient:
         self.admin = offsets_grpc.OffsetAdminStub(cast("grpc.aio.Channel", _AdminChannel(channel, token, user or _user())))
         self._channel = channel
         self._timeout_s = timeout_s
+        self._resend = resend
         self._batcher = Batcher(self._send, timeout_s, resend=resend)
         self._known = KnownEpochs()
 
@@ -164,15 +169,18 @@ class OffsetClient:
     ) -> dict[str, offsets_pb.ShardOffset]:
         """The offsets of a group's shards (of all if none is named). Shards without an offset are left out.
 
-        A consumer reads where to begin with STORE, which also ends the hold that a reset, delete or clone puts on a shard; with
-        `keep_hold`, for who only looks, it does not.
+        A consumer reads where to begin with STORE. That also ends the hold that a reset, delete or clone puts on a shard, and
+        waits for an adapter that is away, as `commit` does; with `keep_hold`, for who only looks, it does neither.
         """
         request = offsets_pb.ReadOffsetsRequest(
             groups=[_shards(namespace, group, shards)],
             mode=offsets_pb.ReadMode.ValueType(mode.value),
             keep_hold=keep_hold,
         )
-        reply = await known_to_its_scope(self.store.ReadOffsets(request, timeout=self._timeout_s))
+        if mode is ReadMode.STORE and not keep_hold:
+            reply = await self._repeating(self.store.ReadOffsets, request)
+        else:
+            reply = await known_to_its_scope(self.store.ReadOffsets(request, timeout=self._timeout_s))
         if not keep_hold:
             self._known.read(namespace or DEFAULT_NAMESPACE, group, reply.offsets)
         return {offset.shard: offset for offset in reply.offsets}
@@ -187,6 +195,20 @@ class OffsetClient:
         request = offsets_pb.RemoveOffsetsRequest(groups=[_shards(namespace, group, shards)])
         reply = await known_to_its_scope(self.store.RemoveOffsets(request, timeout=self._timeout_s))
         return reply.removed
+
+    async def _repeating(self, call: Callable[..., Awaitable[R]], request: object) -> R:
+        """Make a call that may be repeated, and repeat it while the adapter is away, for `timeout_s` seconds in all."""
+        loop = asyncio.get_running_loop()
+        deadline, attempt = loop.time() + self._timeout_s, 0
+        while True:
+            try:
+                return await known_to_its_scope(call(request, timeout=max(deadline - loop.time(), LEAST_TIMEOUT_S)))
+            except grpc.aio.AioRpcError as error:
+                attempt += 1
+                pause = pause_s(attempt, FIRST_PAUSE_S, MAX_PAUSE_S)
+                if error.code() not in AWAY or not self._resend or pause >= deadline - loop.time():
+                    raise
+            await asyncio.sleep(pause)
 
     async def commit_broadcast(
         self, group: str, client_id: str, offsets: Mapping[str, int], *, namespace: str = DEFAULT_NAMESPACE

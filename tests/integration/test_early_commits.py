@@ -219,7 +219,7 @@ async def test_commits_are_taken_and_nothing_else_is_answered(directory: Path, m
             assert text.startswith("the adapter is recovering: commits are taken"), method.full_name
         for mode in ReadMode:
             with pytest.raises(grpc.aio.AioRpcError, match="the adapter is recovering"):
-                await client.read("g", ["s"], mode=mode)
+                await client.read("g", ["s"], mode=mode, keep_hold=True)
         status = await client.status()
         assert (status.state, status.recovery.done) == (STATE.RECOVERING, False)
         assert "until the Meta Service has said what it knows" in status.reason

@@ -159,7 +159,7 @@ async def test_a_group_that_cannot_be_compared_is_refused_alone(directory: Path)
             with pytest.raises(
                 grpc.aio.AioRpcError, match=r"default/z: not compared .*--mode memory.*gone by the test"
             ) as caught:
-                await client.read("z", ["s"], mode=mode)
+                await client.read("z", ["s"], mode=mode, keep_hold=True)
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert (await client.read("z", ["s"], mode=ReadMode.MEMORY))["s"].offset == 6
 

@@ -115,7 +115,7 @@ async def test_a_read_of_the_store_without_the_meta_service_is_unavailable(direc
         meta.down = MetaUnavailableError("gone")
         for shards, mode in (([], ReadMode.STORE), (["x"], ReadMode.MEMORY_FIRST_THEN_STORE)):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await client.read("g", shards, mode=mode)
+                await client.read("g", shards, mode=mode, keep_hold=True)
             assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.UNAVAILABLE, "gone")
 
 
