@@ -255,7 +255,7 @@ async def test_what_is_larger_there_wins_over_an_early_commit_and_what_is_smalle
     async with recovering(directory, meta) as (sidecar, client):
         for offset in (11, 12):  # the second one on the fast path
             for shard in ("ahead", "behind", "reset"):
-                await client.commit("g", {shard: offset})
+                await client.commit("g", {shard: offset}, check=False)  # a flush may have told of the reset by then
         await recovered(sidecar, meta)
         core = sidecar.core()
         stands = {shard: core.ledger.store.get(key(shard)) for shard in ("ahead", "behind", "reset")}
