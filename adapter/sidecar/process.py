@@ -380,9 +380,9 @@ class Sidecar:
         if self._scaler:
             self._scaler.end_streams()
         await server.drained(until - anyio.current_time())
+        self.state.enter(State.STOPPING)
         if self._front:
             await self._front.end_saves(max(until - anyio.current_time(), 0))
-        self.state.enter(State.STOPPING)
         await server.stop(max(until - anyio.current_time(), 0))
 
     async def _drain(self, core: Core) -> int:

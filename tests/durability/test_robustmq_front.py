@@ -1,5 +1,8 @@
-"""The front before a RobustMQ broker, with real processes: what the broker is told while the adapter is slow, starts, stops, or
-stands still; what it then does by itself at RobustMQ's own node; and what stands there in the end."""
+"""The front before a RobustMQ broker, with real processes.
+
+What the broker is told while the adapter is slow, starts, stops, or stands still; what it then does by itself at RobustMQ's own
+node; and what stands there in the end.
+"""
 
 import signal
 import sys
@@ -89,6 +92,17 @@ def no_flush(name: str, request: Any) -> None:
         raise Failure(Code.UNAVAILABLE)
 
 
+def hung(name: str, until: threading.Event) -> Callable[[str, Any], None]:
+    """Let calls of this name wait, and fail the adapter's saves."""
+
+    def before(called: str, request: Any) -> None:
+        no_flush(called, request)
+        if called == name:
+            until.wait(PATIENCE_S)
+
+    return before
+
+
 def no_read(text: str) -> Callable[[str, Any], None]:
     """Fail reads as well."""
 
@@ -111,7 +125,7 @@ def test_a_read_is_never_answered_behind_a_running_adapter(tmp_path: Path) -> No
         broker.restart()
 
         answers = threading.Event()
-        meta.before = lambda name, request: answers.wait(PATIENCE_S) if name == "GetOffsetData" else no_flush(name, request)
+        meta.before = hung("GetOffsetData", answers)
         place.refused(read="g")
         answers.set()
         meta.before = no_flush
@@ -243,7 +257,7 @@ def test_a_node_that_hangs_holds_no_heartbeat_up(tmp_path: Path) -> None:
     """The broker has three seconds for all of its addresses."""
     with placed(tmp_path, apart=True) as place:
         hangs = threading.Event()
-        place.meta.before = lambda name, _: hangs.wait(PATIENCE_S) if name == "Heartbeat" else None
+        place.meta.before = hung("Heartbeat", hangs)
         assert place.broker.ask(heartbeat=True) == ["DEADLINE_EXCEEDED", "OK"]
         hangs.set()
         assert place.broker.ask(heartbeat=True) == ["OK", "OK"]

@@ -47,7 +47,8 @@ class Front:
 
     def heartbeat(self) -> Any:
         """A call that RobustMQ answers. Raises RpcError."""
-        return self._channel.unary_unary(f"{SERVICE}/Heartbeat")(b"", timeout=PATIENCE_S)
+        made: Any = self._channel.unary_unary(f"{SERVICE}/Heartbeat")
+        return made(b"", timeout=PATIENCE_S)
 
     def call(self, name: str, **fields: Any) -> Any:
         """Make one call. Raises RpcError."""
@@ -233,6 +234,27 @@ def test_a_stop_leaves_nothing_behind_that_was_acknowledged(front: Front) -> Non
     assert front.adapter.process
     assert front.adapter.process.wait(PATIENCE_S) == 0
     assert front.meta.offsets.get(key("a"), 0) >= saved
+
+
+def test_a_save_that_is_under_way_at_a_stop_is_flushed(front: Front) -> None:
+    """It waits for RobustMQ, and is acknowledged then: the last flush comes behind it."""
+    asked, answers = threading.Event(), threading.Event()
+
+    def hang(name: str, _: Any) -> None:
+        if name == "GetOffsetData":
+            asked.set()
+            answers.wait(PATIENCE_S)
+
+    front.meta.before = hang
+    save = threading.Thread(target=lambda: front.save("g", a=5))
+    save.start()
+    assert asked.wait(PATIENCE_S)
+    front.adapter.signal(signal.SIGTERM)
+    save.join()
+    answers.set()
+    assert front.adapter.process
+    assert front.adapter.process.wait(PATIENCE_S) == 0
+    assert front.meta.offsets == {key("a"): 5}
 
 
 def test_an_adapter_before_its_own_meta_service_says_so(tmp_path: Path) -> None:

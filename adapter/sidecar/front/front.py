@@ -124,7 +124,7 @@ class Front:
         return Prepared(apply, [*shown.replaced, *(["meta.tls"] if of.files != self._of.files else [])])
 
     async def end_saves(self, grace_s: float) -> None:
-        """Take no save any more, and give those under way `grace_s` seconds; the broker sends the next ones to RobustMQ."""
+        """Give saves under way `grace_s` seconds, at a stop; the broker sends the next ones to RobustMQ."""
         await self._calls.end_saves(grace_s)
 
     async def stop(self, grace_s: float = LEAVE_S) -> None:

@@ -56,7 +56,10 @@ _WORDS = {
     "The service is currently unavailable": "it is away",
     "meta-service node is not currently the raft leader": "the node does not lead",
 }
-REFUSED = "try again, and see `offset-adapter status`; RobustMQ's own nodes may have less, and are asked only while the adapter is stopped"
+REFUSED = (
+    "try again, and see `offset-adapter status`; RobustMQ's own nodes may have less, and the broker asks them only while the "
+    "adapter is stopped"
+)
 
 
 class LeftToRobustmqError(NotReadyError):
@@ -83,7 +86,6 @@ class OwnCalls:
         self._counts = counts
         self._left: dict[GroupKey, None] = {}  # groups that have shards which are not kept here
         self._saving: set[asyncio.Task[bytes]] = set()
-        self._ended = False  # no save is taken any more
 
     @property
     def methods(self) -> Mapping[str, Method]:
@@ -114,10 +116,12 @@ class OwnCalls:
             self._saving.discard(saving)
 
     async def end_saves(self, grace_s: float) -> None:
-        """Take no save any more; those that are being committed get `grace_s` seconds. The last flush comes behind this."""
-        self._ended = True
+        """Give saves that are being committed `grace_s` seconds, once `committing` gives no store to others.
+
+        The last flush comes behind this.
+        """
         if self._saving:
-            _, late = await asyncio.wait(set(self._saving), timeout=grace_s)
+            _, late = await asyncio.wait(self._saving.copy(), timeout=grace_s)
             for saving in late:
                 saving.cancel()
             if late:
@@ -128,8 +132,6 @@ class OwnCalls:
         for part in parts(data):
             check(part)
             for piece in pieces(part):
-                if self._ended:
-                    raise NotReadyError("the adapter is stopping")
                 committed &= await self._save_piece(piece)
             await others()
         self._counts.saves += 1
