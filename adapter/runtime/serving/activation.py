@@ -47,8 +47,8 @@ def inherited(
 ) -> Inherited:
     """Take the sockets over that were handed to this process, and remove the variables that tell of them.
 
-    `other`: a setting and its address, where another server of this process listens; both empty: none does. Raises ListenError for
-    anything but listening sockets that agree with the settings.
+    `other`: a setting and its address, where another server of this process listens; both empty: none does. Raises ListenError
+    for anything but listening sockets that agree with the settings.
     """
     found = Inherited()
     try:
