@@ -14,6 +14,7 @@ from typing import TypeVar, cast
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
 from adapter.errors import AdapterError, InvalidInputError, NotReadyError, TransientError
 from adapter.meta.labels import ShardLabels
@@ -320,5 +321,5 @@ def _offset_of(record: OffsetRecord | None) -> int:
 def _parsed(kind: type[M], data: bytes) -> M:
     try:
         return kind.FromString(data)
-    except ValueError as error:
+    except DecodeError as error:
         raise InvalidInputError(f"{kind.DESCRIPTOR.name}: cannot be parsed") from error
