@@ -180,7 +180,7 @@ async def test_a_deadline_and_a_cancelled_call_end_the_node_s() -> None:
             await channel.unary_unary("/s/Echo")(b"")  # the call before it has begun as well
             call.cancel()
             await service.cancelled.wait()
-            assert relay.open == 0
+            assert (relay.open, relay.nodes[0].lost) == (0, 0)
         async with _relaying(node, limit_s=0.05) as (channel, _):
             assert (await _failed(channel.unary_unary("/s/Hang")(b""))).code() is Code.DEADLINE_EXCEEDED
 
@@ -219,7 +219,7 @@ async def test_a_node_that_was_away_is_found_without_a_call(monkeypatch: pytest.
             assert await channel.unary_unary("/s/Echo")(b"x") == b"x"
             assert [bool(each.problem) for each in relay.nodes] == [True, True, False]
             assert await channel.unary_unary("/s/Echo")(b"y") == b"y"
-            assert not any(each._connecting for each in relay.nodes)
+            assert [each.failures for each in relay.nodes] == [1, 1, 0]
             monkeypatch.setattr(client, "PAUSE_S", 0.01)
             relay.nodes[1].name = node
             relay.nodes[1].failed("once more")
