@@ -215,7 +215,7 @@ def main() -> None:
         while sum(ledger.kills.values()) < given.kills:
             kill_round(rng, ledger, broker, adapter)
     counts = f"kills {ledger.kills}, commits {ledger.commits:,}, offsets acknowledged and read again {ledger.again:,}"
-    broken = f"lost {len(ledger.lost)}, skipped {len(ledger.skipped)}"
+    broken = f"lost {len(ledger.lost)}, skipped {len(ledger.skipped)}, reads that were refused and made again {broker.refused}"
     sys.stdout.write("\n".join([counts, broken, *ledger.lost[:5], *ledger.skipped[:5], ""]))
     sys.exit(1 if ledger.lost or ledger.skipped else 0)
 
