@@ -12,7 +12,6 @@ import pytest
 
 from adapter.model.records import GroupKey, OffsetKey
 from adapter.rpc import robustmq_grpc, robustmq_pb
-from adapter.runtime.channels import close_channels
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.front import notices
 from adapter.sidecar.front.counts import FrontCounts
@@ -61,11 +60,10 @@ async def told(given: Notices, counts: FrontCounts, broker: Broker, groups: Sequ
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     running = asyncio.create_task(given.run(core(groups), f"127.0.0.1:{port}"))
-    await eventually(lambda: broker.told and not counts.untold)
+    await eventually(lambda: bool(broker.told) and not counts.untold)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await server.stop(0)
-    await close_channels([])
     return broker.told
 
 
