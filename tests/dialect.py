@@ -103,7 +103,8 @@ class RobustMeta:
     Failure. Each save is in `saves`, as it came; the groups that were read are in `reads`.
     """
 
-    def __init__(self, *, committed: bool = True) -> None:
+    def __init__(self, *, committed: bool = True, credentials: grpc.ServerCredentials | None = None) -> None:
+        self.credentials = credentials  # the real one has no TLS
         self.offsets: dict[OffsetKey, int] = {}
         self.topics: dict[OffsetKey, str] = {}
         self.partitions: dict[OffsetKey, int] = {}
@@ -128,8 +129,12 @@ class RobustMeta:
         """Serve, at the same port as before."""
         self._server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
         handlers = {name: self._handler(name, method) for name, method in self._methods().items()}
+        handlers["Heartbeat"] = grpc.unary_unary_rpc_method_handler(self._heartbeat)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(f"{_PACKAGE}.MetaServiceService", handlers),))
-        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
+        if self.credentials:
+            self.port = self._server.add_secure_port(f"127.0.0.1:{self.port}", self.credentials)
+        else:
+            self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
         self._server.start()
 
     def stop(self) -> None:
@@ -163,6 +168,13 @@ class RobustMeta:
             request_deserializer=ROBUST[f"{name}Request"].FromString,
             response_serializer=lambda reply: reply.SerializeToString(),
         )
+
+    def _heartbeat(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        try:
+            self.before("Heartbeat", request)
+        except Failure as error:
+            context.abort(error.code, str(error))
+        return b""
 
     def _save(self, request: Any) -> Any:
         self.saves.append(request)
@@ -230,9 +242,9 @@ class Failure(Exception):  # noqa: N818 - what a test wants, not an error of the
 
 
 @contextmanager
-def robust_meta(*, committed: bool = True) -> Iterator[RobustMeta]:
+def robust_meta(*, committed: bool = True, credentials: grpc.ServerCredentials | None = None) -> Iterator[RobustMeta]:
     """A running server, stopped at the end."""
-    service = RobustMeta(committed=committed)
+    service = RobustMeta(committed=committed, credentials=credentials)
     service.start()
     try:
         yield service

@@ -28,6 +28,7 @@ STREAM = "/offsets.v1.OffsetStore/StreamCommits"
 READ = "/offsets.v1.OffsetStore/ReadOffsets"
 EXPORT = "/offsets.v1.OffsetAdmin/ExportOffsets"
 SNAPSHOT = "/offsets.v1.OffsetAdmin/SnapshotOffsets"
+SAVE = "/meta.service.common.MetaServiceService/SaveOffsetData"
 WAIT_S = PATIENCE_S
 
 

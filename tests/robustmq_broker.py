@@ -8,11 +8,15 @@ Written from what was read in RobustMQ at 8bd49dc5 (`src/common/group`, `src/grp
 - a read is answered from the map if the group has any entry there, else by GetOffsetData, whose answer fills the map;
 - `UpdateCache` with (GroupOffset, Delete) empties the map of a group;
 - a call goes to the addresses in order, three times at least, with 100 ms between: on to the next one if the error is of
-  transport, which the words of its text tell; any other error is final.
+  transport, which the words of its text tell, or if there is no answer for five seconds; any other error is final, also that a
+  connection was lost during the call (`Status::code_from_h2` of tonic: UNKNOWN);
+- a delete removes shards from the map once it is acknowledged;
+- a heartbeat goes to each address, one after the other, and is given up after three seconds in all.
 
     python -m tests.robustmq_broker GRPC_PORT CONTROL_PORT ADDRESS...
 
-The control connection takes lines of JSON, each answered by one: {"commit": [group, shard, offset]}, {"read": group}. Whoever
+The control connection takes lines of JSON, each answered by one: {"commit": [group, shard, offset]}, {"read": group},
+{"delete": [group, shard]}, {"heartbeat": true}; with the text of an error that was final. Whoever
 sends {"flushed": true} gets a line [group, shard, offset] for all that a save has had acknowledged, from then on.
 """
 
@@ -29,17 +33,25 @@ from adapter.rpc import robustmq_grpc, robustmq_pb
 from tests.dialect import ROBUST
 
 SERVICE = "/meta.service.common.MetaServiceService"
-FLUSH_S, AGAIN_S, CALL_S = 0.02, 0.1, 5.0
-TRANSPORT = ("tcp connect error", "Connection refused", "ConnectError", "The service is currently unavailable")
+FLUSH_S, AGAIN_S, CALL_S, HEARTBEATS_S = 0.02, 0.1, 5.0, 3.0
+TRANSPORT = (
+    "tcp connect error",
+    "Connection refused",
+    "ConnectError",
+    "The service is currently unavailable",
+    "meta-service node is not currently the raft leader",
+)
 TENANT, TOPIC = "default", "orders"
 UNAVAILABLE = "code: 'The service is currently unavailable'"  # how tonic begins the text of this code
+NOT_CONNECTED = "failed to connect to all addresses"  # what grpcio says where tonic says "tcp connect error"
+OPTIONS = [("grpc.enable_retries", 0), ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 100)]
 
 
 class Broker:
     """The map, its task, and the calls."""
 
     def __init__(self, addresses: list[str]) -> None:
-        self._channels = [grpc.aio.insecure_channel(address, [("grpc.enable_retries", 0)]) for address in addresses]
+        self._channels = [grpc.aio.insecure_channel(address, OPTIONS) for address in addresses]
         self._map: dict[str, dict[str, int]] = {}
         self._marked: dict[str, None] = {}
         self.watchers: set[asyncio.StreamWriter] = set()
@@ -58,6 +70,24 @@ class Broker:
         if found:
             self._map[group] = found
         return found
+
+    async def delete(self, group: str, shard: str) -> None:
+        """Delete the offset of a shard."""
+        await self._call("DeleteOffsetData", tenant=TENANT, group=group, shard_names=[shard])
+        self._map.get(group, {}).pop(shard, None)
+
+    async def heartbeat(self) -> list[str]:
+        """The code of each address. Raises TimeoutError."""
+        codes = []
+        async with asyncio.timeout(HEARTBEATS_S):
+            for channel in self._channels:
+                call: Any = channel.unary_unary(f"{SERVICE}/Heartbeat")
+                try:
+                    await call(b"")
+                    codes.append("OK")
+                except grpc.aio.AioRpcError as error:
+                    codes.append(error.code().name)
+        return codes
 
     def forget(self, group: str) -> None:
         """Empty the map of a group."""
@@ -85,8 +115,8 @@ class Broker:
             ]
             try:
                 await self._call("SaveOffsetData", offsets=groups)
-            except grpc.aio.AioRpcError as error:
-                sys.stdout.write(f"a save failed: {error.code().name} {error.details()}\n")
+            except FinalError as error:
+                sys.stdout.write(f"a save failed: {error}\n")
             else:
                 self._tell([(group, *row) for group, shards in copied.items() for row in shards.items()])
 
@@ -105,13 +135,28 @@ class Broker:
                 response_deserializer=ROBUST[f"{name}Reply"].FromString,
             )
             try:
-                return await call(ROBUST[f"{name}Request"](**fields), timeout=CALL_S)
+                return await asyncio.wait_for(call(ROBUST[f"{name}Request"](**fields)), CALL_S)
+            except TimeoutError:
+                failed: Exception = FinalError("no address has answered in time")
             except grpc.aio.AioRpcError as error:
-                failed = error
-                begin = UNAVAILABLE if error.code() is grpc.StatusCode.UNAVAILABLE else ""
-                if not any(words in f"{begin}{error.details()}" for words in TRANSPORT):
-                    raise
+                failed = FinalError(f"{error.code().name}: {error.details()}")
+                if not goes_on(error.code(), str(error.details())):
+                    raise failed from error
         raise failed
+
+
+class FinalError(Exception):
+    """A call has failed for good."""
+
+
+def goes_on(code: grpc.StatusCode, text: str) -> bool:
+    """Whether a broker calls its next address after this error of a server, or of a connection."""
+    if code is grpc.StatusCode.UNAVAILABLE:
+        if NOT_CONNECTED in text:
+            text = TRANSPORT[0]
+        elif TRANSPORT[3] in text:
+            text = f"{UNAVAILABLE}{text}"  # by a server; what else has this code is a connection that was lost
+    return any(words in text for words in TRANSPORT)
 
 
 class UpdateCache(robustmq_grpc.BrokerServiceServicer):
@@ -146,11 +191,16 @@ async def _serve(broker: Broker, reader: asyncio.StreamReader, writer: asyncio.S
         answer: object = None
         if "commit" in asked:
             broker.commit(*asked["commit"])
-        elif "read" in asked:
+        elif "flushed" not in asked:
             try:
-                answer = await broker.read(asked["read"])
-            except grpc.aio.AioRpcError as error:
-                answer = f"{error.code().name}: {error.details()}"
+                if "read" in asked:
+                    answer = await broker.read(asked["read"])
+                elif "delete" in asked:
+                    await broker.delete(*asked["delete"])
+                else:
+                    answer = await broker.heartbeat()
+            except (FinalError, TimeoutError) as error:
+                answer = str(error) or "no answer in time"
         else:
             broker.watchers.add(writer)
         writer.write(json.dumps(answer).encode() + b"\n")

@@ -214,9 +214,11 @@ LIVE = LiveSettings(
             "meta.tls.key",
             "mode",
             "policy",
+            "robustmq.tls.cert",
+            "robustmq.tls.key",
             "server.tls.cert",
             "server.tls.key",
         }
     ),
-    exchanged=frozenset({"server.tls.client_ca"}),
+    exchanged=frozenset({"robustmq.tls.client_ca", "server.tls.client_ca"}),
 )

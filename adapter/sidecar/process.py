@@ -247,7 +247,10 @@ class Sidecar:
         await self._unless_stopped(lambda: self._recover(core))
         await self._unless_stopped(lambda: self._take_all(core, server))
         await self._stop_intake(server)
-        return await self._drain(core)
+        left = await self._drain(core)
+        if self._front:
+            await self._front.stop()  # only now: before, a read at RobustMQ would miss what was not flushed
+        return left
 
     async def _leave_core(self, core: Core, server: GrpcServer) -> None:
         self.state.detach()
@@ -300,8 +303,6 @@ class Sidecar:
 
     async def _take_commits(self, server: GrpcServer) -> None:
         await server.accept_waiting()
-        if self._front:
-            await self._front.accept()
         await server.set_serving(serving=True, only=COMMITS)
         log.info("sidecar.takes_commits", addresses=self.addresses, help="all else waits for the Meta Service's first answer")
         self.taking_commits.set()
@@ -372,8 +373,6 @@ class Sidecar:
         until = anyio.current_time() + self._config.stop.grace_ms / 1000
         # First, so that clients which watch the health have left when it changes.
         server.drain()
-        if self._front:
-            self._front.drain()
         await server.set_serving(serving=False)
         self.offsets.end_streams()
         if self._lag:
@@ -381,9 +380,9 @@ class Sidecar:
         if self._scaler:
             self._scaler.end_streams()
         await server.drained(until - anyio.current_time())
-        if self._front:
-            await self._front.stop(max(until - anyio.current_time(), 0))
         self.state.enter(State.STOPPING)
+        if self._front:
+            await self._front.end_saves(max(until - anyio.current_time(), 0))
         await server.stop(max(until - anyio.current_time(), 0))
 
     async def _drain(self, core: Core) -> int:
@@ -481,8 +480,9 @@ class Sidecar:
                 refused=self._metrics.refused_connections.inc,
                 sizes=SIZES,
                 certificate=self._certificate,
+                other=("robustmq.listen", self._config.robustmq.listen),
             )
-            async with listener as server, self._front.listening() if self._front else nullcontext():
+            async with listener as server, self._front.listening(server.others) if self._front else nullcontext():
                 self.addresses = list(server.addresses)
                 yield server
 

@@ -39,7 +39,7 @@ SERVICES: Mapping[str, str] = {
 # Services of which we are the client.
 UNCALLED: Mapping[str, str] = {
     "offsets.v1.BrokerLog": "brokers answer it; what they answer is in replies.py",
-    "broker.BrokerService": "a RobustMQ broker answers it",
+    "broker.BrokerService": "a RobustMQ broker answers it; what it sends is in robustmq.py",
     **dict.fromkeys(
         (f"etcdserverpb.{name}" for name in ("KV", "Lease", "Cluster", "Maintenance", "Auth")),
         "etcd answers it, which only the Meta Service talks to",
@@ -100,7 +100,7 @@ def called(service: str, data: bytes) -> None:
             running.renew()
 
 
-def _answered(running: "_Running", service: str, method: MethodDescriptor, request: Any) -> Sequence[Any]:
+def _answered(running: "Running", service: str, method: MethodDescriptor, request: Any) -> Sequence[Any]:
     """The replies; none if it was refused."""
     before = running.served.content()
     try:
@@ -124,7 +124,7 @@ def _answered(running: "_Running", service: str, method: MethodDescriptor, reque
     return ()
 
 
-def _follow(running: "_Running", service: str, method: MethodDescriptor, request: Any, reply: Any) -> None:
+def _follow(running: "Running", service: str, method: MethodDescriptor, request: Any, reply: Any) -> None:
     """Read the pages behind a reply."""
     if "next_page_token" not in method.output_type.fields_by_name:
         return
@@ -139,7 +139,7 @@ def _follow(running: "_Running", service: str, method: MethodDescriptor, request
         (reply,) = _answered(running, service, method, request)
 
 
-class _Running:
+class Running:
     """A server that goes on between inputs. In a task of its own, which opens and closes it."""
 
     def __init__(self, opening: Opening) -> None:
@@ -188,14 +188,14 @@ class _Running:
 _CODES = {code.value[0]: code for code in Code}
 
 
-def _running(service: str) -> _Running:
+def _running(service: str) -> Running:
     """The server of a service, which begins with the first input."""
     return _kept(_OPENINGS[service])
 
 
 @cache
-def _kept(opening: Opening) -> _Running:
-    return _Running(opening)
+def _kept(opening: Opening) -> Running:
+    return Running(opening)
 
 
 _adapters, _metas = Adapters(), MetaServices()

@@ -8,6 +8,7 @@ from adapter.formats.rocksdb_layouts import Entry
 from tests import http2_client
 from tests.fuzz.own_seeds import OWN_SEEDS
 from tests.fuzz.replies import REPLIES, reply_seeds
+from tests.fuzz.robustmq import ROBUSTMQ, robustmq_seeds
 from tests.fuzz.rocketmq import ROCKETMQ, rocketmq_seeds
 from tests.fuzz.rpcs import RPCS, rpc_seeds
 
@@ -93,6 +94,8 @@ def seeds(target: str) -> Iterator[bytes]:
         yield from _sessions()
     if target in ROCKETMQ:
         yield from rocketmq_seeds(target)
+    if target in ROBUSTMQ:
+        yield from robustmq_seeds(target)
     if target == "rocketmq_table":
         yield b"\n--\n".join(path.read_bytes() for path in sorted(DATA.glob("broker-*.json")))
     if target in RPCS:

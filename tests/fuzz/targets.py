@@ -3,7 +3,7 @@
 The promises: only NotReadableError, every entry a row or a reject as the reference says, the same wherever chunks are cut, and a
 file that is torn is never taken for a whole one. The target `http2` is in http2.py; requests, forms,
 settings and segments are in own_inputs.py; calls and replies are in rpcs.py and replies.py, what a RocketMQ broker answers in
-rocketmq.py.
+rocketmq.py, what RobustMQ's brokers and nodes send to the front in robustmq.py.
 """
 
 import json
@@ -26,6 +26,7 @@ from tests.fuzz.http2 import http2
 from tests.fuzz.own_inputs import OWN_INPUTS
 from tests.fuzz.reference import Expected, Members, Number
 from tests.fuzz.replies import REPLIES
+from tests.fuzz.robustmq import ROBUSTMQ
 from tests.fuzz.rocketmq import ROCKETMQ
 from tests.fuzz.rpcs import RPCS
 
@@ -147,6 +148,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     **RPCS,
     **REPLIES,
     **ROCKETMQ,
+    **ROBUSTMQ,
 }
 
 

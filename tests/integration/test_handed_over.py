@@ -23,7 +23,7 @@ def handed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Inherite
     unix.bind(str(tmp_path / "a.sock"))
     unix.listen()
     found = Inherited([tcp], [unix])
-    monkeypatch.setattr(listener, "inherited", lambda _: found)
+    monkeypatch.setattr(listener, "inherited", lambda *_, **__: found)
     yield found
     found.close()
     for each in (tcp, unix):

@@ -2,8 +2,10 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,19 +17,38 @@ import pytest
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, free_port
 from adapter.testing.waiting import PATIENCE_S
 from tests.dialect import ROBUST, Failure, RobustMeta, robust_meta
+from tests.integration.certificates import Authority
 from tests.integration.helpers import key
+from tests.integration.test_reload import Secret
 from tests.robustmq_kills import stack
 
 SERVICE = "/meta.service.common.MetaServiceService"
 Code = grpc.StatusCode
+# As systemd starts a service with a socket, whose number is its first argument.
+HANDED = """
+import os, sys
+handed = int(sys.argv.pop(1))
+os.dup2(handed, 3)
+os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
+from adapter.cli.main import main
+main()
+"""
 
 
 class Front:
     """An adapter with a front, RobustMQ's imitation behind it, and a client that calls as a broker does."""
 
-    def __init__(self, adapter: ServiceProcess, meta: RobustMeta, port: int) -> None:
+    def __init__(
+        self, adapter: ServiceProcess, meta: RobustMeta, port: int, credentials: grpc.ChannelCredentials | None = None
+    ) -> None:
         self.adapter, self.meta, self.port = adapter, meta, port
-        self._channel = grpc.insecure_channel(f"127.0.0.1:{port}", [("grpc.enable_retries", 0)])
+        where, options = f"127.0.0.1:{port}", [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
+        self._channel = grpc.secure_channel(where, credentials, options) if credentials else grpc.insecure_channel(where, options)
+
+    def heartbeat(self) -> Any:
+        """A call that RobustMQ answers. Raises RpcError."""
+        made: Any = self._channel.unary_unary(f"{SERVICE}/Heartbeat")
+        return made(b"", timeout=PATIENCE_S)
 
     def call(self, name: str, **fields: Any) -> Any:
         """Make one call. Raises RpcError."""
@@ -179,7 +200,7 @@ def test_a_refusal_never_names_a_leader(front: Front) -> None:
 
     front.meta.before = elect
     code, text = front.refused("GetOffsetData", tenant="default", group="g")
-    assert code is Code.UNAVAILABLE
+    assert code is Code.ABORTED
     assert "forward request to" not in text
     assert "rpc_addr" not in text
 
@@ -188,7 +209,7 @@ def test_a_delete_that_fails_behind_the_front_can_be_repeated(front: Front) -> N
     """It was removed here, and still stands there."""
     front.save("g", a=5)
     front.meta.before = lambda name, _: _fail() if name == "DeleteOffsetData" else None
-    assert front.refused("DeleteOffsetData", tenant="default", group="g", shard_names=["a"])[0] is Code.UNAVAILABLE
+    assert front.refused("DeleteOffsetData", tenant="default", group="g", shard_names=["a"])[0] is Code.ABORTED
     front.meta.before = lambda *_: None
     assert front.read("g") == {"a": 5}
     front.call("DeleteOffsetData", tenant="default", group="g", shard_names=["a"])
@@ -213,6 +234,27 @@ def test_a_stop_leaves_nothing_behind_that_was_acknowledged(front: Front) -> Non
     assert front.adapter.process
     assert front.adapter.process.wait(PATIENCE_S) == 0
     assert front.meta.offsets.get(key("a"), 0) >= saved
+
+
+def test_a_save_that_is_under_way_at_a_stop_is_flushed(front: Front) -> None:
+    """It waits for RobustMQ, and is acknowledged then: the last flush comes behind it."""
+    asked, answers = threading.Event(), threading.Event()
+
+    def hang(name: str, _: Any) -> None:
+        if name == "GetOffsetData":
+            asked.set()
+            answers.wait(PATIENCE_S)
+
+    front.meta.before = hang
+    save = threading.Thread(target=lambda: front.save("g", a=5))
+    save.start()
+    assert asked.wait(PATIENCE_S)
+    front.adapter.signal(signal.SIGTERM)
+    save.join()
+    answers.set()
+    assert front.adapter.process
+    assert front.adapter.process.wait(PATIENCE_S) == 0
+    assert front.meta.offsets == {key("a"): 5}
 
 
 def test_an_adapter_before_its_own_meta_service_says_so(tmp_path: Path) -> None:
@@ -297,3 +339,86 @@ def test_the_settings_are_checked(tmp_path: Path) -> None:
         )
         assert ran.returncode == 2
         assert wanted in ran.stderr
+
+
+def test_certificates_of_both_sides_are_exchanged_without_a_restart(tmp_path: Path) -> None:
+    """Of the front, of its clients' authority, and of RobustMQ's nodes; a connection that is open lives on."""
+    old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
+    shown, trusted = Secret(tmp_path / "shown"), Secret(tmp_path / "trusted")
+    shown.put(old.issue("front"), old)
+    trusted.put(old.issue("client"), old)
+    port = free_port()
+    files = "".join(f"{name} = '{shown.path}/{file}'\n" for name, file in (("cert", "cert"), ("key", "key"), ("client_ca", "ca")))
+    with robust_meta(credentials=_server(old)) as meta:
+        settings = f"{trusted.client()}[robustmq]\nlisten = '127.0.0.1:{port}'\n[robustmq.tls]\n{files}"
+        adapter = adapter_process(tmp_path, meta.address, extra=settings)
+        with ended(adapter):
+            adapter.start()
+            first = Front(adapter, meta, port, _client(old))
+            first.save("g", a=5)
+            assert first.heartbeat() == b""
+            for stranger in (None, _client(new), grpc.ssl_channel_credentials(old.cert.read_bytes())):
+                with pytest.raises(grpc.RpcError):
+                    Front(adapter, meta, port, stranger).heartbeat()
+
+            shown.put(new.issue("front"), new)
+            trusted.put(new.issue("client"), new)
+            adapter.signal(signal.SIGHUP)
+            _until(lambda: "config.reloaded" in adapter.log)
+            meta.stop()
+            meta.credentials = _server(new)
+            meta.start()
+            second = Front(adapter, meta, port, _client(new))
+            _until(lambda: _answers(second))
+            second.save("g", a=6)
+            first.save("g", b=7)
+            _until(lambda: meta.offsets == {key("a"): 6, key("b"): 7})
+            with pytest.raises(grpc.RpcError):
+                Front(adapter, meta, port, _client(old)).heartbeat()
+            assert not second.status()["robustmq"]["unreachable"]
+
+
+def _answers(front: Front) -> bool:
+    try:
+        front.heartbeat()
+    except grpc.RpcError:
+        return False
+    return True
+
+
+def _server(authority: Authority) -> grpc.ServerCredentials:
+    """Of a node that asks for certificates."""
+    pair = authority.issue("node")
+    return grpc.ssl_server_credentials(
+        [(pair.key.read_bytes(), pair.cert.read_bytes())], authority.cert.read_bytes(), require_client_auth=True
+    )
+
+
+def _client(authority: Authority) -> grpc.ChannelCredentials:
+    pair = authority.issue("broker")
+    return grpc.ssl_channel_credentials(authority.cert.read_bytes(), pair.key.read_bytes(), pair.cert.read_bytes())
+
+
+def test_a_socket_of_a_service_manager_is_served_and_stays(tmp_path: Path) -> None:
+    """Who connects while the adapter restarts waits in its backlog, and is answered by the next process, not by RobustMQ."""
+    with robust_meta() as meta, socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+        adapter = adapter_process(tmp_path, meta.address, extra=f"[robustmq]\nlisten = '127.0.0.1:{port}'\n")
+        adapter.descriptors = (held.fileno(),)
+        adapter.program = (sys.executable, "-c", HANDED, str(held.fileno()))
+        front = Front(adapter, meta, port)
+        with ended(adapter):
+            meta.before = lambda name, _: _fail() if name == "SaveOffsetData" else None
+            adapter.start()
+            front.save("g", a=5)
+            adapter.kill()
+            waiting: list[dict[str, int]] = []
+            reader = threading.Thread(target=lambda: waiting.append(Front(adapter, meta, port).read("g")))
+            reader.start()
+            adapter.start()
+            reader.join()
+            assert waiting == [{"a": 5}]
+            assert "handed_over=1" in adapter.log or '"handed_over": 1' in adapter.log
+            meta.before = lambda *_: None
+            assert adapter.stop() == 0
+            socket.create_connection(("127.0.0.1", port)).close()  # it is the manager's, and listens on

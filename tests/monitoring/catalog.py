@@ -41,9 +41,12 @@ async def real_metrics(directory: Path) -> Catalog:
 
 
 async def adapter_metrics(directory: Path) -> Catalog:
-    """Those of an adapter with a journal and a bridge."""
+    """Those of an adapter with a journal, a bridge and a front."""
     config = adapter_config(
-        directory, journal={"path": str(directory / "journal")}, rocketmq={"broker": f"127.0.0.1:{free_port()}"}
+        directory,
+        journal={"path": str(directory / "journal")},
+        rocketmq={"broker": f"127.0.0.1:{free_port()}"},
+        robustmq={"listen": f"127.0.0.1:{free_port()}"},
     )
     async with running_sidecar(config, FakeMeta()) as sidecar:
         await eventually(lambda: sidecar._lag_metrics is not None)  # loaded beside the first commits

@@ -240,6 +240,15 @@ SCENARIOS = (
         late_s=615,
     ),
     Scenario(
+        alert="OffsetAdapterFrontDisconnected",
+        series=[
+            Gauge("offset_adapter_robustmq_unreachable_nodes", ADAPTER, 0, 0),
+            Gauge("offset_adapter_robustmq_untold_groups", ADAPTER, 0, 3),
+        ],
+        labels=ADAPTER,
+        value="3",
+    ),
+    Scenario(
         alert="OffsetAdapterRefusesConnections",
         series=[Counting("offset_adapter_refused_connections_total", ADAPTER, 0, 2)],
         labels=ADAPTER,

@@ -4,6 +4,8 @@ from tests.mutants.mutant import Mutant
 
 FRONT = "integration/test_robustmq_front.py"
 RELAY = "integration/http2/test_relay.py"
+KILLED = "durability/test_robustmq_front.py"
+NOTICES = "unit/sidecar/front/test_notices.py"
 
 FRONT_MUTANTS = (
     Mutant(
@@ -37,6 +39,94 @@ FRONT_MUTANTS = (
         "        text = text.replace(words, words)\n",
         "the broker remembers RobustMQ's leader, and goes past the front",
         (f"{FRONT}::test_a_refusal_never_names_a_leader",),
+    ),
+    Mutant(
+        "front-passes-a-read-on",
+        "sidecar/front/own_calls.py",
+        "        goes_on, text = not final, ",
+        "        goes_on, text = True, ",
+        "a consumer reads at RobustMQ, which has less than was acknowledged here",
+        (f"{KILLED}::test_a_read_is_never_answered_behind_a_running_adapter",),
+    ),
+    Mutant(
+        "front-is-slower-than-the-broker-waits",
+        "sidecar/front/own_calls.py",
+        "PATIENCE_S = 3.0",
+        "PATIENCE_S = 30.0",
+        "a read takes longer than the broker waits, and goes on to RobustMQ",
+        (f"{KILLED}::test_a_read_is_never_answered_behind_a_running_adapter",),
+    ),
+    Mutant(
+        "front-leaves-before-the-last-flush",
+        "sidecar/process.py",
+        "            await self._front.end_saves(max(until - anyio.current_time(), 0))\n",
+        "            await self._front.stop()\n",
+        "a consumer reads at RobustMQ while the adapter flushes",
+        (f"{KILLED}::test_a_read_is_never_answered_behind_a_running_adapter",),
+    ),
+    Mutant(
+        "front-acknowledges-behind-the-last-flush",
+        "sidecar/front/own_calls.py",
+        "        if self._saving:\n",
+        "        if False:\n",
+        "a save is acknowledged at a stop, and RobustMQ does not get it",
+        (f"{FRONT}::test_a_save_that_is_under_way_at_a_stop_is_flushed",),
+    ),
+    Mutant(
+        "front-stands-still-for-ever",
+        "sidecar/front/front.py",
+        "        faulthandler.dump_traceback_later(FROZEN_S, exit=True, file=2)\n",
+        "        faulthandler.dump_traceback_later(FROZEN_S, exit=False, file=2)\n",
+        "the broker's heartbeats wait for a frozen front, until RobustMQ takes the broker for dead",
+        (f"{KILLED}::test_an_adapter_whose_event_loop_stands_still_ends_itself",),
+    ),
+    Mutant(
+        "notice-is-given-up",
+        "sidecar/front/notices.py",
+        "                await anyio.sleep(pause_s(failures, AGAIN_S, AGAIN_MAX_S))\n",
+        "                break\n",
+        "a broker that was away answers with the offsets from before a reset",
+        (f"{NOTICES}::test_a_notice_is_repeated_until_it_is_taken",),
+    ),
+    Mutant(
+        "notice-is-lost-beside-a-save",
+        "sidecar/front/notices.py",
+        "                    if keys is not None and not noted <= keys:\n",
+        "                    if keys is not None and not noted:\n",
+        "a reset during a save of the broker does not reach it",
+        (f"{NOTICES}::test_what_another_changes_during_a_save_is_told",),
+    ),
+    Mutant(
+        "too-many-notices-are-dropped",
+        "sidecar/front/notices.py",
+        "            self._groups.clear()\n            self._all = True\n",
+        "            self._groups.clear()\n",
+        "of many resets at once, the broker is told of the last ones",
+        (f"{NOTICES}::test_with_too_many_that_wait_all_groups_are_told",),
+    ),
+    Mutant(
+        "relay-never-tries-a-node-again",
+        "runtime/serving/http2/client.py",
+        "            self._again = asyncio.get_running_loop().call_later(pause, self._connect_soon)\n",
+        "            self._again = None\n",
+        "a node that was away once gets no calls until the adapter is restarted",
+        (f"{RELAY}::test_a_node_that_was_away_is_found_without_a_call",),
+    ),
+    Mutant(
+        "relay-waits-for-a-node-that-is-away",
+        "runtime/serving/http2/client.py",
+        "        return self._client is None and bool(self.problem)\n",
+        "        return False\n",
+        "each heartbeat waits a second for a node that does not answer",
+        (f"{RELAY}::test_a_node_that_was_away_is_found_without_a_call",),
+    ),
+    Mutant(
+        "relay-takes-more-than-a-node-reads",
+        "runtime/serving/http2/relay.py",
+        "        if client and up and stream and self._owed_up > 0 and not up.out and client.can_write:\n",
+        "        if client and up and stream and self._owed_up > 0:\n",
+        "a client fills the adapter's memory for a node that does not read",
+        (f"{RELAY}::test_a_node_that_does_not_read_stops_the_client",),
     ),
     Mutant(
         "broker-is-not-told-of-resets",

@@ -60,9 +60,8 @@ RESTART_MUTANTS = (
     Mutant(
         "commits-are-refused-before-clients-have-left",
         "sidecar/process.py",
-        "        await server.drained(until - anyio.current_time())\n        if self._front:\n",
-        "        self.state.enter(State.STOPPING)\n        await server.drained(until - anyio.current_time())\n"
-        "        if self._front:\n",
+        "        await server.drained(until - anyio.current_time())\n        self.state.enter(State.STOPPING)\n",
+        "        self.state.enter(State.STOPPING)\n        await server.drained(until - anyio.current_time())\n",
         "commits that came before the client knew of the stop are refused",
         (f"{LEAVING}::test_a_commit_that_was_on_its_way_at_the_stop_is_taken",),
     ),
@@ -109,8 +108,8 @@ RESTART_MUTANTS = (
     Mutant(
         "any-tcp-socket-is-taken",
         "runtime/serving/activation.py",
-        "    if address not in wanted or port not in {0, handed_port}:",
-        "    if address not in wanted:",
+        "    return address in wanted and port in {0, handed_port}",
+        "    return address in wanted",
         "the adapter serves a port that no client knows",
         (f"{SOCKETS}::test_another_tcp_address_is_an_error_that_names_both",),
     ),

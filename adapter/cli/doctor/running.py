@@ -74,6 +74,17 @@ def adapter(store: Path, listen: str, unix_socket: str, installed: str) -> Itera
     if reply.HasField("loss"):
         advice = "docs/how-to.md, A damaged local store"
         yield Finding("losses", WARN, f"up to {reply.loss.writes:,} acknowledged writes are missing: {reply.loss.why}", advice)
+    yield from _front(reply.robustmq)
+
+
+def _front(told: offsets_pb.RobustmqStatus) -> Iterator[Finding]:
+    """What the adapter says of RobustMQ, if it stands before it."""
+    advice = "docs/runbooks/OffsetAdapterFrontDisconnected.md"
+    if told.unreachable:
+        yield Finding("RobustMQ nodes", WARN, f"the adapter does not reach {', '.join(told.unreachable)}", advice)
+    if told.untold_groups and told.broker_error:
+        seen = f"the broker is not told of {told.untold_groups:,} groups that others changed: {told.broker_error}"
+        yield Finding("RobustMQ notices", WARN, seen, advice)
 
 
 def meta_service(store: Path | None, listen: str) -> Iterator[Finding]:

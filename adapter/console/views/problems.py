@@ -315,8 +315,32 @@ def _of_parts(who: str, status: offsets_pb.StatusReply) -> Iterator[Problem]:
             f"It does not reach its RocketMQ broker {rocketmq.address}: {rocketmq.last_error or 'not reached yet'}",
             "Offsets of that broker are not kept meanwhile. Look at the broker.",
         )
+    yield from _of_front(who, status.robustmq)
     for sentence in status.weaker:
         yield Problem("note", "weaker", who, sentence, "This is so with this Meta Service; docs/robustmq.md says what it means.")
+
+
+def _of_front(who: str, front: offsets_pb.RobustmqStatus) -> Iterator[Problem]:
+    """What the adapter does for a RobustMQ broker; nothing, for one that does nothing for any."""
+    if front.problem:
+        yield Problem("bad", "robustmq-missing", who, f"It stands before no RobustMQ: {front.problem}.", "Correct its settings.")
+    if front.unreachable:
+        yield Problem(
+            "poor",
+            "robustmq-nodes-away",
+            who,
+            f"It does not reach nodes of RobustMQ's Meta Service: {', '.join(front.unreachable)}.",
+            "The broker's other calls go to the next node. Look at these, and at the network between.",
+        )
+    if front.untold_groups and front.broker_error:
+        yield Problem(
+            "poor",
+            "robustmq-broker-away",
+            who,
+            f"Its RobustMQ broker {front.broker} is not told of {counted(front.untold_groups, 'group')} that others changed: "
+            f"{front.broker_error}",
+            "It answers with the offsets from before meanwhile. Look at the broker, and at robustmq.broker.",
+        )
 
 
 def _of_fleet(adapters: Sequence[AdapterView]) -> Iterator[Problem]:

@@ -1,7 +1,8 @@
 """Listening sockets that a service manager opened before it started this process (sd_listen_fds(3)).
 
 systemd keeps such a socket open across restarts: who connects meanwhile waits in its backlog. A socket is matched with the
-settings by its kind: TCP belongs to `server.listen`, a Unix socket to `server.unix_socket`. Both must name the same address.
+settings by its kind and address: TCP belongs to `server.listen` or to another server of the process, a Unix socket to
+`server.unix_socket`. Both sides must name the same address.
 """
 
 import grp
@@ -28,11 +29,12 @@ class Inherited:
 
     tcp: list[socket.socket] = field(default_factory=list)
     unix: list[socket.socket] = field(default_factory=list)  # one at most
+    others: list[socket.socket] = field(default_factory=list)  # TCP, of another server of this process
 
     @property
     def all(self) -> list[socket.socket]:
         """Return them all."""
-        return [*self.tcp, *self.unix]
+        return [*self.tcp, *self.unix, *self.others]
 
     def close(self) -> None:
         """Close this process's copies; the service manager keeps its own."""
@@ -40,19 +42,24 @@ class Inherited:
             each.close()
 
 
-def inherited(section: ServerSection, environment: MutableMapping[str, str] = os.environ) -> Inherited:
+def inherited(
+    section: ServerSection, environment: MutableMapping[str, str] = os.environ, other: tuple[str, str] = ("", "")
+) -> Inherited:
     """Take the sockets over that were handed to this process, and remove the variables that tell of them.
 
-    Raises ListenError for anything but listening sockets that agree with the settings.
+    `other`: a setting and its address, where another server of this process listens; both empty: none does. Raises ListenError
+    for anything but listening sockets that agree with the settings.
     """
     found = Inherited()
     try:
         for each in _sockets(environment):
             if each.family == socket.AF_UNIX:
                 found.unix.append(each)
+            elif other[1] and _agrees(each, other[1]):
+                found.others.append(each)
             else:
                 found.tcp.append(each)
-        _check(found, section)
+        _check(found, section, other)
     except ListenError:
         found.close()
         raise
@@ -85,25 +92,30 @@ def _opened(descriptor: int) -> socket.socket:
     return found
 
 
-def _check(found: Inherited, section: ServerSection) -> None:
+def _check(found: Inherited, section: ServerSection, other: tuple[str, str]) -> None:
     for handed in found.tcp:
-        _check_tcp(handed, section)
+        if not _agrees(handed, section.listen):
+            host, port = handed.getsockname()[:2]
+            shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            wanted = " and ".join(
+                f"{name} = {address!r}" for name, address in (("server.listen", section.listen), other) if address
+            )
+            raise ListenError(f"{wanted}, and the service manager handed over {shown}: {AGREE}")
     for handed in found.unix:
         _check_unix(handed, section)
     if len(found.unix) > 1:
         raise ListenError(f"server.unix_socket = {section.unix_socket!r}, and the service manager handed it over twice")
 
 
-def _check_tcp(handed: socket.socket, section: ServerSection) -> None:
-    host, port = split_address(section.listen)
+def _agrees(handed: socket.socket, listen: str) -> bool:
+    """Whether a TCP socket is one of an address in the settings."""
+    host, port = split_address(listen)
     address, handed_port = handed.getsockname()[:2]
     wanted: Sequence[object] = ()
     with suppress(OSError):
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         wanted = [where[0] for _, _, _, _, where in found]
-    if address not in wanted or port not in {0, handed_port}:
-        shown = f"[{address}]:{handed_port}" if ":" in address else f"{address}:{handed_port}"
-        raise ListenError(f"server.listen = {section.listen!r}, and the service manager handed over {shown}: {AGREE}")
+    return address in wanted and port in {0, handed_port}
 
 
 def _check_unix(handed: socket.socket, section: ServerSection) -> None:

@@ -79,11 +79,13 @@ class GrpcServer:
         self._health = health
         self._services = services
         self._waiting: list[tuple[socket.socket, TlsContext | None]] = []  # handed over, and not accepted on so far
+        self.others: Sequence[socket.socket] = ()  # handed over, for another server of this process
         self.addresses: list[str] = []
 
     def hold(self, handed: Inherited, tls: TlsContext | None) -> None:
         """Accept on these sockets once `accept_waiting` is called, on TCP with TLS if there is a context for it."""
         self._waiting += [(each, tls) for each in handed.tcp] + [(each, None) for each in handed.unix]
+        self.others = handed.others
 
     async def accept_waiting(self) -> None:
         """Accept on the sockets that were handed over. Before, those who connect wait; call it when calls can be served."""
@@ -112,7 +114,7 @@ class GrpcServer:
         """Refuse new calls at once; give those in flight `grace_s` seconds. Watch calls of the health service end at once."""
         self._health.end_watches()
         await self._server.stop(grace_s)
-        for listener, _ in self._waiting:
+        for listener in (*(each for each, _ in self._waiting), *self.others):
             listener.close()
 
 
@@ -127,19 +129,20 @@ async def listening(
     refused: Callable[[], None] = lambda: None,
     sizes: Sizes = NO_LISTS,
     certificate: ServerCertificate | None = None,
+    other: tuple[str, str] = ("", ""),
 ) -> AsyncIterator[GrpcServer]:
     """Serve on the section's addresses, with health NOT_SERVING at first. Raises ListenError or ConfigError.
 
     `parts` are further names with a health of their own, which are no gRPC services. `together` names the methods whose requests
     are handled in groups, see `Take`. `refused` is called for each connection that is closed because file descriptors are short.
     `sizes` bounds the requests of each method. `certificate` is the one of `section.tls`, where it may be exchanged while the
-    server runs.
+    server runs. `other`: a setting and its address, where another server of this process listens.
     """
     unix_path = Path(section.unix_socket) if section.unix_socket else None
     if section.tls and not certificate:
         certificate = ServerCertificate(section.tls)
     tls = _context_of(certificate)
-    handed = inherited(section)
+    handed = inherited(section, other=other)
     server = Http2Server(refused, sizes=sizes)
     health = _Health()
     names = (*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, SERVICE_NAME)

@@ -18,6 +18,7 @@ class FrontCounts:
     reads: int = 0
     deletes: int = 0
     refused: int = 0
+    refused_for_good: int = 0
     offsets: int = 0
     left_to_robustmq: int = 0
     heartbeats: int = 0
@@ -62,7 +63,11 @@ class FrontCounts:
             "robustmq_left_offsets": ("Offsets of names that are not kept here: saved by RobustMQ's own.", self.left_to_robustmq),
             "robustmq_reads": ("Reads of a group by the broker that were answered here.", self.reads),
             "robustmq_deletes": ("Deletes by the broker that were done here and by RobustMQ's Meta Service.", self.deletes),
-            "robustmq_refused": ("Saves, reads and deletes that were refused: the broker called RobustMQ's own.", self.refused),
+            "robustmq_refused": ("Saves, reads and deletes that were refused.", self.refused),
+            "robustmq_refused_for_good": (
+                "Of these, reads and deletes for which the broker did not call RobustMQ's own nodes, which have less.",
+                self.refused_for_good,
+            ),
             "robustmq_forwarded": ("All other calls, which RobustMQ's Meta Service answered.", self.forwarded.total()),
             "robustmq_forwarded_failed": (
                 "Of these, those that ended with another code than OK.",

@@ -1,14 +1,16 @@
-"""The front's listener, and when it takes calls.
+"""The front's listener, and when it takes calls: as long as the process runs.
 
-Its address is bound at the start, so that it is known to be free, and refuses connections until the store is open: a RobustMQ
-broker whose connection is refused calls its next address. At a stop it takes no save any more before the last flush.
+A RobustMQ broker that cannot connect calls its next address, RobustMQ's own, which has less than was acknowledged here. So reads
+wait here until the store is open and compared, or are refused; saves go on to RobustMQ until commits are taken. At a stop no save
+is taken any more before the last flush, and connections are ended behind it.
 """
 
 import asyncio
 import faulthandler
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from typing import NamedTuple
 
 import anyio
 import structlog
@@ -23,7 +25,7 @@ from adapter.runtime.serving.http2.relay import Relay
 from adapter.runtime.serving.http2.server import Http2Server
 from adapter.runtime.serving.request_sizes import Sizes
 from adapter.runtime.settings.addresses import split_address
-from adapter.runtime.settings.certificates import ServerCertificate, http2_client_context, read_client_files
+from adapter.runtime.settings.certificates import PemFiles, ServerCertificate, http2_client_context, read_client_files
 from adapter.runtime.settings.live import NOTHING_NEW, Prepared
 from adapter.sidecar.api.commits import Commits
 from adapter.sidecar.config import AdapterConfig
@@ -36,6 +38,8 @@ log = structlog.get_logger(__name__)
 
 # A RobustMQ broker sends its heartbeat to each of its addresses, one after the other, and has three seconds for all of them.
 HEARTBEAT_S = 0.5
+
+LEAVE_S = 2.0  # seconds at a stop, behind the last flush
 
 FROZEN_S = 10.0  # seconds without an iteration of the event loop after which the process ends
 BEAT_S = 2.0
@@ -65,35 +69,26 @@ class Front:
         labels = ShardLabels(config.meta.shard_names, config.meta.topics)
         self._calls = OwnCalls(core, committing, commits, labels, self._notices, self.counts)
         self._certificate = ServerCertificate(config.robustmq.tls, "robustmq.tls") if config.robustmq.tls else None
-        self._of = config.meta
-        self._relay = Relay(_nodes_of(config.meta), self.counts.seen, lambda path: HEARTBEAT_S if path == HEARTBEAT else None)
+        self._of = _Nodes.of(config.meta)
+        self._relay = Relay(self._of.made(), self.counts.seen, lambda path: HEARTBEAT_S if path == HEARTBEAT else None)
         self._server: Http2Server | None = None
-        self._bound: list[socket.socket] = []
 
     @asynccontextmanager
-    async def listening(self) -> AsyncIterator[None]:
-        """Bind the address, and end all calls at the end. Raises ListenError."""
-        self._bound = _bound(self._section.listen)
+    async def listening(self, handed: Sequence[socket.socket]) -> AsyncIterator[None]:
+        """Serve, on sockets that were handed over if there are any, and end all calls at the end. Raises ListenError."""
         sizes = Sizes(dict.fromkeys((f"{SERVICE}/SaveOffsetData", f"{SERVICE}/DeleteOffsetData"), 0), SAVE_MAX_BYTES)
         self._server = Http2Server(sizes=sizes, relay=self._relay)
         self._server.methods.update(self._calls.methods)
+        certificate = self._certificate
         try:
+            for listener in handed or _bound(self._section.listen):
+                await self._server.listen(listener, (lambda: certificate.context) if certificate else None)
+            log.info("robustmq.listening", address=self._section.listen, tls=certificate is not None, handed_over=len(handed))
             with _watchdog():
                 yield
         finally:
             with anyio.CancelScope(shield=True):
                 await self.stop(0)
-
-    async def accept(self) -> None:
-        """Take connections from now on: commits are taken."""
-        certificate = self._certificate
-        if not self._bound:
-            return  # it has listened since before the store was opened again
-        while self._bound and self._server:
-            listener = self._bound.pop()
-            listener.listen(BACKLOG)
-            await self._server.listen(listener, (lambda: certificate.context) if certificate else None)
-        log.info("robustmq.listening", address=self._section.listen, tls=certificate is not None)
 
     async def run(self, core: Core) -> None:
         """Tell what cannot work, and the broker of changes, until cancelled."""
@@ -114,32 +109,28 @@ class Front:
         return counts
 
     def prepare(self, config: AdapterConfig) -> Prepared:
-        """Take other nodes, or their certificates. Raises ConfigError. Calls under way end where they are."""
-        same = config.meta.endpoints == self._of.endpoints and config.meta.tls is None
-        if same:
-            return NOTHING_NEW
-        nodes = _nodes_of(config.meta)
+        """Take other nodes, or certificates of both sides. Raises ConfigError. Calls under way end where they are."""
+        tls, of = config.robustmq.tls, _Nodes.of(config.meta)
+        shown = self._certificate.prepare(tls) if self._certificate and tls else NOTHING_NEW
+        if of == self._of:
+            return shown
+        nodes = of.made()
 
         def apply() -> None:
-            self._of = config.meta
+            shown.apply()
+            self._of = of
             self._relay.replace(nodes)
 
-        return Prepared(apply)
+        return Prepared(apply, [*shown.replaced, *(["meta.tls"] if of.files != self._of.files else [])])
 
-    def drain(self) -> None:
-        """Ask the broker to leave, and take no more connections: it calls its next address."""
-        if self._server:
-            self._server.drain()
+    async def end_saves(self, grace_s: float) -> None:
+        """Give saves under way `grace_s` seconds, at a stop; the broker sends the next ones to RobustMQ."""
+        await self._calls.end_saves(grace_s)
 
-    async def stop(self, grace_s: float) -> None:
-        """Give calls under way `grace_s` seconds, then end them. No save is taken after it."""
+    async def stop(self, grace_s: float = LEAVE_S) -> None:
+        """Ask the broker to leave, give calls under way `grace_s` seconds, then end them: it calls its next address."""
         if self._server:
-            await self._server.drained(grace_s)
-            self._calls.ended = True
-            await self._server.stop(0)
-        for listener in self._bound:
-            listener.close()
-        self._bound.clear()
+            await self._server.stop(grace_s)
         self._relay.close()
 
 
@@ -165,14 +156,25 @@ def _watchdog() -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
 
 
-def _nodes_of(section: MetaSection) -> list[Node]:
-    """The nodes of RobustMQ's Meta Service, in the order of the settings. Raises ConfigError."""
-    tls = http2_client_context(read_client_files(section.tls, "meta.tls")) if section.tls else None
-    return [Node(name, tls) for name in section.endpoints]
+class _Nodes(NamedTuple):
+    """The nodes of RobustMQ's Meta Service, in the order of the settings, and the TLS files for all of them."""
+
+    endpoints: Sequence[str]
+    files: PemFiles | None
+
+    @classmethod
+    def of(cls, section: MetaSection) -> "_Nodes":
+        """Read the files. Raises ConfigError."""
+        return cls(section.endpoints, read_client_files(section.tls, "meta.tls") if section.tls else None)
+
+    def made(self) -> list[Node]:
+        """New ones, without connections."""
+        tls = http2_client_context(self.files) if self.files else None
+        return [Node(name, tls) for name in self.endpoints]
 
 
 def _bound(address: str) -> list[socket.socket]:
-    """Sockets bound to all addresses of the host name, which refuse connections so far. Raises ListenError."""
+    """Sockets that listen at all addresses of the host name. Raises ListenError."""
     host, port = split_address(address)
     made: list[socket.socket] = []
     try:
@@ -184,6 +186,7 @@ def _bound(address: str) -> list[socket.socket]:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             listener.setblocking(False)  # noqa: FBT003 - the function has no such keyword
             listener.bind(where)
+            listener.listen(BACKLOG)
     except OSError as error:
         for listener in made:
             listener.close()

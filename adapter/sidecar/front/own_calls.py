@@ -1,21 +1,27 @@
 """The three calls of offsets that are answered here, as RobustMQ's Meta Service has them.
 
 A save is committed (OVERWRITE, with topic and partition) and answered after the local write; a read is one with STORE; a delete
-removes, here first and then in the Meta Service. Whatever else than the request's own fault keeps one from being answered is
-UNAVAILABLE, at which the broker calls its next address, RobustMQ's own: it does not mark a group again whose save was refused.
+removes, here first and then in the Meta Service.
+
+What is refused decides by its text whether the broker calls its next address, RobustMQ's own. With a save it does: the group is
+not marked again, and the larger offset stands in the end. With a read or a delete it does not: RobustMQ has less than was
+acknowledged, and a delete there alone would be undone from here. They are tried for PATIENCE_S, and then refused for good.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
-from adapter.errors import AdapterError, InvalidInputError, NotReadyError
+from adapter.errors import AdapterError, InvalidInputError, NotReadyError, TransientError
 from adapter.meta.labels import ShardLabels
 from adapter.model.names import name_problem
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, ReadMode, SaveEntry
 from adapter.rpc import meta_pb, offsets_pb
+from adapter.runtime.backoff import pause_s
 from adapter.runtime.serving.http2.call import Call, Method
 from adapter.runtime.serving.http2.relay import UNAVAILABLE
 from adapter.runtime.slices import others
@@ -33,10 +39,32 @@ SERVICE = "/meta.service.common.MetaServiceService"
 SAVE_MAX_BYTES = 32 * 2**20  # of a flush: some half a million offsets
 LEFT_MAX = 10_000  # groups of which it is remembered that they have shards that are not kept here
 
-# By these words a client of RobustMQ calls a leader instead of the address that it has, and remembers it: never ours.
+# Of a read or a delete, in all. A broker gives a call up after five seconds, and calls its next address then.
+PATIENCE_S = 3.0
+AGAIN_S, AGAIN_MAX_S = 0.05, 0.5  # pauses between two attempts
+
+R = TypeVar("R")
 M = TypeVar("M", meta_pb.GetOffsetDataRequest, meta_pb.DeleteOffsetDataRequest)
 
-_FORWARD = ("forward request to", "another node has to take it"), ("rpc_addr", "its address")
+# By these words a client of RobustMQ calls a leader in place of the address that it has, and remembers it, or its next address
+# (`retry_call`). They may stand in a reason of ours, which is of gRPC or of RobustMQ itself.
+_WORDS = {
+    "forward request to": "another node has to take it",
+    "rpc_addr": "its address",
+    "tcp connect error": "cannot connect",
+    "Connection refused": "the connection was refused",
+    "ConnectError": "cannot connect",
+    "The service is currently unavailable": "it is away",
+    "meta-service node is not currently the raft leader": "the node does not lead",
+}
+REFUSED = (
+    "try again, and see `offset-adapter status`; RobustMQ's own nodes may have less, and the broker asks them only while the "
+    "adapter is stopped"
+)
+
+
+class LeftToRobustmqError(NotReadyError):
+    """A group whose names are not kept here: the broker's next address has it."""
 
 
 class OwnCalls:
@@ -58,14 +86,21 @@ class OwnCalls:
         self._notices = notices
         self._counts = counts
         self._left: dict[GroupKey, None] = {}  # groups that have shards which are not kept here
-        self.ended = False  # no save is taken any more
+        self._saving: set[asyncio.Task[bytes]] = set()
 
     @property
     def methods(self) -> Mapping[str, Method]:
         """For the server. Requests come as bytes: a large one is parsed in parts."""
         calls = {"SaveOffsetData": self.save, "GetOffsetData": self.read, "DeleteOffsetData": self.delete}
         return {
-            f"{SERVICE}/{name}": Method(_answering(call, self._counts), _as_it_is, _as_it_is, False, False, Call)  # noqa: FBT003
+            f"{SERVICE}/{name}": Method(
+                _answering(call, self._counts, final=call != self.save),
+                _as_it_is,
+                _as_it_is,
+                takes_stream=False,
+                gives_stream=False,
+                call=Call,
+            )
             for name, call in calls.items()
         }
 
@@ -74,12 +109,30 @@ class OwnCalls:
 
         Raises AdapterError.
         """
+        saving = cast("asyncio.Task[bytes]", asyncio.current_task())
+        self._saving.add(saving)
+        try:
+            return await self._save(data)
+        finally:
+            self._saving.discard(saving)
+
+    async def end_saves(self, grace_s: float) -> None:
+        """Give saves that are being committed `grace_s` seconds, once `committing` gives no store to others.
+
+        The last flush comes behind this.
+        """
+        if self._saving:
+            _, late = await asyncio.wait(self._saving.copy(), timeout=grace_s)
+            for saving in late:
+                saving.cancel()
+            if late:
+                await asyncio.wait(late)
+
+    async def _save(self, data: bytes) -> bytes:
         committed = True
         for part in parts(data):
             check(part)
             for piece in pieces(part):
-                if self.ended:
-                    raise NotReadyError("the adapter is stopping")
                 committed &= await self._save_piece(piece)
             await others()
         self._counts.saves += 1
@@ -155,15 +208,20 @@ class OwnCalls:
             if not getattr(request, field):
                 raise InvalidInputError(f"GetOffsetDataRequest.{field}: is empty")
         group = GroupKey(request.tenant, request.group)
-        if group in self._left or not is_kept_here(group):
-            raise NotReadyError(f"{'/'.join(group)}: has names that are not kept here")
-        core = await self._core()
-        wanted = [Wanted(group, ())]
-        with self._notices.known([group]):
-            await core.reader.begin(wanted, ReadMode.STORE)
-        rows = await core.reader.answer(wanted, self._row, meta_pb.GetOffsetDataReplyOffset.ByteSize)
+        if not is_kept_here(group):
+            raise LeftToRobustmqError(f"{'/'.join(group)}: has names that are not kept here")
+        rows = await _patiently(lambda: self._read(group))
         self._counts.reads += 1
         return meta_pb.GetOffsetDataReply(offsets=rows).SerializeToString()
+
+    async def _read(self, group: GroupKey) -> list[meta_pb.GetOffsetDataReplyOffset]:
+        core, wanted = await self._core(), [Wanted(group, ())]
+        if group in self._left:
+            await core.handover.persist(wanted)  # the shards that are kept here: they are asked for there as well
+            raise LeftToRobustmqError(f"{'/'.join(group)}: has shards that are not kept here")
+        with self._notices.known([group]):
+            await core.reader.begin(wanted, ReadMode.STORE)
+        return await core.reader.answer(wanted, self._row, meta_pb.GetOffsetDataReplyOffset.ByteSize)
 
     def _row(self, key: OffsetKey, record: OffsetRecord) -> meta_pb.GetOffsetDataReplyOffset:
         topic, partition = (record.topic, record.partition) if record.topic else self._labels.of(key.shard)
@@ -181,6 +239,11 @@ class OwnCalls:
             if not getattr(request, field):
                 raise InvalidInputError(f"DeleteOffsetDataRequest.{field}: is empty")
         group, shards = GroupKey(request.tenant, request.group), list(dict.fromkeys(request.shard_names))
+        await _patiently(lambda: self._delete(group, shards))
+        self._counts.deletes += 1
+        return meta_pb.DeleteOffsetDataReply().SerializeToString()
+
+    async def _delete(self, group: GroupKey, shards: list[str]) -> None:
         core = await self._core()
         kept = [shard for shard in shards if not name_problem(shard)] if is_kept_here(group) else []
         with self._notices.known([group]):
@@ -190,26 +253,51 @@ class OwnCalls:
             # What was read again meanwhile goes, too; not what was committed meanwhile.
             again = [key for key in (OffsetKey(*group, shard) for shard in kept) if key not in core.ledger.dirty]
             core.ledger.apply(Forget(again))
-        self._counts.deletes += 1
-        return meta_pb.DeleteOffsetDataReply().SerializeToString()
 
 
-def _answering(call: Callable[[bytes], Awaitable[bytes]], counts: FrontCounts) -> Callable[[bytes, Call], Awaitable[bytes]]:
-    """Turn errors into statuses at which the broker does the right thing."""
+async def _patiently(work: Callable[[], Awaitable[R]]) -> R:
+    """Call `work` until it succeeds, for PATIENCE_S. Raises what it raised last."""
+    reason = "it takes longer"
+    failures = 0
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    return await work()
+                except LeftToRobustmqError:
+                    raise
+                except TransientError as error:
+                    reason, failures = str(error), failures + 1
+                await asyncio.sleep(pause_s(failures, AGAIN_S, AGAIN_MAX_S))
+    except TimeoutError:
+        raise NotReadyError(f"not done within {PATIENCE_S:g} s: {reason}") from None
+
+
+def _answering(
+    call: Callable[[bytes], Awaitable[bytes]], counts: FrontCounts, *, final: bool
+) -> Callable[[bytes, Call], Awaitable[bytes]]:
+    """Turn errors into statuses at which the broker does the right thing. `final`: it does not call its next address."""
 
     async def answer(data: bytes, context: Call) -> bytes:
-        code, text = grpc.StatusCode.UNAVAILABLE, "the adapter failed, see its log"
+        goes_on, text = not final, "the adapter failed, see its log"
+        code = grpc.StatusCode.ABORTED
         try:
             return await call(data)
         except InvalidInputError as error:
-            code, text = grpc.StatusCode.INVALID_ARGUMENT, str(error)
+            goes_on, code, text = False, grpc.StatusCode.INVALID_ARGUMENT, str(error)
+        except LeftToRobustmqError as error:
+            goes_on, text = True, str(error)
         except AdapterError as error:
             text = str(error)
         except Exception:
             log.exception("robustmq.failed", call=call.__name__)
         counts.refused += 1
-        if code is grpc.StatusCode.UNAVAILABLE:
-            text = f"{UNAVAILABLE}: {_harmless(text)}"
+        text = _harmless(text)
+        if goes_on:
+            code, text = grpc.StatusCode.UNAVAILABLE, f"{UNAVAILABLE}: {text}"
+        elif code is grpc.StatusCode.ABORTED:
+            counts.refused_for_good += 1
+            text = f"{text}; {REFUSED}"
         await context.abort(code, text)
         raise AssertionError  # `abort` raises
 
@@ -217,7 +305,7 @@ def _answering(call: Callable[[bytes], Awaitable[bytes]], counts: FrontCounts) -
 
 
 def _harmless(text: str) -> str:
-    for words, others_ in _FORWARD:
+    for words, others_ in _WORDS.items():
         text = text.replace(words, others_)
     return text
 
@@ -233,5 +321,5 @@ def _offset_of(record: OffsetRecord | None) -> int:
 def _parsed(kind: type[M], data: bytes) -> M:
     try:
         return kind.FromString(data)
-    except ValueError as error:
+    except DecodeError as error:
         raise InvalidInputError(f"{kind.DESCRIPTOR.name}: cannot be parsed") from error

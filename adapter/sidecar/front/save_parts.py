@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from google.protobuf.message import DecodeError
+
 from adapter.errors import InvalidInputError
 from adapter.meta import slash_names
 from adapter.model.names import NAME_MAX_BYTES, name_problem
@@ -34,7 +36,7 @@ def parts(data: bytes) -> Iterator[meta_pb.SaveOffsetDataRequest]:
                 begin = at
         if begin < at or not data:
             yield meta_pb.SaveOffsetDataRequest.FromString(data[begin:at])
-    except (IndexError, ValueError) as error:  # DecodeError is a ValueError
+    except (IndexError, ValueError, DecodeError) as error:
         raise InvalidInputError("SaveOffsetDataRequest: cannot be parsed") from error
 
 

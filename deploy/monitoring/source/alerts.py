@@ -169,6 +169,16 @@ ADAPTERS = (
         reason="A delete takes the group or the topic as well; a query of a console takes the offsets alone.",
     ),
     Alert(
+        name="OffsetAdapterFrontDisconnected",
+        severity="warning",
+        expr="(offset_adapter_robustmq_unreachable_nodes > 0) or (offset_adapter_robustmq_untold_groups > 0)",
+        after="2m",
+        summary="The front of {{ $labels.instance }} does not reach RobustMQ",
+        description="{{ $value }} nodes of RobustMQ's Meta Service cannot be reached from {{ $labels.instance }}, or its broker"
+        " is not told of so many groups whose offsets others changed.",
+        reason="A node or a broker restarts in less than a minute; both are tried again every few seconds.",
+    ),
+    Alert(
         name="OffsetAdapterRefusesConnections",
         severity="warning",
         expr="increase(offset_adapter_refused_connections_total[<5m>]) > 0",

@@ -18,7 +18,7 @@ TIMES = (1, 10, 100, 1_000, 3_000)  # how often a flood says its word
 PAYLOAD = 200  # bytes of a drawn frame, at most
 BODIES = (b"", b"\0", commits({"s": 1}, "hostile").SerializeToString(), commits({"": 2**63}, "hostile").SerializeToString())
 LARGE = offsets_pb.ReadOffsetsRequest(groups=[offsets_pb.GroupShards(group="large")]).SerializeToString()
-PATHS = (attacks.COMMIT, attacks.STREAM, attacks.READ, attacks.EXPORT, "/no/such")
+PATHS = (attacks.COMMIT, attacks.STREAM, attacks.READ, attacks.EXPORT, attacks.SAVE, "/no/such")
 MARK = b"the last"  # in a PING
 
 

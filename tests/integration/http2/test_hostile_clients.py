@@ -8,6 +8,7 @@ import os
 import random
 import ssl
 import struct
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 from hyperframe.frame import DataFrame, HeadersFrame, PingFrame, WindowUpdateFrame
 
 from adapter.rpc import offsets_pb
-from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, free_port, meta_process
 from tests import http2_attacks as attacks
 from tests.durability.load import random_instants
 from tests.http2_attacks import END_STREAM, FLOODS, HEADERS, Attacker, Calls, attack, frame
@@ -50,34 +51,46 @@ def secure(directory: Path) -> Iterator[str]:
     context.set_alpn_protocols(["h2"])
     Attacker.context, HonestConsumer.ca = context, authority.cert.read_bytes()
     try:
-        yield f"[server.tls]\ncert = '{server.cert}'\nkey = '{server.key}'\n"
+        yield "".join(f"[{name}.tls]\ncert = '{server.cert}'\nkey = '{server.key}'\n" for name in ("server", "robustmq"))
     finally:
         Attacker.context = HonestConsumer.ca = None
 
 
 @pytest.fixture(scope="module", params=["plain", "tls"])
 def adapter(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """An adapter which outlives all attacks of this module; those over TCP come in the plain, and over TLS."""
+    """An adapter, with a front, which outlives all attacks of this module; those over TCP come in the plain, and over TLS."""
     directory = tmp_path_factory.mktemp("d")
     meta = meta_process(directory)
     with ended(meta), ExitStack() as secured:
         meta.start()
         tls = secured.enter_context(secure(directory)) if request.param == "tls" else ""
-        service = adapter_process(directory, meta.address, extra=f"[stop]\ngrace_ms = 1000\n{tls}")
+        settings = f"[robustmq]\nlisten = '127.0.0.1:{free_port()}'\n[stop]\ngrace_ms = 1000\n{tls}"
+        service = adapter_process(directory, meta.address, extra=settings)
         with ended(service):
             service.start()
             with rpc(service.address) as stubs:
                 stubs.store.CommitOffsets(
                     commits({f"shard-{at}": 1 for at in range(SHARDS)}, "large", metadata="m" * 4_000), timeout=PATIENCE_S
                 )
+            calls = Calls()
+            with Attacker(front_of(service)) as peer:  # its connection with the node stays
+                peer.send(calls.whole("/no/such"))
+                assert peer.read_until(_answered(calls.last)).code is None
             yield service
+
+
+def front_of(adapter: ServiceProcess) -> str:
+    """Where a RobustMQ broker would call it, whose calls are relayed but for three."""
+    return str(tomllib.loads(adapter.settings)["robustmq"]["listen"])
 
 
 @pytest.mark.parametrize(("flood", "code"), FLOODS.items(), ids=[flood.__name__ for flood in FLOODS])
 def test_a_flood_ends_with_its_reason(adapter: ServiceProcess, flood: Callable[[int], Iterable[bytes]], code: int) -> None:
-    """GOAWAY says which, and that is the end of that connection."""
+    """GOAWAY says which, and that is the end of that connection; also at the front, where the calls go on to a node."""
     with undisturbed(adapter):
         assert attack(adapter.tcp_address, flood, 10_000 * TIMES).code == code
+    with undisturbed(adapter):
+        assert attack(front_of(adapter), flood, 10_000 * TIMES).code == code
 
 
 @pytest.mark.parametrize("address", ["tcp_address", "address"])
@@ -280,7 +293,7 @@ def test_peers_that_do_anything_disturb_nobody(adapter: ServiceProcess) -> None:
     for _ in range(-(-PEERS // AT_ONCE)):
         with undisturbed(adapter, grows=120 * MIB):
             for _ in range(AT_ONCE):
-                drawn(rng).play(rng.choice((adapter.tcp_address, adapter.address)))
+                drawn(rng).play(rng.choice((adapter.tcp_address, adapter.address, front_of(adapter))))
 
 
 def test_peers_that_ignore_the_stop_do_not_hold_it_up(adapter: ServiceProcess) -> None:

@@ -12,9 +12,11 @@ import grpc.aio
 import pytest
 from hyperframe.frame import GoAwayFrame, RstStreamFrame, SettingsFrame, WindowUpdateFrame
 
+from adapter.runtime.serving.http2 import client
 from adapter.runtime.serving.http2.client import Node
 from adapter.runtime.serving.http2.relay import Relay
 from adapter.runtime.serving.http2.server import Http2Server
+from adapter.testing.waiting import eventually
 from tests.http2_client import block, data, frames_of, head
 
 Code = grpc.StatusCode
@@ -178,7 +180,7 @@ async def test_a_deadline_and_a_cancelled_call_end_the_node_s() -> None:
             await channel.unary_unary("/s/Echo")(b"")  # the call before it has begun as well
             call.cancel()
             await service.cancelled.wait()
-            assert relay.open == 0
+            assert (relay.open, relay.nodes[0].lost) == (0, 0)
         async with _relaying(node, limit_s=0.05) as (channel, _):
             assert (await _failed(channel.unary_unary("/s/Hang")(b""))).code() is Code.DEADLINE_EXCEEDED
 
@@ -206,6 +208,72 @@ async def test_a_node_that_is_not_there_is_passed_over() -> None:
         error = await _failed(channel.unary_unary("/s/Echo")(b"x"))
         assert error.code() is Code.UNAVAILABLE
         assert "The service is currently unavailable" in str(error.details())
+
+
+async def test_a_node_that_was_away_is_found_without_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call waits for it meanwhile, and none is needed to learn that it is back, wherever it stands in the order."""
+    monkeypatch.setattr(client, "PAUSE_S", 3_600)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and says nothing
+        where = f"127.0.0.1:{silent.getsockname()[1]}"
+        async with _node() as (node, _), _relaying(where, "127.0.0.1:1", node) as (channel, relay):
+            assert await channel.unary_unary("/s/Echo")(b"x") == b"x"
+            assert [bool(each.problem) for each in relay.nodes] == [True, True, False]
+            assert await channel.unary_unary("/s/Echo")(b"y") == b"y"
+            assert [each.failures for each in relay.nodes] == [1, 1, 0]
+            monkeypatch.setattr(client, "PAUSE_S", 0.01)
+            relay.nodes[1].name = node
+            relay.nodes[1].failed("once more")
+            await eventually(lambda: not relay.nodes[1].problem)
+            assert relay.nodes[0].problem
+
+
+async def test_a_node_that_does_not_read_stops_the_client() -> None:
+    """What waits is bounded, as in the other direction."""
+    sent = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(GREETING)
+        await reader.readexactly(24)
+        await asyncio.Event().wait()
+
+    async def upload(call: Any) -> None:
+        nonlocal sent
+        while True:
+            await call.write(bytes(10_000))
+            sent += 10_000
+
+    async with _node_that_does_not_read(serve) as node, _relaying(node) as (channel, _):
+        call = channel.stream_stream("/s/Any")()
+        uploading = asyncio.create_task(upload(call))
+        before, still = -1, 0
+        while still < 20 or not sent:
+            still = still + 1 if sent == before else 0
+            before = sent
+            assert before < 2_000_000
+            await asyncio.sleep(0.01)
+        call.cancel()
+        await asyncio.gather(uploading, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _node_that_does_not_read(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[str]:
+    """Its window is that of HTTP/2: 64 KiB of a call."""
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.append(asyncio.ensure_future(serve(reader, writer)))
+        with suppress(asyncio.CancelledError):
+            await tasks[-1]
+        writer.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server.close()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @pytest.mark.parametrize(

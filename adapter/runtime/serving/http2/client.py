@@ -1,6 +1,7 @@
 """Connections to the nodes that calls are relayed to: one for each node, which all calls share; made again when it is lost.
 
-A node that cannot be reached, or answers no PING, is left out for a pause that grows: calls go on to the next one at once.
+A node that cannot be reached, or answers no PING, is left out until a connection with it is made, without a call, after pauses
+that grow: calls go on to the next one at once.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from adapter.runtime.settings.addresses import split_address
 log = structlog.get_logger(__name__)
 
 CONNECT_S = 1.0  # seconds for a connection, with TLS
-PAUSE_S, PAUSE_MAX_S = 0.1, 2.0  # pauses after a failure, in which a node is left out
+PAUSE_S, PAUSE_MAX_S = 0.1, 2.0  # pauses between two attempts at a node that is left out
 QUIET_S = 10.0  # seconds without a byte after which a node gets a PING
 WATCH_S = 5.0  # seconds between two looks at it
 ANSWER_S = 10.0  # seconds that it has to answer, before the connection is given up
@@ -213,12 +214,13 @@ class Node:
         self._all: set[Http2Client] = set()
         self._connecting: asyncio.Task[None] | None = None
         self._waiting: deque[Ready] = deque()
-        self._again_at = 0.0  # not before
+        self._again: asyncio.TimerHandle | None = None  # until the next attempt
+        self._closed = False
 
     @property
     def rests(self) -> bool:
-        """True while it is left out after a failure."""
-        return self._client is None and asyncio.get_running_loop().time() < self._again_at
+        """True while it is left out: it could not be reached last."""
+        return self._client is None and bool(self.problem)
 
     def when_ready(self, ready: Ready) -> None:
         """Call `ready` with a connection that has room for a call, perhaps at once; or with None if there is none to be had."""
@@ -230,8 +232,7 @@ class Node:
             ready(None)
             return
         self._waiting.append(ready)
-        if client is None and self._connecting is None:
-            self._connecting = asyncio.get_running_loop().create_task(self._connect(), name="relay.connect")
+        self._connect_soon()
 
     def forget(self, ready: Ready) -> None:
         """The call that waits has ended."""
@@ -248,8 +249,8 @@ class Node:
         if client is self._client:
             self._client = None
             self.lost += 1
-            if self._waiting and self._connecting is None:
-                self._connecting = asyncio.get_running_loop().create_task(self._connect(), name="relay.connect")
+            if self._waiting:
+                self._connect_soon()
 
     def gone(self, client: Http2Client) -> None:
         """Forget a connection that has ended."""
@@ -257,15 +258,20 @@ class Node:
         self.left(client)
 
     def failed(self, reason: str) -> None:
-        """Leave it out for a while."""
+        """Leave it out until it is reached."""
         self.failures += 1
-        self._again_at = asyncio.get_running_loop().time() + pause_s(self.failures, PAUSE_S, PAUSE_MAX_S)
+        if self._again:
+            self._again.cancel()
+        if not self._closed:
+            pause = pause_s(self.failures, PAUSE_S, PAUSE_MAX_S)
+            self._again = asyncio.get_running_loop().call_later(pause, self._connect_soon)
         if not self.problem:
             log.warning("relay.unreachable", node=self.name, reason=reason, help="calls go to the next one of meta.endpoints")
         self.problem = reason
 
     def retire(self) -> None:
         """Take no more calls. Those that are under way end, and then its connections."""
+        self._stop_connecting()
         self._client = None
         waiting, self._waiting = self._waiting, deque()
         for ready in waiting:
@@ -275,10 +281,21 @@ class Node:
 
     def close(self) -> None:
         """End its connections."""
-        if self._connecting:
-            self._connecting.cancel()
+        self._stop_connecting()
         for client in list(self._all):
             client.hang_up()
+
+    def _stop_connecting(self) -> None:
+        self._closed = True
+        self.problem = self.problem or "it is not used any more"
+        if self._again:
+            self._again.cancel()
+        if self._connecting:
+            self._connecting.cancel()
+
+    def _connect_soon(self) -> None:
+        if self._client is None and self._connecting is None and not self._closed:
+            self._connecting = asyncio.get_running_loop().create_task(self._connect(), name="relay.connect")
 
     async def _connect(self) -> None:
         made: Http2Client | None = None
@@ -294,8 +311,6 @@ class Node:
             made = client
         except (OSError, TimeoutError) as error:  # also of ssl
             self.lost += 1
-            if client:
-                client.hang_up()
             self.failed(str(error) or "it does not answer")
         else:
             if self.problem:
@@ -304,6 +319,8 @@ class Node:
             self._client = made
         finally:
             self._connecting = None
+            if client and not made:
+                client.hang_up()
         if made:
             self.has_room(made)
         else:
