@@ -49,6 +49,7 @@ COMMANDS = {
         "Have the adapter read its configuration file, certificates and token again, as SIGHUP does.",
     ),
     "repair": Lazy("adapter.cli.process.repair:repair", "Repair a local store that does not open."),
+    "context": Lazy("adapter.cli.context:context", "Name the servers that commands call: list, show, use, set, remove."),
     "groups": Lazy("adapter.cli.groups.command:groups", "Consumer groups: list, describe, clone."),
     "offsets": Lazy("adapter.cli.offsets.command:offsets", "Offsets of groups: reset, delete."),
     "import": Lazy(
@@ -57,7 +58,7 @@ COMMANDS = {
     ),
     "export": Lazy(
         "adapter.cli.files.import_export:export_command",
-        "Write the offsets of the named groups, or of all local ones, to a file for RocketMQ, for Kafka, or in JSON.",
+        "Write the offsets of the named groups, or of all at the adapter, to a file for RocketMQ, for Kafka, or in JSON.",
     ),
     "snapshot": Lazy(
         "adapter.cli.files.snapshot:snapshot",
@@ -114,7 +115,8 @@ def _show_version(context: click.Context, _option: click.Parameter, value: bool)
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show version and commit."
 )
-def cli() -> None:
+@click.option("--context", "context_name", metavar="NAME", help="As behind the command: the context that says whom to call.")
+def cli(**_: object) -> None:
     """Keeps a message broker's consumer offsets: durable at once, batched to the Meta Service."""
 
 

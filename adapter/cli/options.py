@@ -1,21 +1,28 @@
 """Options that several commands share; each has one meaning everywhere."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import click
+from click.core import ParameterSource
 
+from adapter.cli import completing, contexts, watch
+from adapter.cli.columns import Asked
 from adapter.cli.connection import Target
+from adapter.cli.contexts import Context
 from adapter.cli.output import CSV, JSON, TABLE, Form, warn
-from adapter.errors import InvalidInputError
+from adapter.errors import ConfigError, InvalidInputError
 from adapter.model.records import U64_MAX
-from adapter.runtime.settings.addresses import ADAPTER_LISTEN, ADAPTER_SOCKET, META_LISTEN
+from adapter.runtime.settings.addresses import ADAPTER_LISTEN, ADAPTER_SOCKET, META_LISTEN, check_target
 
 if TYPE_CHECKING:  # loads pydantic, which a command without TLS does not need
     from adapter.runtime.settings.config import ClientTls
+
+ADAPTER_VARIABLE, META_VARIABLE = "OFFSET_ADAPTER_ADDRESS", "OFFSET_META_ADDRESS"
 
 
 def default_address() -> str:
@@ -40,7 +47,12 @@ accept_unterminated = click.option(
     "--accept-unterminated", is_flag=True, help="Accept a CSV file whose last line has no line end, as one that was cut may look."
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
-namespace = click.option("--namespace", "-n", default="default", show_default=True, help="The groups' namespace.")
+namespace = click.option(
+    "--namespace", "-n", default="default", show_default=True, shell_complete=completing.namespace, help="The groups' namespace."
+)
+only_namespace = click.option("--namespace", "-n", default="", shell_complete=completing.namespace, help="Only this namespace.")
+group = click.argument("group", shell_complete=completing.group)
+shards = click.argument("shards", nargs=-1, shell_complete=completing.shard)
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -55,20 +67,35 @@ _output = click.option(
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Short for --output json.")
 
+_wide = click.option("--wide", is_flag=True, help="All columns of the table.")
+_columns = click.option("--columns", default="", metavar="NAME,...", help="These columns of the table, in this order.")
+
+_context = click.option(
+    "--context",
+    "context_name",
+    metavar="NAME",
+    shell_complete=completing.context,
+    help=f"The context that says whom to call and with what; an empty NAME is none. [env: {contexts.VARIABLE}]",
+)
+context = _context  # for a command that looks at servers without calling one of them by an address
 _address = click.option(
     "--address",
-    default=default_address,
-    show_default=f"unix:{ADAPTER_SOCKET} if it is there, else {ADAPTER_LISTEN}",
-    envvar="OFFSET_ADAPTER_ADDRESS",
-    help="The adapter: unix:PATH or HOST:PORT. [env: OFFSET_ADAPTER_ADDRESS]",
+    show_default=f"that of the context, else unix:{ADAPTER_SOCKET} if it is there, else {ADAPTER_LISTEN}",
+    envvar=ADAPTER_VARIABLE,
+    help=f"The adapter: unix:PATH or HOST:PORT. [env: {ADAPTER_VARIABLE}]",
 )
 _meta_address = click.option(
     "--address",
-    default=META_LISTEN,
-    show_default=True,
-    envvar="OFFSET_META_ADDRESS",
-    help="The Meta Service: unix:PATH or HOST:PORT. [env: OFFSET_META_ADDRESS]",
+    show_default=f"that of the context, else {META_LISTEN}",
+    envvar=META_VARIABLE,
+    help=f"The Meta Service: unix:PATH or HOST:PORT. [env: {META_VARIABLE}]",
 )
+meta_instead = click.option(
+    "--meta",
+    metavar="[ADDRESS]",
+    help=f"Ask the Meta Service instead: at ADDRESS, else as `meta status` finds it. [env: {META_VARIABLE}]",
+)
+cluster = click.option("--cluster", default="default", show_default=True, help="With --meta: the cluster.")
 _token_file = click.option(
     "--token-file",
     type=FILE,
@@ -94,36 +121,144 @@ def form(command: Callable[..., Any]) -> Callable[..., Any]:
     return _output(_json(with_form))
 
 
-def _as_target(*given: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+class MetaCommand(click.Command):
+    """A command with `meta_instead`, whose ADDRESS may be left out: the next word is one only if it looks so."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line."""
+        end = args.index("--") if "--" in args else len(args)
+        given = ["--meta=" if word == "--meta" and not _is_address(args[at + 1 : end]) else word for at, word in enumerate(args)]
+        return super().parse_args(ctx, given[:end] + args[end:])
+
+
+def _is_address(words: Sequence[str]) -> bool:
+    try:
+        return bool(words) and bool(check_target(words[0]))
+    except ValueError:
+        return False
+
+
+def columns(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator that adds `--wide` and `--columns` to a listing, before `form`, and passes them to it as `columns`."""
+
+    @wraps(command)
+    def with_columns(*, wide: bool, columns: str, **others: object) -> object:
+        names = [name.strip() for name in columns.split(",") if name.strip()]
+        if names and (others["as_json"] or others["output"] != TABLE):
+            raise InvalidInputError("--columns: is for tables; JSON and CSV have all fields")
+        return command(columns=Asked(wide, names), **others)
+
+    return _wide(_columns(with_columns))
+
+
+def _as_target(*given: Callable[..., Any], of_meta: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator that adds these options to a command and passes them to it as one argument `target`."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
         def with_target(
             *,
-            address: str,
+            context_name: str | None,
+            address: str | None,
             tls_ca: Path | None,
             tls_cert: Path | None,
             tls_key: Path | None,
             token_file: Path | None = None,
             **others: object,
         ) -> object:
-            return command(target=Target(address, token_file, _tls_of(ca=tls_ca, cert=tls_cert, key=tls_key)), **others)
+            context = click.get_current_context()
+            given = {"token_file": token_file, "tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key}
+            instead = others.get("meta")
+            if isinstance(instead, str):
+                target = target_of(context, context_name, instead, given, typed=bool(instead), of_meta=True)
+            else:
+                target = target_of(context, context_name, address, given, typed=_was_typed(context), of_meta=of_meta)
+            if not (others.get("as_json") or others.get("output") in {JSON, CSV} or others.get("fleet")):
+                watch.tell_whom(target)
+            return command(target=target, **others)
 
-        for option in reversed(given):
+        for option in reversed((*given, *_tls, _context)):
             with_target = option(with_target)
         return with_target
 
     return decorate
 
 
-def _tls_of(**files: Path | None) -> "ClientTls | None":
+def _was_typed(context: click.Context) -> bool:
+    return context.get_parameter_source("address") is ParameterSource.COMMANDLINE
+
+
+def target_of(
+    command: click.Context,
+    context_name: str | None,
+    address: str | None,
+    files: Mapping[str, Path | None],
+    *,
+    typed: bool,
+    of_meta: bool = False,
+) -> Target:
+    """Whom to call: by the option, else the environment, else the context, else the default. Raises ConfigError.
+
+    An address that is not the context's own gets its token and certificates only if the context was typed beside it. `files`: the
+    options `token_file`, `tls_ca`, `tls_cert` and `tls_key`.
+    """
+    asked = _asked(command, context_name, address, typed=typed, of_meta=of_meta)
+    kept = asked.context or Context()
+    tls = _tls_of("--tls-ca, --tls-cert, --tls-key", ca=files["tls_ca"], cert=files["tls_cert"], key=files["tls_key"])
+    tls = tls or _tls_of("the context's tls_", ca=kept.tls_ca, cert=kept.tls_cert, key=kept.tls_key)
+    if files["token_file"] is None and kept.token_file:
+        return Target(asked.address, Path(kept.token_file), tls, asked.how, "the context's token_file")
+    return Target(asked.address, files["token_file"], tls, asked.how)
+
+
+def target_in(name: str, context: Context) -> Target:
+    """The adapter of a context. Raises ConfigError for certificates that cannot be read."""
+    tls = _tls_of("the context's tls_", ca=context.tls_ca, cert=context.tls_cert, key=context.tls_key)
+    token_file = Path(context.token_file) if context.token_file else None
+    return Target(context.address, token_file, tls, f"context {name}", "the context's token_file")
+
+
+class _Asked(NamedTuple):
+    """Whom to call. `how` it is known, unless it was typed; `context`: what its token and certificates are of."""
+
+    address: str
+    how: str = ""
+    context: Context | None = None
+
+
+def _asked(command: click.Context, context_name: str | None, address: str | None, *, typed: bool, of_meta: bool) -> _Asked:
+    chosen = typed_context(command, context_name)
+    variable = META_VARIABLE if of_meta else ADAPTER_VARIABLE
+    address = address or os.environ.get(variable)
+    if address and (typed or not chosen):
+        kept = contexts.named(chosen) if chosen else None
+        return _Asked(address, "" if typed else f"by {variable}", kept[1] if kept else None)
+    found = contexts.named(chosen)
+    if found is None:
+        return _Asked(META_LISTEN if of_meta else default_address(), "the default")
+    name, kept_context = found
+    own = kept_context.meta if of_meta else kept_context.address
+    if not own:
+        field, who = ("meta", "Meta Service") if of_meta else ("address", "adapter")
+        raise ConfigError(
+            f"context {name}: has no {field}: offset-adapter context set {name} --{field} HOST:PORT names the {who}"
+        )
+    return _Asked(own, f"context {name}", kept_context)
+
+
+def typed_context(command: click.Context, context_name: str | None) -> str | None:
+    """The name of the context that was typed, behind the command or before it; None if none was."""
+    root: str | None = command.find_root().params.get("context_name")
+    return root if context_name is None else context_name
+
+
+def _tls_of(source: str, **files: Path | str | None) -> "ClientTls | None":
     named = {name: path for name, path in files.items() if path}
     if not named:
         return None
     from adapter.runtime.settings.config import ClientTls, parse  # noqa: PLC0415 - takes 100 ms to import
 
-    return parse(named, ClientTls, source="--tls-ca, --tls-cert, --tls-key")
+    return parse(named, ClientTls, source=source)
 
 
 def parse_offset(text: str, field: str) -> int:
@@ -142,6 +277,6 @@ def check_unterminated(cut: str, *, execute: bool, accepted: bool) -> None:
     warn(f"{cut}; --execute takes it only with --accept-unterminated")
 
 
-target = _as_target(_address, _token_file, *_tls)  # for commands that call OffsetAdmin
-target_without_token = _as_target(_address, *_tls)
-meta_target = _as_target(_meta_address, *_tls)  # for commands that call a Meta Service
+target = _as_target(_address, _token_file)  # for commands that call OffsetAdmin
+target_without_token = _as_target(_address)
+meta_target = _as_target(_meta_address, of_meta=True)  # for commands that call a Meta Service

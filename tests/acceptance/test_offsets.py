@@ -193,7 +193,7 @@ def test_describe_of_all_groups_and_of_none(shared: Pair) -> None:
     assert shared("groups", "describe", "one", "none", "--json").code == NO
     for arguments in ([], ["one", "--all-groups"]):
         ran = shared("groups", "describe", *arguments)
-        assert (ran.code, ran.err) == (ERROR, "error: name at least one GROUP, or give --all-groups or --regex\n")
+        assert (ran.code, ran.err) == (ERROR, "error: name at least one GROUP, or give --all-groups\n")
 
 
 def test_groups_are_listed_with_what_they_have(pair: Pair) -> None:

@@ -2,7 +2,7 @@
 
 import click
 
-from adapter.cli import options
+from adapter.cli import completing, options
 from adapter.cli.connection import Target, connected, run, run_or_exit
 from adapter.cli.output import as_dict, tell
 from adapter.cli.table import print_json
@@ -29,8 +29,8 @@ class _Commit(click.Command):
 
 
 @click.command(cls=_Commit)
-@click.argument("group")
-@click.argument("shard")
+@options.group
+@click.argument("shard", shell_complete=completing.shard)
 @click.argument("offset")
 @options.namespace
 @click.option("--epoch", default="0", help="The epoch that was read with the offset: a commit of an older one changes nothing.")
