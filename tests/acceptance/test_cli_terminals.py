@@ -1,9 +1,16 @@
 """The daily commands at real terminals of 80, 120 and 200 columns, and by contexts. One adapter for all of them."""
 
+import asyncio
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from adapter.testing.waiting import eventually
+from tests import forking
 from tests.acceptance.conftest import Pair, Ran, run
 from tests.acceptance.helpers import commit
 from tests.acceptance.terminals import at_a_terminal
@@ -21,6 +28,7 @@ def filled(shared: Pair) -> Pair:
         commit(shared, f"orders-{number}", {"orders/0": 7}, low=0, high=30_000)
     commit(shared, GROUP, {f"{TOPIC}/{number}": 1_000_000 + number for number in range(SHARDS)}, low=0, high=2_000_000)
     commit(shared, GROUP, {"refunds/0": 5}, low=0, high=9)
+    asyncio.run(eventually(lambda: len(shared("top", "--json").json) == 4, 60))
     return shared
 
 
@@ -46,7 +54,9 @@ def test_daily_commands_are_tables_at_every_width(filled: Pair, columns: int) ->
         (("top", "orders-*", "--once", "--sort", "name"), 3),
     ):
         lines = shown(filled, *command, columns=columns)
-        (head,) = (at for at, line in enumerate(lines) if "lag" in line.split() and "group" in line.split())
+        heads = [at for at, line in enumerate(lines) if {"lag", "group"} <= {*line.split()}]
+        assert len(heads) == 1, lines
+        (head,) = heads
         table = lines[head : head + rows + 1]
         assert len(table) == rows + 1, lines
         assert max(map(len, table)) <= columns, lines
@@ -221,3 +231,59 @@ def test_contexts_are_listed_changed_and_removed(home: dict[str, str], tmp_path:
     file.chmod(0o666)
     assert "others could have written it" in run("health", cwd=tmp_path, **home).err
     assert run("health", "--address", "127.0.0.1:1", cwd=tmp_path, **home).code == NO
+
+
+def test_contexts_that_are_set_at_once_are_all_kept_and_a_kill_tears_nothing(home: dict[str, str], tmp_path: Path) -> None:
+    """Each command reads and replaces the file: one at a time. What a killed one was about to write is there whole, or not."""
+    environment = {**os.environ, **home}
+    said = [tmp_path / f"said-{number}" for number in range(16)]
+    with ExitStack() as files:
+        started = []
+        for number, path in enumerate(said):
+            command = ["context", "set", f"c{number}", "--address", f"127.0.0.1:{number + 1}"]
+            started.append(forking.start(command, environment, files.enter_context(path.open("wb"))))
+        for process in started[::3]:
+            process.kill()
+        codes = [process.wait(120) for process in started]
+    made = {f"c{number}" for number, path in enumerate(said) if path.read_text().startswith("made: ")}
+    assert all(code == OK for at, code in enumerate(codes) if at % 3), codes
+    listed = {row["name"]: row["address"] for row in run("context", "list", "--json", **home).json}
+    assert made <= {*listed}
+    assert len(made) >= 10
+    assert listed == {name: f"127.0.0.1:{int(name[1:]) + 1}" for name in listed}
+    assert run("context", "set", "after", "--address", "127.0.0.1:99", **home).code == OK, "a killed one holds nothing"
+
+
+def test_words_of_the_adapter_are_completed(filled: Pair, home: dict[str, str]) -> None:
+    """Groups, shards and namespaces of the adapter of the context, and contexts; without an answer nothing, and no error."""
+
+    def completed(words: str) -> set[str]:
+        typed = words.split(" ")
+        asked = {"_OFFSET_ADAPTER_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(typed) - 1)}
+        code = "import sys; sys.argv[0] = 'offset-adapter'; from adapter.__main__ import main; main()"
+        ran = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, **home, **asked},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert ran.stderr == ""
+        return {line.partition(",")[2] for line in ran.stdout.splitlines()} - {""}
+
+    run("context", "set", "here", "--address", filled.adapter.address, "--meta", filled.meta.address, **home)
+    run("context", "set", "nobody", "--address", "127.0.0.1:1", **home)
+    orders = {"orders-1", "orders-2", "orders-10"}
+    for words, expected in (
+        ("offset-adapter groups describe ord", orders),
+        ("offset-adapter top ord", orders),
+        ("offset-adapter export orders-1 ord", orders),
+        ("offset-adapter get orders-1 o", {"orders/0"}),
+        (f"offset-adapter offsets reset {GROUP} r", {"refunds/0"}),
+        ("offset-adapter groups list -n def", {"default"}),
+        ("offset-adapter status --context ", {"here", "nobody"}),
+        ("offset-adapter context use n", {"nobody"}),
+        ("offset-adapter get --context nobody ord", set()),
+    ):
+        assert completed(words) == expected, words
