@@ -62,9 +62,18 @@ async def connected(target: Target) -> "AsyncIterator[OffsetClient]":
         raise CallError(f"{target.address}: {error.code().name}: {error.details()}{_hint(error, target)}") from error
 
 
+def not_by_meta(error: grpc.aio.AioRpcError) -> bool:
+    """True if the adapter answered that its Meta Service does not."""
+    return _failed(error) == META_SERVICE
+
+
+def _failed(error: grpc.aio.AioRpcError) -> object:
+    return dict(error.trailing_metadata() or ()).get(FAILED)
+
+
 def _hint(error: grpc.aio.AioRpcError, target: Target) -> str:
     """Which process did not answer: the adapter, or (by the trailing metadata of its reply) the Meta Service behind it."""
-    failed = dict(error.trailing_metadata() or ()).get(FAILED)
+    failed = _failed(error)
     if failed == META_SERVICE:
         return "; the adapter answers, the Meta Service does not"
     if failed is not None:

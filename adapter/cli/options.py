@@ -16,7 +16,7 @@ from adapter.cli.connection import Target
 from adapter.cli.contexts import Context
 from adapter.cli.output import CSV, JSON, TABLE, Form, warn
 from adapter.errors import ConfigError, InvalidInputError
-from adapter.model.records import U64_MAX
+from adapter.model.records import ERA_BITS, LOWER_HALF, U64_MAX
 from adapter.runtime.settings.addresses import ADAPTER_LISTEN, ADAPTER_SOCKET, META_LISTEN, check_target
 
 if TYPE_CHECKING:  # loads pydantic, which a command without TLS does not need
@@ -266,6 +266,19 @@ def parse_offset(text: str, field: str) -> int:
     if not (text.isascii() and text.isdecimal()) or len(text) > len(str(U64_MAX)) or int(text) > U64_MAX:
         raise InvalidInputError(f"{field}: {text!r} is not a whole number from 0 to {U64_MAX}")
     return int(text)
+
+
+def parse_epoch(text: str, field: str) -> int:
+    """An epoch as typed: era.rewind, as tables show it, or the number that JSON has. Raises InvalidInputError."""
+    era, dot, rewind = text.partition(".")
+    if not dot:
+        return parse_offset(text, field)
+    numbers = [
+        int(part) if part.isascii() and part.isdecimal() and len(part) <= len(str(LOWER_HALF)) else -1 for part in (era, rewind)
+    ]
+    if not all(0 <= number <= LOWER_HALF for number in numbers):
+        raise InvalidInputError(f"{field}: {text!r} is no epoch: era.rewind, each a whole number from 0 to {LOWER_HALF}")
+    return numbers[0] << ERA_BITS | numbers[1]
 
 
 def check_unterminated(cut: str, *, execute: bool, accepted: bool) -> None:

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 
 import click
+import grpc.aio
 
 from adapter.cli import completing, options
-from adapter.cli.connection import Target, connected, run, run_or_exit
+from adapter.cli.connection import Target, connected, not_by_meta, run, run_or_exit
 from adapter.cli.offsets.reading import perhaps_meant
 from adapter.cli.output import TABLE, Form, fields_of, listing, note, when
 from adapter.cli.table import LEFT, RIGHT, Rows, Side
-from adapter.model.records import ReadMode
+from adapter.model.records import ReadMode, epoch_text
 from adapter.rpc import offsets_pb
 from adapter.runtime.wording import counted
 
@@ -68,7 +69,12 @@ def list_command(namespace: str, group: str, meta: str | None, cluster: str, tar
 async def _get(target: Target, namespace: str, group: str, shards: Sequence[str], mode: str, form: Form) -> bool:
     """Print the offsets of a group; True if every named shard has one."""
     async with connected(target) as client:
-        found = await client.read(group, shards, namespace=namespace, mode=MODES[mode], keep_hold=True)
+        try:
+            found = await client.read(group, shards, namespace=namespace, mode=MODES[mode], keep_hold=True)
+        except grpc.aio.AioRpcError as error:
+            if mode != "memory" and not_by_meta(error):
+                note("--mode memory shows what is at the adapter, without the Meta Service")
+            raise
         absent = "" if found or form != TABLE else await perhaps_meant(client, namespace, group)
     with offsets_listing(form) as rows:
         for row in found.values():
@@ -96,7 +102,7 @@ def _cells(row: offsets_pb.ShardOffset) -> Sequence[str]:
         row.group,
         row.shard,
         str(row.offset),
-        str(row.epoch),
+        epoch_text(row.epoch),
         when(row.committed_at_ms),
         ("dirty" if row.dirty else "clean") + (", held" if row.held else "") + (", not compared" if row.uncompared else ""),
         row.metadata,
