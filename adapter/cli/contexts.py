@@ -4,8 +4,6 @@
 it take their turn, and replace it as a whole. It has no secret: only where the file with the token is.
 """
 
-import fcntl
-import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -94,6 +92,8 @@ def changing() -> Iterator[Contexts]:
 
     One command at a time: of two that change the file at once, none undoes what the other did.
     """
+    import fcntl  # noqa: PLC0415 - only a change needs it
+
     place = path()
     if place is None:
         raise ConfigError("contexts: there is no home directory; set XDG_CONFIG_HOME to a directory where files stay")
@@ -200,4 +200,6 @@ def _text(contexts: Contexts) -> str:
 
 
 def _quoted(text: str) -> str:
+    import json  # noqa: PLC0415 - as in `changing`
+
     return json.dumps(text, ensure_ascii=False)

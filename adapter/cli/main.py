@@ -13,8 +13,8 @@ from adapter.cli import terminal
 from adapter.cli.lazy import Lazy, LazyGroup
 from adapter.cli.table import visible
 from adapter.errors import AdapterError, InvalidInputError
-from adapter.runtime.version import commit, version
 
+WIDEST = 110  # columns of a help text
 READER_GONE = 141  # 128 + SIGPIPE: the exit code that shells report for a command whose reader is gone
 
 COMMANDS = {
@@ -107,11 +107,13 @@ class Root(LazyGroup):
 
 def _show_version(context: click.Context, _option: click.Parameter, value: bool) -> None:
     if value and not context.resilient_parsing:
+        from adapter.runtime.version import commit, version  # noqa: PLC0415 - only this option needs it
+
         click.echo(f"offset-adapter, version {version()}, commit {commit()}")
         context.exit()
 
 
-@click.group(cls=Root, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Root, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST})
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show version and commit."
 )
@@ -146,7 +148,7 @@ def main() -> None:
     try:
         _check_utf8(sys.argv[1:])
         try:
-            cli()
+            cli(terminal_width=max(min(terminal.width(), WIDEST) - 2, 50))  # as click has it, without shutil
         finally:
             sys.stdout.flush()
     except BrokenPipeError:

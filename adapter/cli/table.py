@@ -5,8 +5,6 @@ table can spare, which is told; if that is not enough, each row is printed as a 
 would control the terminal, or begin a new line, are escaped.
 """
 
-import csv
-import json
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -237,6 +235,8 @@ class CsvRows(Generic[R]):
     """
 
     def __init__(self, fields: Sequence[str], values: Callable[[R], Mapping[str, Any]]) -> None:
+        import csv  # noqa: PLC0415 - tables do not need it
+
         self.count = 0
         self._fields = fields
         self._values = values
@@ -276,11 +276,15 @@ def print_table(columns: Mapping[str, Side], rows: Iterable[Sequence[str]], *, p
 
 def print_json(value: Any) -> None:  # noqa: ANN401 - anything json takes
     """Print a value as indented JSON."""
+    import json  # noqa: PLC0415 - tables do not need it
+
     print(_printable_json(json.dumps(value, indent=2, ensure_ascii=False)))  # noqa: T201 - what the command is for
 
 
 def json_text(value: Any) -> str:  # noqa: ANN401 - anything json takes
     """A value as JSON on one line."""
+    import json  # noqa: PLC0415 - as above; found in sys.modules for each further row
+
     return _printable_json(json.dumps(value, ensure_ascii=False))
 
 
@@ -302,6 +306,8 @@ def _printable_json(text: str) -> str:
     """Escape unprintable characters in JSON text, except the line ends between values (those in strings are escaped already)."""
     if text.isprintable() or text.replace("\n", "").isprintable():
         return text
+    import json  # noqa: PLC0415 - as above
+
     return "".join(letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1] for letter in text)
 
 
