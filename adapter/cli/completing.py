@@ -13,16 +13,17 @@ import click
 
 if TYPE_CHECKING:  # completing commands and options imports neither gRPC nor the client
     from adapter.client.client import OffsetClient
+    from adapter.rpc import offsets_pb
 
 LIMIT_S = 1.0
-MOST = 1_000  # names that are read, and words that are offered
+MOST = 1_000  # shards that are read
 
 _Ask = Callable[["OffsetClient"], Coroutine[Any, Any, Iterable[str]]]
 
 
 def context(_context: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:
     """Names of contexts."""
-    from adapter.cli import contexts  # noqa: PLC0415 - as below
+    from adapter.cli import contexts  # noqa: PLC0415 - completing a command imports none of these
     from adapter.errors import AdapterError  # noqa: PLC0415
 
     try:
@@ -75,15 +76,11 @@ def _shards(context: click.Context, name: str, incomplete: str) -> list[str]:
     return _beginning(_asked(context, ask), incomplete)
 
 
-async def _groups(client: "OffsetClient", within: str) -> list[Any]:
-    from adapter.cli.offsets.reading import groups_of  # noqa: PLC0415
+async def _groups(client: "OffsetClient", within: str) -> Iterable["offsets_pb.ListGroupsReply.Group"]:
+    """The first page of them."""
+    from adapter.rpc import offsets_pb  # noqa: PLC0415
 
-    found = []
-    async for row in groups_of(client, within):
-        found.append(row)
-        if len(found) == MOST:
-            break
-    return found
+    return (await client.admin.ListGroups(offsets_pb.ListGroupsRequest(namespace=within), timeout=LIMIT_S)).groups
 
 
 def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
@@ -92,7 +89,7 @@ def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
 
 def _asked(context: click.Context, ask: _Ask) -> list[str]:
     """What the adapter answers; nothing if it does not."""
-    from adapter.cli import options  # noqa: PLC0415 - imports this module
+    from adapter.cli import whom  # noqa: PLC0415 - as above
     from adapter.cli.connection import connected  # noqa: PLC0415
     from adapter.errors import AdapterError  # noqa: PLC0415
 
@@ -104,7 +101,7 @@ def _asked(context: click.Context, ask: _Ask) -> list[str]:
     files = {name: Path(params[name]) if params.get(name) else None for name in ("tls_ca", "tls_cert", "tls_key", "token_file")}
     address = params.get("address")
     try:
-        target = options.target_of(context, params.get("context_name"), address, files, typed=bool(address))
+        target = whom.target_of(context, params.get("context_name"), address, files, typed=bool(address))
         return asyncio.run(asked())
     except (AdapterError, TimeoutError):
         return []

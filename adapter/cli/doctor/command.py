@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import click
 
-from adapter.cli import contexts, options, terminal
+from adapter.cli import contexts, options, terminal, whom
 from adapter.cli.contexts import Context
 from adapter.cli.doctor import disk, machine, running, secrets, services
 from adapter.cli.doctor.doubts import doubts
@@ -42,7 +42,7 @@ def doctor(config: Path | None, context_name: str | None, form: Form) -> None:
 
     Exit code 0 when nothing failed (there may be warnings), 1 when something did.
     """
-    chosen = options.typed_context(click.get_current_context(), context_name)
+    chosen = whom.typed_context(click.get_current_context(), context_name)
     if config and chosen:
         raise InvalidInputError("--config and --context: name one of them")
     found = None if config else contexts.named(chosen)
@@ -130,7 +130,7 @@ def _meta_of(config: AdapterConfig, source: Path | None) -> MetaSection:
 
 def _context_checks(name: str, context: Context) -> dict[str, Check]:
     """What can be seen of the servers of a context from here: not their disks, which --config leads to."""
-    target = options.target_in(name, context)
+    target = whom.target_in(name, context)
     seen = f"the servers of the context {name} are looked at, and this machine: no --config was given"
     advice = "doctor --config FILE, where the adapter runs, looks at its disk and its settings as well"
     checks: dict[str, Check] = {

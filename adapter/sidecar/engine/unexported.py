@@ -16,7 +16,7 @@ from adapter.sidecar.engine.groups import Groups
 CANNOT_LIST = "this Meta Service does not list its offsets"
 
 
-class Missing(NamedTuple):
+class Unexported(NamedTuple):
     """Groups and offsets that are not here, counted so far. `unknown`: why the rest is not known; or empty."""
 
     groups: int = 0
@@ -24,12 +24,12 @@ class Missing(NamedTuple):
     unknown: str = ""
 
 
-async def missing(meta: MetaClient, groups: Groups, namespace: str) -> AsyncIterator[Missing]:
+async def missing(meta: MetaClient, groups: Groups, namespace: str) -> AsyncIterator[Unexported]:
     """Count page by page, with the sum so far after each: a large Meta Service takes minutes. Empty namespace: of all.
 
     That the Meta Service does not answer is told in the last one.
     """
-    count = Missing()
+    count = Unexported()
     if not meta.kind.lists_offsets:
         yield count._replace(unknown=CANNOT_LIST)
         return
