@@ -105,13 +105,19 @@ def form(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class MetaCommand(click.Command):
-    """A command with `meta_instead`, whose ADDRESS may be left out: the next word is one only if it looks so."""
+    """A command with `meta_instead`, whose ADDRESS may be left out: the next word is one only if it cannot be an argument."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line."""
+        has_arguments = any(isinstance(each, click.Argument) for each in self.params)
+        is_address = _is_address if has_arguments else _is_word
         end = args.index("--") if "--" in args else len(args)
-        given = ["--meta=" if word == "--meta" and not _is_address(args[at + 1 : end]) else word for at, word in enumerate(args)]
+        given = ["--meta=" if word == "--meta" and not is_address(args[at + 1 : end]) else word for at, word in enumerate(args)]
         return super().parse_args(ctx, given[:end] + args[end:])
+
+
+def _is_word(words: Sequence[str]) -> bool:
+    return bool(words) and not words[0].startswith("-")
 
 
 def _is_address(words: Sequence[str]) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -36,6 +37,11 @@ def filled(shared: Pair) -> Pair:
 def home(tmp_path: Path) -> dict[str, str]:
     """The environment of a person who has no context so far."""
     return {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+
+
+def typed(*arguments: str, home: Mapping[str, str], cwd: Path | None = None) -> Ran:
+    """A command of a person with this home."""
+    return run(*arguments, cwd=cwd, answer="", **home)
 
 
 def shown(pair: Pair, *arguments: str, columns: int) -> list[str]:
@@ -145,9 +151,9 @@ def test_a_context_says_whom_to_call(filled: Pair, home: dict[str, str], tmp_pat
     def status(*arguments: str, **environment: str) -> Ran:
         return run("groups", "list", "--json", *arguments, cwd=tmp_path, **home, **environment)
 
-    made = run("context", "set", "here", "--address", here, "--meta", filled.meta.address, cwd=tmp_path, **home)
+    made = typed("context", "set", "here", "--address", here, "--meta", filled.meta.address, cwd=tmp_path, home=home)
     assert (made.code, made.out) == (OK, "made: here, which is in use\n")
-    run("context", "set", "away", "--address", nobody, cwd=tmp_path, **home)
+    typed("context", "set", "away", "--address", nobody, cwd=tmp_path, home=home)
     assert (status().code, len(status().json) > 3) == (OK, True)
     for arguments, environment, reached in (
         (("--context", "away"), {}, False),
@@ -162,18 +168,18 @@ def test_a_context_says_whom_to_call(filled: Pair, home: dict[str, str], tmp_pat
         ran = status(*arguments, **environment)
         assert (ran.code == OK) is reached, (arguments, environment, ran.err)
     assert "is the adapter running there, and ready? (context away)" in status("--context", "away").err
-    assert run("--context", "away", "groups", "list", cwd=tmp_path, **home).code == ERROR
-    assert run("meta", "status", cwd=tmp_path, **home).code == OK
-    ran = run("meta", "status", "--context", "away", cwd=tmp_path, **home)
+    assert typed("--context", "away", "groups", "list", cwd=tmp_path, home=home).code == ERROR
+    assert typed("meta", "status", cwd=tmp_path, home=home).code == OK
+    ran = typed("meta", "status", "--context", "away", cwd=tmp_path, home=home)
     assert (
         ran.err == "error: context away: has no meta: offset-adapter context set away --meta HOST:PORT names the Meta Service\n"
     )
-    assert run("list", "--meta", "--json", cwd=tmp_path, **home).json
+    assert typed("list", "--meta", "--json", cwd=tmp_path, home=home).json
 
 
 def test_whom_a_command_asked_is_said_at_a_terminal(filled: Pair, home: dict[str, str]) -> None:
     """Where it was not typed; never in a pipe, nor where a program reads."""
-    run("context", "set", "here", "--address", filled.adapter.address, **home)
+    typed("context", "set", "here", "--address", filled.adapter.address, home=home)
     asking = f"asking {filled.adapter.address} (context here)"
     for arguments, told in (
         (("groups", "list"), asking),
@@ -185,14 +191,14 @@ def test_whom_a_command_asked_is_said_at_a_terminal(filled: Pair, home: dict[str
         assert [line for line in text.splitlines() if line.startswith("asking")] == ([told] if told else [])
     _, text = at_a_terminal(["groups", "list"], {**home, "OFFSET_ADAPTER_ADDRESS": filled.adapter.address}, errors=True)
     assert text.startswith(f"asking {filled.adapter.address} (by OFFSET_ADAPTER_ADDRESS)\n")
-    assert "asking" not in run("groups", "list", **home).err
+    assert "asking" not in typed("groups", "list", home=home).err
 
 
 def test_contexts_are_listed_changed_and_removed(home: dict[str, str], tmp_path: Path) -> None:
     """The file is its owner's alone; a field that is wrong is named, with the file."""
 
     def context(*arguments: str) -> Ran:
-        return run("context", *arguments, cwd=tmp_path, **home)
+        return typed("context", *arguments, cwd=tmp_path, home=home)
 
     file = tmp_path / "config" / "offset-adapter" / "contexts.toml"
     assert context("show").err.startswith("error: no context is in use")
@@ -225,12 +231,12 @@ def test_contexts_are_listed_changed_and_removed(home: dict[str, str], tmp_path:
         ("[contexts.prod]\ntoken_file = 'token'", "contexts.prod.token_file: 'token' is another file in each directory"),
     ):
         file.write_text(text)
-        ran = run("health", cwd=tmp_path, **home)
+        ran = typed("health", cwd=tmp_path, home=home)
         assert (ran.code, str(file) in ran.err, error in ran.err) == (ERROR, True, True), (text, ran.err)
     file.write_text(good)
     file.chmod(0o666)
-    assert "others could have written it" in run("health", cwd=tmp_path, **home).err
-    assert run("health", "--address", "127.0.0.1:1", cwd=tmp_path, **home).code == NO
+    assert "others could have written it" in typed("health", cwd=tmp_path, home=home).err
+    assert typed("health", "--address", "127.0.0.1:1", cwd=tmp_path, home=home).code == NO
 
 
 def test_contexts_that_are_set_at_once_are_all_kept_and_a_kill_tears_nothing(home: dict[str, str], tmp_path: Path) -> None:
@@ -247,11 +253,11 @@ def test_contexts_that_are_set_at_once_are_all_kept_and_a_kill_tears_nothing(hom
         codes = [process.wait(120) for process in started]
     made = {f"c{number}" for number, path in enumerate(said) if path.read_text().startswith("made: ")}
     assert all(code == OK for at, code in enumerate(codes) if at % 3), codes
-    listed = {row["name"]: row["address"] for row in run("context", "list", "--json", **home).json}
+    listed = {row["name"]: row["address"] for row in typed("context", "list", "--json", home=home).json}
     assert made <= {*listed}
     assert len(made) >= 10
     assert listed == {name: f"127.0.0.1:{int(name[1:]) + 1}" for name in listed}
-    assert run("context", "set", "after", "--address", "127.0.0.1:99", **home).code == OK, "a killed one holds nothing"
+    assert typed("context", "set", "after", "--address", "127.0.0.1:99", home=home).code == OK, "a killed one holds nothing"
 
 
 def test_words_of_the_adapter_are_completed(filled: Pair, home: dict[str, str]) -> None:
@@ -272,8 +278,8 @@ def test_words_of_the_adapter_are_completed(filled: Pair, home: dict[str, str]) 
         assert ran.stderr == ""
         return {line.partition(",")[2] for line in ran.stdout.splitlines()} - {""}
 
-    run("context", "set", "here", "--address", filled.adapter.address, "--meta", filled.meta.address, **home)
-    run("context", "set", "nobody", "--address", "127.0.0.1:1", **home)
+    typed("context", "set", "here", "--address", filled.adapter.address, "--meta", filled.meta.address, home=home)
+    typed("context", "set", "nobody", "--address", "127.0.0.1:1", home=home)
     orders = {"orders-1", "orders-2", "orders-10"}
     for words, expected in (
         ("offset-adapter groups describe ord", orders),

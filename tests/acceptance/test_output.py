@@ -59,7 +59,7 @@ def test_a_pipe_gets_tabs_and_nothing_but_the_rows(shared: Pair) -> None:
     ran = shared("get", "tabs")
     names, row = (line.split("\t") for line in ran.out.splitlines())
     assert names == ["namespace", "group", "shard", "offset", "epoch", "committed", "state", "metadata"]
-    assert row[:5] == ["default", "tabs", "orders/0", "7", "1"]
+    assert row[:5] == ["default", "tabs", "orders/0", "7", "0.1"]
     assert ran.err == "1 offset\n"
 
 
@@ -161,7 +161,7 @@ def test_a_narrow_terminal_gets_every_cell_whole(shared: Pair) -> None:
         "group": "narrow",
         "shard": "a-topic-with-a-name/0",
         "offset": "7",
-        "epoch": "1",
+        "epoch": "0.1",
     }
     assert "metadata" not in record
     _, wide = at_a_terminal(["get", "narrow"], where, 120)

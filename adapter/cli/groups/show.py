@@ -175,7 +175,7 @@ async def describe(target: Target, wanted: Selection, view: View) -> bool:
     async with connected(target) as client:
         live = LiveLag(client)
         names = await _names(client, wanted)
-        complete = bool(names)
+        complete = bool(names) or not wanted.groups
         with show as add:
             async for name, reply, lag in _descriptions(client, live, namespace, names):
                 complete = complete and bool(reply and reply.shards) and not (reply and reply.remote_error)
@@ -184,7 +184,7 @@ async def describe(target: Target, wanted: Selection, view: View) -> bool:
                 if reply and not reply.shards and view.form == TABLE:
                     note(f"group {name} has no offsets{await meant(client, namespace, name)}")
     if view.form == TABLE:
-        all_of_some = "" if [*wanted.groups] == names else counted(len(names), "group")
+        all_of_some = "" if names and [*wanted.groups] == names else counted(len(names), "group")
         for text in (live.note(), all_of_some, OF_THE_BROKER if view.part == "members" else ""):
             if text:
                 note(text)
