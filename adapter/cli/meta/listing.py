@@ -61,7 +61,7 @@ async def _of_one_group(client: GrpcMetaClient, namespace: str, group: str, erro
         raise error from None
     if not group:
         raise InvalidInputError(
-            f"a group is needed (`list --group`, `export GROUP`): {client.endpoint} cannot list its offsets (it is RobustMQ's Meta "
-            "Service), and answers for one group at a time"
+            f"a group is needed (`list --group`, `export GROUP`): {client.endpoint} cannot list its offsets (it is RobustMQ's "
+            "Meta Service), and answers for one group at a time"
         )
     return page.entries
