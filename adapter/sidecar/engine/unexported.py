@@ -9,10 +9,10 @@ from typing import NamedTuple
 from adapter.errors import AdapterError
 from adapter.meta.client import MetaClient
 from adapter.model.codec import group_prefix
-from adapter.model.paging import DEFAULT_PAGE
 from adapter.model.records import GroupKey
 from adapter.sidecar.engine.groups import Groups
 
+PAGE = 500  # offsets: reading a page of them takes the loop some milliseconds
 CANNOT_LIST = "this Meta Service does not list its offsets"
 
 
@@ -36,7 +36,7 @@ async def missing(meta: MetaClient, groups: Groups, namespace: str) -> AsyncIter
     group, absent, token = GroupKey("", ""), False, b""
     while True:
         try:
-            page, token = await meta.list_page(namespace, "", DEFAULT_PAGE, token)
+            page, token = await meta.list_page(namespace, "", PAGE, token)
         except AdapterError as error:
             yield count._replace(unknown=str(error))
             return
