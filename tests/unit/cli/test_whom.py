@@ -27,9 +27,9 @@ def two_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         found.current = "prod"
 
 
-def asked(context: str | None = None, address: str | None = None, *, of_meta: bool = False, token_file: str = "") -> Target:
+def asked(context: str | None = None, address: str | None = None, *, of_meta: bool = False, mine: str = "") -> Target:
     """The target of a command with these options."""
-    files = {**FILES, "token_file": Path(token_file)} if token_file else FILES
+    files = {**FILES, "token_file": Path(mine)} if mine else FILES
     command = click.Context(click.Command("get"))
     return whom.target_of(command, context, address, files, typed=address is not None, of_meta=of_meta)
 
@@ -39,7 +39,7 @@ def test_a_token_goes_to_its_own_address_alone(monkeypatch: pytest.MonkeyPatch) 
     assert asked() == Target("10.0.0.5:9520", Path(TOKEN), None, "context prod", "the context's token_file")
     assert asked(address="10.6.6.6:9520") == Target("10.6.6.6:9520")
     assert asked("prod", "10.6.6.6:9520").token_file == Path(TOKEN)
-    assert asked(token_file="/mine") == Target("10.0.0.5:9520", Path("/mine"), None, "context prod")
+    assert asked(mine="/mine") == Target("10.0.0.5:9520", Path("/mine"), None, "context prod")
     monkeypatch.setenv(whom.ADAPTER_VARIABLE, "10.6.6.6:9520")
     assert asked() == Target("10.6.6.6:9520", how="by OFFSET_ADAPTER_ADDRESS")
     assert (asked("prod").address, asked("").address) == ("10.0.0.5:9520", "10.6.6.6:9520")
