@@ -55,9 +55,10 @@ def logs_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def no_file_of_a_shift_is_in_the_home(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Commands of other tests, and of the person, would find it, and finish the shift."""
+def nothing_of_commands_is_in_the_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Those of other tests, and of the person, would find a shift, and finish it, or a context, and call somebody else."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -142,6 +142,11 @@ def start(arguments: Sequence[str], environment: Mapping[str, str], output: IO[b
         return _forks().start(arguments, Path.cwd(), environment, [nothing.fileno(), output.fileno(), output.fileno()])
 
 
+def start_at(terminal: int, errors: int, arguments: Sequence[str], environment: Mapping[str, str]) -> Forked:
+    """`python -m adapter` with these arguments at a terminal, by its descriptor, with its errors there or elsewhere."""
+    return _forks().start(arguments, Path.cwd(), environment, [terminal, terminal, errors])
+
+
 def beginning_with(at_the_beginning: Mapping[str, str]) -> "Launch":
     """The same as `start`, for an environment that counts where a program begins: the loader puts in libraries only there."""
 
@@ -204,6 +209,9 @@ def become(files: list[int], arguments: list[str], directory: str, environment: 
         if at < FILES - 1:
             os.dup2(file, at)
         os.close(file)
+    for at, name in enumerate(("stdin", "stdout", "stderr")):
+        if os.isatty(at):  # Python makes other streams for a terminal than for a file, which those of the parent are for
+            setattr(sys, name, os.fdopen(at, "w" if at else "r", buffering=1, encoding="utf-8", closefd=False))
     os.chdir(directory)
     verbosity = os.environ["GRPC_VERBOSITY"]  # which the command sets itself when it is imported
     os.environ.clear()

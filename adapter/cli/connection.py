@@ -26,11 +26,16 @@ class CallError(AdapterError):
 
 
 class Target(NamedTuple):
-    """The server that a command calls, how TLS verifies it, and the file with the access token."""
+    """The server that a command calls, the file with the access token, and how TLS verifies the server.
+
+    `how` says where the address is from, unless it was typed; `file_option` what names the file, for errors.
+    """
 
     address: str
     token_file: Path | None = None
     tls: "ClientTls | None" = None
+    how: str = ""
+    file_option: str = "--token-file"
 
 
 def run(tool: Callable[..., Coroutine[Any, Any, R]], *arguments: object, **switches: object) -> R:
@@ -49,17 +54,26 @@ async def connected(target: Target) -> "AsyncIterator[OffsetClient]":
     """A client of an adapter. Raises CallError for a failed call within the block, ConfigError for a bad token or TLS file."""
     from adapter.client.client import OffsetClient  # noqa: PLC0415 - takes 50 ms to import
 
-    token = read_token(target.token_file, "--token-file") if target.token_file else ""
+    token = read_token(target.token_file, target.file_option) if target.token_file else ""
     try:
         async with OffsetClient.connect(target.address, token=token, tls=target.tls) as client:
             yield client
     except grpc.aio.AioRpcError as error:
-        raise CallError(f"{target.address}: {error.code().name}: {error.details()}{_hint(error)}") from error
+        raise CallError(f"{target.address}: {error.code().name}: {error.details()}{_hint(error, target)}") from error
 
 
-def _hint(error: grpc.aio.AioRpcError) -> str:
+def not_by_meta(error: grpc.aio.AioRpcError) -> bool:
+    """True if the adapter answered that its Meta Service does not."""
+    return _failed(error) == META_SERVICE
+
+
+def _failed(error: grpc.aio.AioRpcError) -> object:
+    return dict(error.trailing_metadata() or ()).get(FAILED)
+
+
+def _hint(error: grpc.aio.AioRpcError, target: Target) -> str:
     """Which process did not answer: the adapter, or (by the trailing metadata of its reply) the Meta Service behind it."""
-    failed = dict(error.trailing_metadata() or ()).get(FAILED)
+    failed = _failed(error)
     if failed == META_SERVICE:
         return "; the adapter answers, the Meta Service does not"
     if failed is not None:
@@ -67,7 +81,7 @@ def _hint(error: grpc.aio.AioRpcError) -> str:
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return "; this is no adapter, or one of an earlier version than the command"
     if error.code() is grpc.StatusCode.UNAVAILABLE:
-        return "; is the adapter running there, and ready? (--address)"
+        return f"; is the adapter running there, and ready? ({target.how or '--address'})"
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return "; the adapter did not answer in time; `status` says if it waits for the Meta Service"
     return ""

@@ -1,5 +1,6 @@
 """click commands that are imported when they run, so that `--help` is fast and a command loads only the modules it needs."""
 
+import gc
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -20,6 +21,9 @@ class Lazy(NamedTuple):
         """Import and return the command."""
         module, _, attribute = self.place.partition(":")
         command = getattr(import_module(module), attribute)
+        if not gc.isenabled():  # by adapter.__main__, until here
+            gc.freeze()
+            gc.enable()
         assert isinstance(command, click.Command)  # noqa: S101 - the table is our own
         return command
 

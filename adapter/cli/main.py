@@ -13,8 +13,8 @@ from adapter.cli import terminal
 from adapter.cli.lazy import Lazy, LazyGroup
 from adapter.cli.table import visible
 from adapter.errors import AdapterError, InvalidInputError
-from adapter.runtime.version import commit, version
 
+WIDEST = 110  # columns of a help text
 READER_GONE = 141  # 128 + SIGPIPE: the exit code that shells report for a command whose reader is gone
 
 COMMANDS = {
@@ -49,6 +49,7 @@ COMMANDS = {
         "Have the adapter read its configuration file, certificates and token again, as SIGHUP does.",
     ),
     "repair": Lazy("adapter.cli.process.repair:repair", "Repair a local store that does not open."),
+    "context": Lazy("adapter.cli.context:context", "Name the servers that commands call: list, show, use, set, remove."),
     "groups": Lazy("adapter.cli.groups.command:groups", "Consumer groups: list, describe, clone."),
     "offsets": Lazy("adapter.cli.offsets.command:offsets", "Offsets of groups: reset, delete."),
     "import": Lazy(
@@ -57,7 +58,7 @@ COMMANDS = {
     ),
     "export": Lazy(
         "adapter.cli.files.import_export:export_command",
-        "Write the offsets of the named groups, or of all local ones, to a file for RocketMQ, for Kafka, or in JSON.",
+        "Write the offsets of the named groups, or of all at the adapter, to a file for RocketMQ, for Kafka, or in JSON.",
     ),
     "snapshot": Lazy(
         "adapter.cli.files.snapshot:snapshot",
@@ -106,15 +107,18 @@ class Root(LazyGroup):
 
 def _show_version(context: click.Context, _option: click.Parameter, value: bool) -> None:
     if value and not context.resilient_parsing:
+        from adapter.runtime.version import commit, version  # noqa: PLC0415 - only this option needs it
+
         click.echo(f"offset-adapter, version {version()}, commit {commit()}")
         context.exit()
 
 
-@click.group(cls=Root, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Root, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST})
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show version and commit."
 )
-def cli() -> None:
+@click.option("--context", "context_name", metavar="NAME", help="As behind the command: the context that says whom to call.")
+def cli(**_: object) -> None:
     """Keeps a message broker's consumer offsets: durable at once, batched to the Meta Service."""
 
 
@@ -144,7 +148,7 @@ def main() -> None:
     try:
         _check_utf8(sys.argv[1:])
         try:
-            cli()
+            cli(terminal_width=max(min(terminal.width(), WIDEST) - 2, 50))  # as click has it, without shutil
         finally:
             sys.stdout.flush()
     except BrokenPipeError:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 import click
 
 from adapter.cli import terminal
+from adapter.cli.columns import Chosen
 from adapter.cli.table import LEFT, CsvRows, JsonRows, Rows, Side, Table, print_json, print_table, visible
 
 if TYPE_CHECKING:  # only names of types: the commands that print no messages do not load protobuf
@@ -44,7 +45,10 @@ def warn(text: str) -> None:
 def note(text: str, style: str | None = None) -> None:
     """Print one line to standard error, so that standard output holds results only."""
     sys.stdout.flush()  # keeps the order of lines at a terminal
-    click.secho(visible(text), err=True, fg=style, color=terminal.colour())
+    if style:
+        click.secho(visible(text), err=True, fg=style, color=terminal.colour())
+    else:
+        click.echo(visible(text), err=True)  # secho would write an escape behind it
 
 
 @contextmanager
@@ -80,15 +84,22 @@ def fields_of(kind: "type[Message]") -> list[str]:
 
 def listing(
     form: Form,
-    columns: "Mapping[str, Side]",
+    columns: "Mapping[str, Side] | Chosen",
     cells: "Callable[[R], Sequence[str]]",
     fields: "Sequence[str]",
     values: "Callable[[R], Mapping[str, Any]]" = as_dict,  # type: ignore[assignment] # for rows that are messages
 ) -> Rows[R]:
-    """A printer of rows: a table of their `cells`, JSON of their `values`, or CSV of these `fields` of their `values`."""
+    """A printer of rows: a table of their `cells`, JSON of their `values`, or CSV of these `fields` of their `values`.
+
+    With Chosen columns, `cells` has those of all columns.
+    """
     if form == JSON:
         return JsonRows[R](values)
-    return CsvRows[R](fields, values) if form == CSV else Table[R](columns, cells)
+    if form == CSV:
+        return CsvRows[R](fields, values)
+    if isinstance(columns, Chosen):
+        return Table[R](columns.sides, lambda row: columns.of(cells(row)), spare=columns.spare)
+    return Table[R](columns, cells)
 
 
 def show_object(

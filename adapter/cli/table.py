@@ -1,12 +1,10 @@
 """Rows on standard output, printed as they arrive: as a table (columns at a terminal, tabs in a pipe), as JSON, or as CSV.
 
-Cells are never truncated. At a terminal that is too narrow for a table, columns without a value are left out; if that is not
-enough, each row is printed as a record of `name  value` lines. Characters that would control the terminal, or begin a new line,
-are escaped.
+Cells are never truncated. At a terminal that is too narrow for a table, columns without a value are left out, then those that a
+table can spare, which is told; if that is not enough, each row is printed as a record of `name  value` lines. Characters that
+would control the terminal, or begin a new line, are escaped.
 """
 
-import csv
-import json
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,15 +41,26 @@ class Rows(Protocol[R_contra]):
 class Table(Generic[R]):
     """Prints rows as a table; `cells` turns a row into its cells. With `prose` the last cell is text that may be folded.
 
+    `spare`: columns that are left out, in this order, where there is not enough room.
+
     At a terminal the first PAGE rows are buffered to determine the widths, and an empty table prints nothing. Otherwise it prints
     a line with the column names, then one line for each row, with tabs between cells, whatever COLUMNS says.
     """
 
-    def __init__(self, columns: Mapping[str, Side], cells: Callable[[R], Sequence[str]], *, prose: bool = False) -> None:
+    def __init__(
+        self,
+        columns: Mapping[str, Side],
+        cells: Callable[[R], Sequence[str]],
+        *,
+        prose: bool = False,
+        spare: Sequence[str] = (),
+    ) -> None:
         self.count = 0
         self._columns = columns
         self._cells = cells
         self._prose = prose
+        self._spare = spare
+        self._left_out: dict[str, None] = {}
         self._page: list[list[str]] = []
         self._layout: _Layout | None = None
         self._terminal = sys.stdout.isatty()
@@ -65,6 +74,9 @@ class Table(Generic[R]):
         if kind is None and not self.count and not self._terminal:
             self._tabbed([*self._columns])
         self._print_page()
+        if self._left_out:
+            sys.stdout.flush()  # keeps the order of lines at a terminal
+            sys.stderr.write(f"left out for lack of room: {', '.join(self._left_out)}; --wide shows all\n")
 
     def end_part(self) -> None:
         """End a part of the table: at a terminal, the next row starts with a new header and new widths."""
@@ -99,7 +111,8 @@ class Table(Generic[R]):
     def _print_page(self) -> None:
         if self._page:
             page, self._page = self._page, []
-            self._layout = _layout_of(self._columns, page, prose=self._prose)
+            self._layout, spared = _layout_of(self._columns, page, self._spare, prose=self._prose)
+            self._left_out.update(dict.fromkeys(spared))
             for cells in page:
                 self._layout.print(cells)
 
@@ -115,17 +128,29 @@ class _Layout(Protocol):
 
 
 class _Columns:
-    """Aligned columns below a line with their names. `folded`: the columns of the terminal to which the last cell is folded."""
+    """Aligned columns below a line with their names. `folded`: the columns of the terminal to which the last cell is folded.
 
-    def __init__(self, names: Mapping[str, Side], shown: Sequence[int], widths: Sequence[int], folded: int | None) -> None:
+    `spared`: columns that are left out whatever is in them.
+    """
+
+    def __init__(
+        self,
+        names: Mapping[str, Side],
+        shown: Sequence[int],
+        widths: Sequence[int],
+        *,
+        folded: int | None = None,
+        spared: Sequence[str] = (),
+    ) -> None:
         self._sides = [*names.values()]
         self._shown = shown
+        self._needed = {*shown, *(at for at, name in enumerate(names) if name in spared)}
         self._widths = widths
         self._folded = folded
         self.print([*names])
 
     def shows(self, cells: list[str]) -> bool:
-        return len(self._shown) == len(cells) or all(not cell or at in self._shown for at, cell in enumerate(cells))
+        return len(self._shown) == len(cells) or all(not cell or at in self._needed for at, cell in enumerate(cells))
 
     def print(self, cells: list[str]) -> None:
         *first, last = [cells[at] for at in self._shown]
@@ -155,18 +180,26 @@ class _Records:
         sys.stdout.write("".join([*lines, "\n"]))
 
 
-def _layout_of(names: Mapping[str, Side], page: Sequence[list[str]], *, prose: bool) -> _Layout:
-    """The layout that fits rows to the terminal without cutting a cell."""
+def _layout_of(
+    names: Mapping[str, Side], page: Sequence[list[str]], spare: Sequence[str], *, prose: bool
+) -> tuple[_Layout, Sequence[str]]:
+    """The layout that fits rows to the terminal without cutting a cell, and the columns that it left out in spite of values."""
     room = terminal.width()
     widths = [max(map(_width, column)) for column in zip([*names], *page, strict=True)]
     every = [*range(len(widths))]
     if _total(widths) <= room:
-        return _Columns(names, every, widths, None)
+        return _Columns(names, every, widths), ()
     if prose and room - _total(widths[:-1]) - len(GAP) >= PROSE_MIN:
-        return _Columns(names, every, widths, room)
+        return _Columns(names, every, widths, folded=room), ()
     filled = [at for at in every if any(cells[at] for cells in page)]
-    some = [widths[at] for at in filled]
-    return _Columns(names, filled, some, None) if filled and _total(some) <= room else _Records(names)
+    titles = [*names]
+    for count in range(len(spare) + 1):
+        spared = [name for name in spare[:count] if titles.index(name) in filled]
+        shown = [at for at in filled if titles[at] not in spared]
+        some = [widths[at] for at in shown]
+        if shown and _total(some) <= room:
+            return _Columns(names, shown, some, spared=spared), spared
+    return _Records(names), ()
 
 
 def _total(widths: Sequence[int]) -> int:
@@ -202,6 +235,8 @@ class CsvRows(Generic[R]):
     """
 
     def __init__(self, fields: Sequence[str], values: Callable[[R], Mapping[str, Any]]) -> None:
+        import csv  # noqa: PLC0415 - tables do not need it
+
         self.count = 0
         self._fields = fields
         self._values = values
@@ -241,11 +276,15 @@ def print_table(columns: Mapping[str, Side], rows: Iterable[Sequence[str]], *, p
 
 def print_json(value: Any) -> None:  # noqa: ANN401 - anything json takes
     """Print a value as indented JSON."""
+    import json  # noqa: PLC0415 - tables do not need it
+
     print(_printable_json(json.dumps(value, indent=2, ensure_ascii=False)))  # noqa: T201 - what the command is for
 
 
 def json_text(value: Any) -> str:  # noqa: ANN401 - anything json takes
     """A value as JSON on one line."""
+    import json  # noqa: PLC0415 - as above; found in sys.modules for each further row
+
     return _printable_json(json.dumps(value, ensure_ascii=False))
 
 
@@ -267,6 +306,8 @@ def _printable_json(text: str) -> str:
     """Escape unprintable characters in JSON text, except the line ends between values (those in strings are escaped already)."""
     if text.isprintable() or text.replace("\n", "").isprintable():
         return text
+    import json  # noqa: PLC0415 - as above
+
     return "".join(letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1] for letter in text)
 
 

@@ -13,10 +13,13 @@ from contextlib import redirect_stderr, redirect_stdout
 import click
 
 from adapter.cli import terminal
+from adapter.cli.connection import Target
 from adapter.cli.output import note
+from adapter.cli.table import visible
 from adapter.errors import AdapterError
 
 EVERY_S = 2.0
+_WHOM = "adapter.cli.whom"  # in click's context
 _CLEAR = "\x1b[H\x1b[2J\x1b[3J"  # cursor home; clear the screen; clear what was scrolled away
 _AROUND = 3  # lines of the screen that a look cannot have: title, "more", and the line of the cursor
 
@@ -38,6 +41,18 @@ option = click.option(
     metavar="[=SECONDS]",
     help=f"Look again every {EVERY_S:g} s, or every SECONDS, until Ctrl-C.",
 )
+
+
+def tell_whom(target: Target) -> None:
+    """Say at a terminal whom a command asks, unless that was typed; in the title of each look, where they are shown."""
+    if not target.how or not sys.stderr.isatty():
+        return
+    text = f"asking {target.address} ({target.how})"
+    context = click.get_current_context()
+    if context.params.get("every_s") is not None and sys.stdout.isatty():
+        context.meta[_WHOM] = f", {visible(text)}"
+    else:
+        note(text)
 
 
 def look(once: Callable[[], bool], every_s: float | None) -> None:
@@ -84,7 +99,9 @@ class _Screen(io.TextIOBase):
         screen = cls(max(terminal.height() - _AROUND, 1))
         with redirect_stdout(screen), redirect_stderr(screen):
             _tried(once, first=first)
-        title = f"every {every_s:g} s, {time.strftime('%H:%M:%S')}; Ctrl-C ends it"
+        context = click.get_current_context(silent=True)
+        whom = context.meta.get(_WHOM, "") if context else ""
+        title = f"every {every_s:g} s, {time.strftime('%H:%M:%S')}{whom}; Ctrl-C ends it"
         more = f"and {screen.more:,} more lines\n" if screen.more else ""
         sys.stdout.write(f"{_CLEAR}{title}\n{screen.text}{more}")
         sys.stdout.flush()

@@ -1,7 +1,7 @@
 """The public API for consumers and brokers: `from adapter.client import OffsetClient`. Only the names in `__all__` are public.
 
-Importing the package loads no RocksDB and no settings. `ClientTls` and RocketMQ's offset stores are loaded when they are
-accessed.
+Importing the package loads no RocksDB and no settings. `ClientTls`, `AckWindow`, `BlockingOffsetClient` and RocketMQ's offset
+stores are loaded when they are accessed.
 
 Modules: `client` (OffsetClient, for asyncio), `blocking` (BlockingOffsetClient, for threads), `batching` and `pending`
 (concurrent commits share requests), `superseded` (which superseded shards of a commit are an error), `progress` (Progress: an
@@ -12,8 +12,6 @@ offset with bounds, metadata and labels), `ack_window` (AckWindow: the committab
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from adapter.client.ack_window import AckWindow
-from adapter.client.blocking import BlockingOffsetClient
 from adapter.client.client import OffsetClient
 from adapter.client.pending import Committed
 from adapter.client.progress import Progress
@@ -22,6 +20,8 @@ from adapter.model.queues import MessageQueue
 from adapter.model.records import CommitMode, Member, ReadMode
 
 if TYPE_CHECKING:
+    from adapter.client.ack_window import AckWindow
+    from adapter.client.blocking import BlockingOffsetClient
     from adapter.client.offset_store.local_file import LocalFileOffsetStore
     from adapter.client.offset_store.rebalance import Rebalance
     from adapter.client.offset_store.remote import RemoteOffsetStore
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from adapter.runtime.settings.config import ClientTls
 
 _LAZY = {
+    "AckWindow": "adapter.client.ack_window",
+    "BlockingOffsetClient": "adapter.client.blocking",
     "ClientTls": "adapter.runtime.settings.config",
     "ConsumeFromWhere": "adapter.client.offset_store.start",
     "LocalFileOffsetStore": "adapter.client.offset_store.local_file",

@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, Response
 
 from adapter.console.parts import Part
 from adapter.look.pages import environment
+from adapter.model.records import epoch_text
 from adapter.runtime.version import version
 
 T = TypeVar("T")
@@ -31,6 +32,7 @@ class Pages:
         self._parts = parts
         self._limiter: anyio.CapacityLimiter | None = None
         self._environment = environment("adapter.console")
+        self._environment.filters["epoch"] = epoch_text
         self._environment.globals.update(version=version())
 
     def render(self, template: str, values: Mapping[str, Any]) -> str:

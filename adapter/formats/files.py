@@ -13,6 +13,7 @@ from typing import IO
 from adapter.formats import kafka_csv, offsets_json, rocketmq_json, rocketmq_rocksdb, rocketmq_rows
 from adapter.formats.rocketmq_rocksdb import Layout
 from adapter.formats.rows import Naming, NotReadableError, OffsetRow, Reject
+from adapter.model.queues import queue_of
 from adapter.runtime.durable import files
 
 BACKUP = ".bak"  # RocketMQ's backup of the previous file: ConfigManager.persist, LocalFileOffsetStore.readLocalOffset
@@ -97,6 +98,13 @@ def unterminated(path: Path, kind: Format) -> Reject | None:
             return kafka_csv.unterminated(file)
     except OSError as error:
         raise NotReadableError(f"cannot be read: {error.strerror}") from error
+
+
+def has_name(shard: str, kind: Format) -> bool:
+    """False for a shard that the format has no name for: one without a number behind a last `/`. JSON has one for all."""
+    if kind is Format.JSON:
+        return True
+    return (kafka_csv.split_shard(shard) if kind is Format.KAFKA_CSV else queue_of(shard)) is not None
 
 
 def recognised(path: Path, but: Format) -> Format | None:

@@ -1611,10 +1611,13 @@ class ExportOffsetsRequest(_message.Message):
     GROUPS_FIELD_NUMBER: _builtins.int
     NAMESPACE_FIELD_NUMBER: _builtins.int
     AS_PACKED_FIELD_NUMBER: _builtins.int
+    TELL_MISSING_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Where no groups are named: only those of this namespace. Empty: of all."""
     as_packed: _builtins.bool
     """The offsets come as `keys` and `records`: at a third of the cost."""
+    tell_missing: _builtins.bool
+    """Where no groups are named: the first replies tell what is not exported."""
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupShards]:
         """Empty: every group that has local offsets. Fields as in a read."""
@@ -1625,10 +1628,11 @@ class ExportOffsetsRequest(_message.Message):
         groups: _abc.Iterable[Global___GroupShards] | None = ...,
         namespace: _builtins.str = ...,
         as_packed: _builtins.bool = ...,
+        tell_missing: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_packed", b"as_packed", "groups", b"groups", "namespace", b"namespace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_packed", b"as_packed", "groups", b"groups", "namespace", b"namespace", "tell_missing", b"tell_missing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1638,9 +1642,38 @@ Global___ExportOffsetsRequest: _TypeAlias = ExportOffsetsRequest  # noqa: Y015
 class ExportOffsetsReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class Missing(_message.Message):
+        """What stands in the Meta Service under groups that have no offset in this
+        adapter, and so is not exported.
+        """
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        GROUPS_FIELD_NUMBER: _builtins.int
+        OFFSETS_FIELD_NUMBER: _builtins.int
+        UNKNOWN_FIELD_NUMBER: _builtins.int
+        groups: _builtins.int
+        offsets: _builtins.int
+        unknown: _builtins.str
+        """Why this is not known, or not all of it; or empty."""
+        def __init__(
+            self,
+            *,
+            groups: _builtins.int = ...,
+            offsets: _builtins.int = ...,
+            unknown: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "offsets", b"offsets", "unknown", b"unknown"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     OFFSETS_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardOffset]: ...
     @_builtins.property
@@ -1653,18 +1686,25 @@ class ExportOffsetsReply(_message.Message):
         write counter has no meaning.
         """
 
+    @_builtins.property
+    def missing(self) -> Global___ExportOffsetsReply.Missing:
+        """Up to here: each takes the place of the one before."""
+
     def __init__(
         self,
         *,
         offsets: _abc.Iterable[Global___ShardOffset] | None = ...,
         keys: _abc.Iterable[_builtins.bytes] | None = ...,
         records: _abc.Iterable[_builtins.bytes] | None = ...,
+        missing: Global___ExportOffsetsReply.Missing | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_missing", b"_missing", "missing", b"missing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "offsets", b"offsets", "records", b"records"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_missing", b"_missing", "keys", b"keys", "missing", b"missing", "offsets", b"offsets", "records", b"records"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__missing: _TypeAlias = _typing.Literal["missing"]  # noqa: Y015
+    _WhichOneofArgType__missing: _TypeAlias = _typing.Literal["_missing", b"_missing"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__missing) -> _WhichOneofReturnType__missing | None: ...
 
 Global___ExportOffsetsReply: _TypeAlias = ExportOffsetsReply  # noqa: Y015
 

@@ -51,11 +51,11 @@ def test_commit_get_and_rewind(shared: Pair) -> None:
     committed = shared("commit", "rewind", "t/0", "42", "--metadata", "from a person")
     assert (committed.code, committed.out) == (OK, "committed\n")
     lower = shared("commit", "rewind", "t/0", "40")
-    assert (lower.code, lower.out) == (NO, "not applied: 42 (epoch 1) stands; --overwrite rewinds\n")
-    assert "default rewind t/0 42 1" in shared("get", "rewind").words
+    assert (lower.code, lower.out) == (NO, "not applied: 42 (epoch 0.1) stands; --overwrite rewinds\n")
+    assert "default rewind t/0 42 0.1" in shared("get", "rewind").words
     assert shared("commit", "rewind", "t/0", "40", "--overwrite").code == OK
     shown = shared("get", "rewind", "t/0")
-    assert (shown.code, "default rewind t/0 40 2" in shown.words, shown.err) == (OK, True, "1 offset\n")
+    assert (shown.code, "default rewind t/0 40 0.2" in shown.words, shown.err) == (OK, True, "1 offset\n")
 
 
 def test_commit_in_json(shared: Pair) -> None:
@@ -140,7 +140,7 @@ async def test_list_shows_what_is_local_and_what_the_meta_service_holds(pair: Pa
     assert [(row["namespace"], row["group"], row["offset"]) for row in local] == [("a", "g1", 1), ("a", "g2", 2), ("b", "g0", 0)]
     assert local == remote
     one = pair("list", "-n", "a", "-g", "g2")
-    assert "a g2 s 2 1" in one.words
+    assert "a g2 s 2 0.1" in one.words
     assert one.err == "1 offset\n"
     other = pair("list", "--meta", pair.meta.address, "--cluster", "other")
     assert (other.code, len(other.out.splitlines()), other.err) == (OK, 1, "0 offsets\n")

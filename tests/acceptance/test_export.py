@@ -9,10 +9,12 @@ from adapter.formats import broker_places, files
 from adapter.formats.files import Format
 from adapter.formats.rows import Naming, OffsetRow
 from adapter.model.records import U64_MAX
+from adapter.rpc import offsets_pb
 from adapter.runtime.wording import counted
 from tests.acceptance.conftest import Pair, run
 from tests.acceptance.exports import unpack
 from tests.acceptance.helpers import commit, standing
+from tests.integration.helpers import rpc
 
 OK, NO, ERROR = 0, 1, 2
 ROCKETMQ = Path(__file__).parents[1] / "data" / "rocketmq"
@@ -39,7 +41,7 @@ def test_real_files_of_brokers_come_back_as_they_were(shared: Pair, tmp_path: Pa
     assert table(path, Format.ROCKETMQ_BROKER, Naming()) == before
     groups = len({group for group, _, _ in before})
     assert ran.err.splitlines() == [
-        f"exported {counted(len(before), 'offset')} of {counted(groups, 'group')} to {path}",
+        f"exported {counted(len(before), 'offset')} of {counted(groups, 'group')} in namespace {name} to {path}",
         FOR_JSON,
     ]
 
@@ -153,7 +155,7 @@ def test_kafkas_csv_goes_from_one_adapter_to_another(pair: Pair, shared: Pair, t
     commit(pair, "g2", {"t/0": 2**63 - 1})
     path = tmp_path / "offsets.csv"
     ran = pair("export", "-o", path)
-    assert (ran.code, ran.out, ran.err) == (OK, "", f"exported 4 offsets of 2 groups to {path}\n")
+    assert (ran.code, ran.out, ran.err) == (OK, "", f"exported 4 offsets of 2 groups in namespace default to {path}\n")
     assert path.read_text() == f'g1,"a,b",10,7\ng1,t,9,6\ng1,t,10,5\ng2,t,0,{2**63 - 1}\n'
     assert shared("import", path, "--execute").code == OK
     assert standing(shared, "g1") == {"t/9": 6, "t/10": 5, "a,b/10": 7}
@@ -217,7 +219,7 @@ def test_the_positions_of_broadcasting_clients_stay_here(shared: Pair, tmp_path:
         OK,
         [
             "left out 1 group of broadcasting clients: RocketMQ's brokers do not keep their positions",
-            f"exported 2 offsets of 2 groups to {path}",
+            f"exported 2 offsets of 2 groups in namespace casting to {path}",
             FOR_JSON,
         ],
     )
@@ -234,3 +236,49 @@ def test_a_group_without_offsets_is_told(shared: Pair, tmp_path: Path) -> None:
     path = tmp_path / "e.csv"
     assert shared("export", "nobody", "-o", path).code == NO
     assert not path.exists()
+
+
+def test_an_export_says_what_only_the_meta_service_has(pair: Pair, tmp_path: Path) -> None:
+    """An adapter with a new store exported 10 of 100,000 offsets with exit code 0. `--meta` has all of them."""
+    for group in ("here", "there", "there-too"):
+        commit(pair, group, {f"{group}/{number}": 5 for number in range(3)})
+    commit(pair, "gone", {"t/0": 5})
+    assert pair("commit", "of-another", "t/0", "5", "-n", "tenant").code == OK
+    assert pair("offsets", "delete", "gone", "--execute").code == OK
+    assert pair("flush").code == OK
+    with rpc(pair.adapter.address) as stubs:  # as at a hand-over: away from here, and nowhere else
+        for group in ("there", "there-too"):
+            stubs.store.RemoveOffsets(offsets_pb.RemoveOffsetsRequest(groups=[offsets_pb.GroupShards(group=group)]), timeout=30)
+    path = tmp_path / "offsets.csv"
+    ran = pair("export", "-o", path)
+    assert (ran.code, path.read_text()) == (NO, "here,here,0,5\nhere,here,1,5\nhere,here,2,5\n")
+    assert "warning: not in the export: 6 offsets of 2 groups that stand in the Meta Service" in ran.err
+    assert f"exported 3 offsets of 1 group in namespace default to {path}" in ran.err
+    meta = f"--meta={pair.meta.address}"
+    ran = pair("export", meta, "-o", path)
+    assert (ran.code, len(path.read_text().splitlines())) == (OK, 9), ran.err
+    ran = pair("export", "there", "--meta", pair.meta.address)
+    assert (ran.code, ran.out) == (OK, "there,0,5\nthere,1,5\nthere,2,5\n")
+    assert pair("export", "--meta", pair.meta.address, "nobody").code == NO
+    everything = json.loads(pair("export", meta, "--format", "json", "--all-namespaces").out)
+    assert {(row["namespace"], row["group"]) for row in everything} == {
+        ("tenant", "of-another"),
+        *(("default", group) for group in ("here", "there", "there-too")),
+    }
+    assert pair("export", "here").code == OK, "what was named is whole"
+    pair.meta.kill()
+    assert (pair("export").code, pair("export", meta).code) == (ERROR, ERROR)
+
+
+def test_shards_without_a_number_are_left_out_only_if_asked_for(shared: Pair, tmp_path: Path) -> None:
+    """They are counted; JSON has them."""
+    commit(shared, "half-named", {"t/0": 5, "lonely": 6, "t/x": 7})
+    for name in ("e.csv", "consumerOffset.json"):
+        path = tmp_path / name
+        ran = shared("export", "half-named", "-o", path)
+        assert (ran.code, path.exists()) == (ERROR, False)
+        assert "--skip-unnamed leaves out the 2 offsets of shards that are not named TOPIC/NUMBER" in ran.err
+        ran = shared("export", "half-named", "-o", path, "--skip-unnamed")
+        assert (ran.code, path.exists()) == (OK, True)
+        assert "left out 2 offsets of shards that are not named TOPIC/NUMBER" in ran.err
+        assert "exported 1 offset of 1 group" in ran.err

@@ -60,8 +60,8 @@ def put_files(directory: Path) -> None:
 
 
 @asynccontextmanager
-async def adapter_with_groups(directory: Path) -> AsyncIterator[str]:
-    """The address of an adapter whose broker serves its log: 100 messages in each shard, the last of them now."""
+async def adapter_with_groups(directory: Path) -> AsyncIterator[tuple[str, str]]:
+    """A Meta Service's address, and that of an adapter whose broker serves its log: 100 messages in each shard, the last now."""
     log, now_ms = MemoryLog(), time.time_ns() // 1_000_000
     for shard in OFFSETS:
         log.append(ShardKey("default", shard), *(now_ms - 1_000 * (100 - at) for at in range(100)))
@@ -73,16 +73,16 @@ async def adapter_with_groups(directory: Path) -> AsyncIterator[str]:
             await anyio.to_thread.run_sync(adapter.start)
             for group in ("my-group", "other-group"):
                 await anyio.to_thread.run_sync(partial(send, adapter.address, group, OFFSETS))
-            yield adapter.address
+            yield meta.address, adapter.address
 
 
-def typed(line: str, address: str, directory: Path) -> Ran:
+def typed(line: str, meta: str, address: str, directory: Path) -> Ran:
     """What comes of a line of the document, as it is; a pipe is the only thing of a shell that there may be."""
     ran = Ran(OK, "", "")
     for command in line.split(" | "):
         name, *arguments = shlex.split(command)
         assert name == "offset-adapter", command
-        ran = run(*arguments, cwd=directory, answer=ran.out, OFFSET_ADAPTER_ADDRESS=address)
+        ran = run(*arguments, cwd=directory, answer=ran.out, OFFSET_ADAPTER_ADDRESS=address, OFFSET_META_ADDRESS=meta)
         assert ran.code == OK, f"{command}: {ran.out}{ran.err}"
     return ran
 
@@ -93,9 +93,9 @@ async def test_every_command_of_a_section_works(tmp_path_factory: pytest.TempPat
     directory = tmp_path_factory.mktemp("h")
     put_files(directory)
     assert len(commands(title)) >= 4
-    async with adapter_with_groups(directory) as address:
+    async with adapter_with_groups(directory) as (meta, address):
         for command in commands(title):
-            ran = await anyio.to_thread.run_sync(partial(typed, command, address, directory))
+            ran = await anyio.to_thread.run_sync(partial(typed, command, meta, address, directory))
             assert ("done: " in ran.out) == ("--execute" in command), command
         left = await anyio.to_thread.run_sync(partial(offsets_of, address, "other-group"))
     assert all((directory / name).exists() for name in WRITTEN.get(title, ()))

@@ -34,5 +34,5 @@ def test_when_nothing_runs_there_it_says_so(tmp_path: Path, command: list[str]) 
     ran = run(*command, cwd=tmp_path, OFFSET_ADAPTER_ADDRESS=f"unix:{tmp_path}/no.sock", PYTHONPATH=str(ROOT))
     assert (ran.code, ran.out, len(ran.err.splitlines())) == (ERROR, "", 1)
     assert ran.err.startswith(f"error: unix:{tmp_path}/no.sock: UNAVAILABLE: ")
-    assert ran.err.endswith("is the adapter running there, and ready? (--address)\n")
+    assert ran.err.endswith("is the adapter running there, and ready? (by OFFSET_ADAPTER_ADDRESS)\n")
     assert [path.name for path in tmp_path.iterdir()] == ["offsets.csv"]

@@ -27,7 +27,7 @@ def test_list_meta_shows_a_group_and_asks_for_one(robust: RobustMeta) -> None:
     assert {row["shard"]: row["offset"] for row in ran.json} == {"a": 5, "b": 6}
     ran = run("list", "--meta", robust.address)
     assert ran.code == ERROR
-    assert "--group: is needed" in ran.err
+    assert "a group is needed (`list --group`, `export GROUP`)" in ran.err
 
 
 def test_copy_says_how_offsets_are_moved_in_place_of_it(robust: RobustMeta) -> None:

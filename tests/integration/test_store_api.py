@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 import grpc
@@ -9,12 +10,16 @@ import grpc.aio
 import pytest
 
 from adapter.cli.offsets.reading import exported_row, row_of_message
+from adapter.client.client import OffsetClient
 from adapter.errors import MetaUnavailableError
-from adapter.meta.client import GroupsPage
+from adapter.meta.client import GroupsPage, Page
+from adapter.meta.kinds import OFFSETS_ONLY, WITH_EPOCHS
 from adapter.meta.packed import Known
 from adapter.model.codec import encode_key, encode_record
+from adapter.model.paging import DEFAULT_PAGE
 from adapter.model.records import CommitMode, GroupKey, OffsetKey, ReadMode
 from adapter.rpc import offsets_pb
+from adapter.sidecar.engine.unexported import CANNOT_LIST
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually, positions
 from tests.integration.helpers import PATIENCE_S, key, record, serving
@@ -345,3 +350,47 @@ async def test_an_export_in_packed_form_has_the_same_offsets(directory: Path) ->
         _ = [reply async for reply in client.admin.ExportOffsets(offsets_pb.ExportOffsetsRequest(as_packed=True))]
         assert meta.sent == [key("t/1")]
         assert (await client.status()).dirty_keys == 1
+
+
+async def test_an_export_of_all_tells_what_stands_elsewhere_alone(directory: Path) -> None:
+    """Groups with no live offset here, page by page; why it is not known, where the Meta Service does not list or answer."""
+
+    async def told(client: OffsetClient, **request: Any) -> list[tuple[int, int, str]]:
+        replies = client.admin.ExportOffsets(offsets_pb.ExportOffsetsRequest(tell_missing=True, **request))
+        found = [reply.missing async for reply in replies if reply.HasField("missing")]
+        return [(count.groups, count.offsets, count.unknown) for count in found]
+
+    meta = PagedMeta()
+    async with serving(directory, meta) as (_, client):
+        await client.commit("here", {"a": 1, "b": 2})
+        await client.commit("deleted-here", {"a": 1})
+        await client.flush()
+        await client.admin.DeleteOffsets(offsets_pb.DeleteOffsetsRequest(namespace="default", group="deleted-here", execute=True))
+        assert await told(client) == [(0, 0, "")]
+        meta.records[key("c", "here")] = record(1)
+        meta.records.update({key(f"{number:04}", "there"): record(1) for number in range(DEFAULT_PAGE)})
+        meta.records[key("z", "there")] = record(9, 4, live=False)
+        meta.records[key("a", "there")._replace(namespace="other")] = record(1)
+        assert (await told(client))[-1] == (2, DEFAULT_PAGE + 1, "")
+        in_namespace = await told(client, namespace="default")
+        assert (len(in_namespace), in_namespace[-1]) == (4, (1, DEFAULT_PAGE, ""))
+        assert await told(client, groups=[offsets_pb.GroupShards(group="here")]) == []
+        meta.kind = OFFSETS_ONLY
+        assert await told(client) == [(0, 0, CANNOT_LIST)]
+        meta.kind = WITH_EPOCHS
+        meta.list_page = _no_answer  # type: ignore[assignment]
+        assert await told(client) == [(0, 0, "memory: is away")]
+
+
+class PagedMeta(FakeMeta):
+    """One whose pages end in the midst of a group."""
+
+    async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:
+        """From the row of this number on."""
+        rows, _ = await super().list_page(namespace, group, size, b"")
+        end = int(token or 0) + 300
+        return rows[int(token or 0) : end], str(end).encode() if end < len(rows) else b""
+
+
+async def _no_answer(*_: object) -> Page:
+    raise MetaUnavailableError("memory: is away")

@@ -11,13 +11,15 @@ from typing import NamedTuple
 
 import click
 
-from adapter.cli import options, terminal
+from adapter.cli import contexts, options, terminal, whom
+from adapter.cli.contexts import Context
 from adapter.cli.doctor import disk, machine, running, secrets, services
 from adapter.cli.doctor.doubts import doubts
 from adapter.cli.doctor.findings import FAIL, OK, WARN, Check, Finding, gather
 from adapter.cli.output import TABLE, Form, listing, note, tell
 from adapter.cli.table import LEFT, Rows, Side, print_table
-from adapter.errors import ConfigError
+from adapter.errors import ConfigError, InvalidInputError
+from adapter.meta.config import MetaSection
 from adapter.metaservice.config import MetaConfig
 from adapter.runtime.settings.config import LogSection, load
 from adapter.runtime.telemetry import logs
@@ -30,15 +32,24 @@ _COLOURS = {OK: "green", WARN: "yellow", FAIL: "red"}
 
 @click.command()
 @options.config
+@options.context
 @options.form
-def doctor(config: Path | None, form: Form) -> None:
+def doctor(config: Path | None, context_name: str | None, form: Form) -> None:
     """Check what an adapter needs, whether it runs or not: configuration, disk, limits, clock, Meta Service, certificates.
 
-    It starts nothing and changes nothing. Run it as the user of the adapter, in its working directory.
+    It starts nothing and changes nothing. Run it as the user of the adapter, in its working directory, with its --config.
+    Without, it looks at the adapter and the Meta Service of the context, and at this machine.
 
     Exit code 0 when nothing failed (there may be warnings), 1 when something did.
     """
-    _run(lambda: _adapter_checks(load(config, AdapterConfig) if config else AdapterConfig(), config), form)
+    chosen = whom.typed_context(click.get_current_context(), context_name)
+    if config and chosen:
+        raise InvalidInputError("--config and --context: name one of them")
+    found = None if config else contexts.named(chosen)
+    if found:
+        _run(lambda: _context_checks(*found), form)
+    else:
+        _run(lambda: _adapter_checks(load(config, AdapterConfig) if config else AdapterConfig(), config), form)
 
 
 @click.command("doctor")
@@ -87,7 +98,7 @@ def _adapter_checks(config: AdapterConfig, source: Path | None) -> dict[str, Che
         "adapter": partial(
             running.adapter, config.store.path, config.server.listen, config.server.unix_socket, machine.installed()
         ),
-        "Meta Service": partial(services.meta_services, config.meta, wants_robustmq=bool(config.robustmq.listen)),
+        "Meta Service": partial(services.meta_services, _meta_of(config, source), wants_robustmq=bool(config.robustmq.listen)),
     }
     if config.journal.path:
         checks["journal"] = partial(machine.packages, "journal", "journal.path", "adapter.sidecar.journal.writer", "journal")
@@ -108,6 +119,30 @@ def _adapter_checks(config: AdapterConfig, source: Path | None) -> dict[str, Che
     ):
         if address:
             checks[name] = partial(services.listens, name, setting, address)
+    return checks
+
+
+def _meta_of(config: AdapterConfig, source: Path | None) -> MetaSection:
+    """The Meta Service of a configuration; of no configuration, that of the adapter which runs in this directory."""
+    reply = None if source else running.asked(config.store.path, config.server.unix_socket)
+    return config.meta.model_copy(update={"endpoints": tuple(reply.meta_endpoints)}) if reply else config.meta
+
+
+def _context_checks(name: str, context: Context) -> dict[str, Check]:
+    """What can be seen of the servers of a context from here: not their disks, which --config leads to."""
+    target = whom.target_in(name, context)
+    seen = f"the servers of the context {name} are looked at, and this machine: no --config was given"
+    advice = "doctor --config FILE, where the adapter runs, looks at its disk and its settings as well"
+    checks: dict[str, Check] = {
+        "versions": partial(machine.versions, None),
+        "configuration": lambda: [Finding("configuration", OK, seen, advice)],
+        **_of_machine(None),
+    }
+    if context.address:
+        checks["adapter"] = partial(running.told, target, machine.installed())
+    if context.meta:
+        section = MetaSection(endpoints=(context.meta,), tls=target.tls)
+        checks["Meta Service"] = partial(services.meta_services, section)
     return checks
 
 

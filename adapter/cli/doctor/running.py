@@ -7,12 +7,14 @@ from typing import NamedTuple
 
 import grpc
 
+from adapter.cli.connection import Target
 from adapter.cli.doctor.findings import FAIL, OK, WARN, Finding
 from adapter.cli.output import enum_name
 from adapter.errors import ConfigError
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.runtime.channels import open_blocking_channel
 from adapter.runtime.settings.addresses import split_address
+from adapter.runtime.settings.secret_files import read_token
 
 TIMEOUT_S = 10.0
 _LISTEN = "0A"  # the state in /proc/net/tcp
@@ -53,8 +55,7 @@ def adapter(store: Path, listen: str, unix_socket: str, installed: str) -> Itera
         yield Finding("adapter", OK, f"{pid} runs; it has no Unix socket to ask it", "offset-adapter status --address asks it")
         return
     try:
-        with open_blocking_channel(f"unix:{Path(unix_socket).absolute()}", None) as channel:
-            reply = offsets_grpc.OffsetAdminStub(channel).Status(offsets_pb.StatusRequest(), timeout=TIMEOUT_S)
+        reply = _status(_socket(unix_socket))
     except grpc.RpcError as error:
         yield Finding(
             "adapter",
@@ -62,9 +63,53 @@ def adapter(store: Path, listen: str, unix_socket: str, installed: str) -> Itera
             f"{pid} runs, and does not answer: {_text(error)}",
             f"is it starting? is {unix_socket} open to this user?",
         )
+    else:
+        yield from _state(f"{pid} runs", reply, installed)
+
+
+def asked(store: Path, unix_socket: str) -> offsets_pb.StatusReply | None:
+    """What the adapter says that has a store open; None if there is none, or it does not answer at its Unix socket."""
+    if not unix_socket or not holder(store).runs:
+        return None
+    try:
+        return _status(_socket(unix_socket))
+    except grpc.RpcError:
+        return None
+
+
+def told(target: Target, installed: str) -> Iterator[Finding]:
+    """The state and version of the adapter at an address, wherever it runs, and which Meta Service it calls."""
+    try:
+        reply = _status(target)
+    except grpc.RpcError as error:
+        advice = "is it running there? does it want TLS or a token? offset-adapter context show"
+        yield Finding("adapter", FAIL, f"{target.address}: {_text(error)}", advice)
         return
+    yield from _state(target.address, reply, installed)
+    seen = f"{target.address} calls {reply.meta_endpoint}"
+    if reply.meta_available:
+        yield Finding("its Meta Service", OK, f"{seen}, which answers")
+    else:
+        advice = f"offset-adapter meta status --address {reply.meta_endpoint}"
+        yield Finding("its Meta Service", FAIL, f"{seen}, which does not answer", advice)
+
+
+def _socket(path: str) -> Target:
+    return Target(f"unix:{Path(path).absolute()}")
+
+
+def _status(target: Target) -> offsets_pb.StatusReply:
+    """Raises RpcError, and ConfigError for a token or certificate that cannot be read."""
+    token = read_token(target.token_file, target.file_option) if target.token_file else ""
+    metadata = (("authorization", f"Bearer {token}"),) if token else ()
+    with open_blocking_channel(target.address, target.tls) as channel:
+        request = offsets_pb.StatusRequest()
+        return offsets_grpc.OffsetAdminStub(channel).Status(request, timeout=TIMEOUT_S, metadata=metadata)
+
+
+def _state(where: str, reply: offsets_pb.StatusReply, installed: str) -> Iterator[Finding]:
     state = enum_name(offsets_pb.StatusReply.State.DESCRIPTOR, reply.state).lower()
-    seen = f"{pid} runs: {state}, version {reply.version}" + (f": {reply.reason}" if reply.reason else "")
+    seen = f"{where}: {state}, version {reply.version}" + (f": {reply.reason}" if reply.reason else "")
     if state in {"degraded", "failed", "stopping"}:
         yield Finding("adapter", FAIL if state == "failed" else WARN, seen, "offset-adapter status")
     elif reply.version != installed:

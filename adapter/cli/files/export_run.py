@@ -1,21 +1,22 @@
-"""The work of `export`: reads offsets from the adapter (which asks the Meta Service too) and writes them to a file.
+"""The work of `export`: reads offsets from the adapter (which asks the Meta Service too), or from the Meta Service, into a file.
 
-The file is written completely or not at all. Nothing is changed in the adapter or the Meta Service.
+The file is written completely or not at all. Nothing is changed in the adapter or the Meta Service. What stands in the Meta
+Service and is not in the file is told.
 """
 
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from adapter.cli.connection import Target, connected
 from adapter.cli.files.sorting import OffsetSorter
-from adapter.cli.offsets.reading import exported_slices
+from adapter.cli.offsets.reading import exported_locally, exported_slices, meant
 from adapter.cli.output import note, progress, warn
-from adapter.client.client import OffsetClient
 from adapter.errors import InvalidInputError
 from adapter.formats import broker_places
 from adapter.formats import files as formats
@@ -25,70 +26,153 @@ from adapter.formats.rows import Naming, NotReadableError, OffsetRow
 from adapter.model.broadcast_names import is_of_client
 from adapter.model.queues import queue_of
 from adapter.model.records import GroupKey
+from adapter.rpc import offsets_pb
 from adapter.runtime.durable import files
 from adapter.runtime.wording import counted
 
 _WITHOUT_CLIENTS = (Format.ROCKETMQ_BROKER, Format.ROCKETMQ_ROCKSDB)
 
 
+class Origin(NamedTuple):
+    """Where the offsets come from: an adapter, or with a `cluster` its Meta Service. No groups: all of the namespace."""
+
+    target: Target
+    groups: Sequence[str]
+    cluster: str = ""
+
+
 class Destination(NamedTuple):
-    """The file to write: its path (`-` is standard output), format and naming; `layout` is that of RocketMQ's RocksDB."""
+    """The file to write: its path (`-` is standard output), format and naming; `layout` is that of RocketMQ's RocksDB.
+
+    An empty namespace in `naming` means all. `skip_unnamed`: shards for which the format has no name are left out.
+    """
 
     path: str
     kind: Format
     naming: Naming
     layout: Layout
+    skip_unnamed: bool = False
 
 
-async def export(target: Target, groups: Sequence[str], to: Destination) -> bool:
-    """Write the offsets of the named groups (of all local ones if none is named); True if each named group has offsets.
+class _Kept:
+    """Puts offsets into the sorter, and counts those that are left out, and why."""
+
+    def __init__(self, sorter: OffsetSorter, to: Destination, *, named: bool) -> None:
+        self.found: set[str] = set()  # groups that have an offset in the file, if they were named
+        self.unnamed = 0
+        self._sorter = sorter
+        self._to = to
+        self._named = named
+        self._of_clients: set[GroupKey] = set()  # broadcasting ones
+        self._of_others = 0
+
+    def add(self, rows: list[OffsetRow]) -> int:
+        """Add what belongs into the file; returns how many."""
+        to = self._to
+        if to.kind in _WITHOUT_CLIENTS and not self._named:
+            self._of_clients.update(group for group in {row.key.group_key for row in rows} if is_of_client(group))
+            if self._of_clients:
+                rows = [row for row in rows if row.key.group_key not in self._of_clients]
+        if to.naming.broker:
+            every, rows = rows, [row for row in rows if not _of_another(row.shard, to.naming.broker)]
+            self._of_others += len(every) - len(rows)
+        if to.kind is not Format.JSON:
+            named = [row for row in rows if formats.has_name(row.shard, to.kind)]
+            self.unnamed += len(rows) - len(named)
+            rows = named if to.skip_unnamed else rows
+        self._sorter.add(rows)
+        if self._named:
+            self.found.update(row.group for row in rows)
+        return len(rows)
+
+    def tell(self) -> None:
+        """Say what was left out."""
+        if self._of_clients:
+            note(
+                f"left out {counted(len(self._of_clients), 'group')} of broadcasting clients: "
+                "RocketMQ's brokers do not keep their positions"
+            )
+        if self._of_others:
+            note(f"left out {counted(self._of_others, 'offset')} of other brokers than {self._to.naming.broker!r}")
+        if self.unnamed and self._to.skip_unnamed:
+            note(f"left out {counted(self.unnamed, 'offset')} of shards that are not named TOPIC/NUMBER; --format json has them")
+
+
+async def export(origin: Origin, to: Destination) -> bool:
+    """Write offsets; True if each named group has some, or without names, if all of the Meta Service's are in the file.
 
     Nothing is written if there are no offsets. Raises InvalidInputError if the format cannot hold one of them.
     """
     namespace = to.naming.namespace
+    missing: list[offsets_pb.ExportOffsetsReply.Missing] = []
     with OffsetSorter() as sorter:
-        async with connected(target) as client:
-            found = await _collect(client, [GroupKey(namespace, name) for name in dict.fromkeys(groups)], to, sorter)
-        missing = sorted(set(groups) - found)
-        for name in missing:
-            warn(f"group {name!r} has no offsets in namespace {namespace!r}; `groups list` shows those that have")
+        kept = _Kept(sorter, to, named=bool(origin.groups))
+        with progress("exporting", None) as advance:
+            async with aclosing(_read(origin, namespace, missing.append)) as slices:
+                async for rows in slices:
+                    advance(kept.add(rows))
+        kept.tell()
+        absent = sorted({*origin.groups} - kept.found)
+        for name in absent:
+            warn(f"group {name!r} has no offsets in namespace {namespace!r}{await _meant(origin, namespace, name)}")
+        whole = _tell_missing(missing[-1]) if missing else True
         if not sorter.added:
             warn("no offsets: nothing is written")
             return False
         _check_beside(to, sorter)
-        written = _write(to, sorter)
+        try:
+            written = _write(to, sorter)
+        except InvalidInputError:
+            if kept.unnamed:
+                note(f"--skip-unnamed leaves out the {counted(kept.unnamed, 'offset')} of shards that are not named TOPIC/NUMBER")
+            raise
         where = files.name_of(to.path, "standard output")
-        note(f"exported {counted(written, 'offset')} of {counted(sorter.groups(), 'group')} to {where}")
+        within = f" in namespace {namespace}" if namespace else ""
+        note(f"exported {counted(written, 'offset')} of {counted(sorter.groups(), 'group')}{within} to {where}")
         if to.kind in _WITHOUT_CLIENTS:
             note(broker_places.note_of(to.kind, to.layout, lmq=Path(to.path).name == LMQ_FILE))
-    return not missing
+    return whole and not absent
 
 
-async def _collect(client: OffsetClient, named: Sequence[GroupKey], to: Destination, sorter: OffsetSorter) -> set[str]:
-    """Read the offsets of some groups into `sorter`; returns those of the named groups that have any."""
-    found: set[str] = set()
-    of_clients: set[GroupKey] = set()  # broadcasting ones, which are left out for RocketMQ unless they are named
-    left_out = 0
-    with progress("exporting", None) as advance:
-        async for rows in exported_slices(client, named, to.naming.namespace):
-            every = rows
-            if to.kind in _WITHOUT_CLIENTS and not named:
-                of_clients.update(group for group in {row.key.group_key for row in rows} if is_of_client(group))
-                every = [row for row in rows if row.key.group_key not in of_clients] if of_clients else rows
-            kept = [row for row in every if not _of_another(row.shard, to.naming.broker)] if to.naming.broker else every
-            left_out += len(every) - len(kept)
-            sorter.add(kept)
-            advance(len(kept))
-            if named:
-                found.update(row.group for row in kept)
-    if of_clients:
-        note(
-            f"left out {counted(len(of_clients), 'group')} of broadcasting clients: "
-            "RocketMQ's brokers do not keep their positions"
+async def _read(
+    origin: Origin, namespace: str, told: Callable[[offsets_pb.ExportOffsetsReply.Missing], None]
+) -> AsyncGenerator[list[OffsetRow], None]:
+    names = dict.fromkeys(origin.groups)
+    if origin.cluster:
+        from adapter.cli.meta import listing  # noqa: PLC0415 - an export of an adapter needs no client of Meta Services
+
+        async with listing.opened(origin.target, origin.cluster) as client:
+            for name in names or ("",):
+                async for page in listing.pages(client, namespace, name):
+                    yield [
+                        OffsetRow(*key, record.offset, record.metadata, record.committed_at_ms, *record[5:], record.epoch)
+                        for key, record in page
+                    ]
+        return
+    async with connected(origin.target) as client:
+        groups = [GroupKey(namespace, name) for name in names]
+        slices = exported_slices(client, groups) if groups else exported_locally(client, namespace, told)
+        async for rows in slices:
+            yield rows
+
+
+async def _meant(origin: Origin, namespace: str, group: str) -> str:
+    if origin.cluster:
+        return ""
+    async with connected(origin.target) as client:
+        return await meant(client, namespace, group)
+
+
+def _tell_missing(missing: offsets_pb.ExportOffsetsReply.Missing) -> bool:
+    """Say what the Meta Service has and the file has not; True if it is nothing."""
+    if missing.groups:
+        warn(
+            f"not in the export: {counted(missing.offsets, 'offset')} of {counted(missing.groups, 'group')} that stand in the "
+            "Meta Service, and of which this adapter has none; --meta exports everything, a GROUP what is named"
         )
-    if left_out:
-        note(f"left out {counted(left_out, 'offset')} of other brokers than {to.naming.broker!r}")
-    return found
+    if missing.unknown:
+        warn(f"what the Meta Service has besides is not known: {missing.unknown}")
+    return not (missing.groups or missing.unknown)
 
 
 def _of_another(shard: str, broker: str) -> bool:

@@ -6,7 +6,7 @@ from typing import get_args
 
 import click
 
-from adapter.cli import options
+from adapter.cli import completing, options
 from adapter.cli.connection import Target, run_or_exit
 from adapter.cli.files import export_run, import_run
 from adapter.cli.output import Form, warn
@@ -65,25 +65,42 @@ def import_command(
     run_or_exit(import_run.import_file, target, source, execute=execute, as_json=as_json)
 
 
-@click.command("export")
-@click.argument("groups", metavar="[GROUP]...", nargs=-1)
+@click.command("export", cls=options.MetaCommand)
+@click.argument("groups", metavar="[GROUP]...", nargs=-1, shell_complete=completing.group)
 @click.option("--format", "name", type=_FORMATS, help="[default: by the name of -o]")
 @click.option(
     "--output", "-o", default=files.STDIO, metavar="FILE", help="Written completely or not at all; - is standard output."
 )
 @click.option("--broker", default="", help="RocketMQ's broker: export only its shards, BROKER/TOPIC/QUEUE.")
 @click.option("--layout", type=click.Choice(get_args(Layout)), help="The layout of rocketmq-rocksdb. [default: v1]")
+@click.option("--skip-unnamed", is_flag=True, help="Leave out shards that the format has no name for: those without /NUMBER.")
+@click.option("--all-namespaces", is_flag=True, help="Of every namespace; in JSON, which alone tells them apart.")
+@options.meta_instead
+@options.cluster
 @options.namespace
 @options.target
 def export_command(
-    groups: tuple[str, ...], name: str | None, output: str, broker: str, layout: Layout | None, namespace: str, target: Target
+    groups: tuple[str, ...],
+    name: str | None,
+    output: str,
+    broker: str,
+    layout: Layout | None,
+    cluster: str,
+    namespace: str,
+    target: Target,
+    *,
+    skip_unnamed: bool,
+    all_namespaces: bool,
+    meta: str | None,
 ) -> None:
-    """Write the offsets of the named groups, or of all local ones, to a file for RocketMQ, for Kafka, or in JSON.
+    """Write the offsets of the named groups, or of all at the adapter, to a file for RocketMQ, for Kafka, or in JSON.
+
+    With --meta, of all that stand in the Meta Service. What stands there and is not in the file is counted and told.
 
     Kafka's CSV has no group column if exactly one group is named. If the format cannot hold an offset, the offset is
     reported and nothing is written; JSON can hold every offset.
 
-    Exit code 1 when a group has no offsets.
+    Exit code 1 when a named group has no offsets, or the Meta Service has groups that are not in the file.
     """
     if output in get_args(Form):
         raise InvalidInputError(
@@ -99,9 +116,11 @@ def export_command(
             f"-o: {SINGLE_STORE} is a broker's store of topics and groups as well; write {V1_STORE} beside it with --layout v1, "
             "which the broker takes over at its next start"
         )
-    naming = _naming(kind, namespace, groups[0] if len(groups) == 1 else "", broker)
-    to = export_run.Destination(output, kind, naming, layout or "v1")
-    run_or_exit(export_run.export, target, groups, to)
+    if all_namespaces and (groups or kind is not Format.JSON):
+        raise InvalidInputError("--all-namespaces: is for --format json, and names no groups")
+    naming = _naming(kind, "" if all_namespaces else namespace, groups[0] if len(groups) == 1 else "", broker)
+    to = export_run.Destination(output, kind, naming, layout or "v1", skip_unnamed)
+    run_or_exit(export_run.export, export_run.Origin(target, groups, "" if meta is None else cluster), to)
 
 
 def _group_by_path(file: str) -> str:

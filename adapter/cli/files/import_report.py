@@ -6,7 +6,7 @@ A table shows the first `SHOWN` rows of each kind, and only these are held in me
 from collections import Counter
 from typing import Any
 
-from adapter.cli.offsets.change import print_rows
+from adapter.cli.offsets.change import moves, print_rows
 from adapter.cli.output import note, tell, warn
 from adapter.cli.table import json_text
 from adapter.rpc import offsets_pb
@@ -25,7 +25,7 @@ def kind_of(row: Row, *, execute: bool) -> str:
     """
     if row.warning and (execute or not row.changed):
         return LARGER
-    if not row.changed:
+    if not row.changed or not moves(row):
         return UNCHANGED
     return RAISED if row.HasField("before") and not row.before.deleted else NEW
 

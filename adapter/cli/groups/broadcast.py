@@ -13,8 +13,8 @@ FIELDS = ("shard", "lowest", "lowest_client", "clients")
 
 
 @click.command(cls=watch.WatchCommand)
-@click.argument("group")
-@click.argument("shards", nargs=-1)
+@options.group
+@options.shards
 @options.namespace
 @watch.option
 @options.target_without_token

@@ -26,7 +26,9 @@ _BESIDE: Final = {"shard", "topic", "partition", "namespace", "group"}  # which 
 
 # Added to a row of `groups describe --output csv`.
 CSV: Final = ("live_lag", "lost", "lag_seconds", "commit_rate", "trend", "status", "burrow")
-COLUMNS: Final = ("lost", "lag time", "commits/s", "trend/s", "status", "burrow")
+CELLS: Final = ("lost", "lag-time", "commits/s", "trend/s", "status", "burrow")
+# Added to a row of `groups list`.
+BRIEF: Final = ("status", "lag", "lag_seconds")
 
 
 class GroupLive(NamedTuple):
@@ -96,11 +98,42 @@ class LiveLag:
 
 
 class Brief(NamedTuple):
-    """What `groups list` has of the lag of a group."""
+    """What `groups list` has of the lag of a group: less than a message of hundreds of thousands of groups would take."""
 
-    status: str
+    status: int
     lag: int | None
     lag_seconds: float | None
+    commit_rate: float | None
+    trend: float | None
+    lost: int
+    worst_shard: str
+    burrow: int
+
+    @classmethod
+    def of(cls, row: lag_pb.GroupLag) -> "Brief":
+        """That of a group."""
+        lag, seconds, rate, trend = (
+            getattr(row, name) if row.HasField(name) else None for name in ("lag", "lag_seconds", "commit_rate", "trend")
+        )
+        return cls(row.status, lag, seconds, rate, trend, row.lost, row.worst_shard, row.burrow)
+
+    def values(self) -> dict[str, Any]:
+        """What JSON and CSV have of it, as in BRIEF."""
+        found = {"status": status_word(self.status), "lag": self.lag, "lag_seconds": self.lag_seconds}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def cells(self) -> Sequence[str]:
+        """The cells of a table, from the column of the status on."""
+        return (
+            status_word(self.status),
+            "-" if self.lag is None else str(self.lag),
+            span_text(self.lag_seconds),
+            rate_text(self.commit_rate),
+            trend_text(self.trend),
+            str(self.lost),
+            self.worst_shard,
+            status_word(self.burrow),
+        )
 
 
 async def briefs(client: OffsetClient, namespace: str) -> tuple[dict[tuple[str, str], Brief], str]:
@@ -108,10 +141,7 @@ async def briefs(client: OffsetClient, namespace: str) -> tuple[dict[tuple[str, 
     found: dict[tuple[str, str], Brief] = {}
     try:
         async for page in listed(client, lag_pb.LagFilter(namespace=namespace), lag_pb.NAME):
-            for row in page.groups:
-                lag = row.lag if row.HasField("lag") else None
-                seconds = row.lag_seconds if row.HasField("lag_seconds") else None
-                found[row.namespace, row.group] = Brief(status_word(row.status), lag, seconds)
+            found.update(((row.namespace, row.group), Brief.of(row)) for row in page.groups)
     except grpc.aio.AioRpcError as error:
         return found, why_none(error)
     return found, ""
@@ -160,9 +190,9 @@ def csv_values(row: lag_pb.ShardLag | None) -> Mapping[str, Any]:
 
 
 def cells(row: lag_pb.ShardLag | None) -> Sequence[str]:
-    """The cells of a table, as in COLUMNS; empty where there is no lag."""
+    """The cells of a table, as in CELLS; empty where there is no lag."""
     if row is None:
-        return [""] * len(COLUMNS)
+        return [""] * len(CELLS)
     return [
         str(row.lost),
         span_text(row.lag_seconds if row.HasField("lag_seconds") else None),

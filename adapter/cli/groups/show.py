@@ -4,20 +4,22 @@ Columns are named as kafka-consumer-groups names them (CURRENT-OFFSET, LOG-END-O
 offset are added.
 """
 
-import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeAlias
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+from adapter.cli.columns import CORE, Asked, Chosen, Columns
 from adapter.cli.connection import Target, connected
 from adapter.cli.groups import lag as groups_lag
 from adapter.cli.groups.lag import Brief, GroupLive, LiveLag
-from adapter.cli.lag_text import span_text
-from adapter.cli.offsets.reading import PIECE, TIMEOUT_S, Group, groups_of, next_reply, position_text
+from adapter.cli.lag_text import status_word
+from adapter.cli.names import is_pattern, matcher, natural_order
+from adapter.cli.offsets.reading import PIECE, TIMEOUT_S, Group, groups_of, meant, next_reply, position_text
 from adapter.cli.output import CSV, JSON, TABLE, Form, as_dict, fields_of, listing, note, warn, when
-from adapter.cli.table import LEFT, RIGHT, CsvRows, JsonRows, Side, Table
+from adapter.cli.table import LEFT, RIGHT, CsvRows, JsonRows, Table
 from adapter.client.client import OffsetClient
-from adapter.model.queues import queue_of
+from adapter.model.queues import topics_of
+from adapter.model.records import epoch_text
 from adapter.rpc import lag_pb, offsets_pb
 from adapter.runtime.wording import counted
 
@@ -47,57 +49,157 @@ DESCRIBE_CSV = (
     *groups_lag.CSV,
 )
 # Of a row of `groups list`.
-LIST_FIELDS = (*fields_of(Group), *Brief._fields)
+LIST_FIELDS = (*fields_of(Group), *groups_lag.BRIEF)
+
+
+LIST_COLUMNS = Columns(
+    {
+        "namespace": LEFT,
+        "group": LEFT,
+        "shards": RIGHT,
+        "dirty": RIGHT,
+        "last-commit": LEFT,
+        "status": LEFT,
+        "lag": RIGHT,
+        "lag-time": RIGHT,
+        "commits/s": RIGHT,
+        "trend/s": RIGHT,
+        "lost": RIGHT,
+        "worst-shard": LEFT,
+        "burrow": LEFT,
+    },
+    core=8,
+    spare=("dirty", "lag-time", "last-commit"),
+)
+DESCRIBE_COLUMNS = Columns(
+    {
+        "group": LEFT,
+        "shard": LEFT,
+        "current-offset": RIGHT,
+        "log-end-offset": RIGHT,
+        "lag": RIGHT,
+        "lag-time": RIGHT,
+        "status": LEFT,
+        "state": LEFT,
+        "meta-service": RIGHT,
+        "log-start-offset": RIGHT,
+        "lost": RIGHT,
+        "commits/s": RIGHT,
+        "trend/s": RIGHT,
+        "burrow": LEFT,
+        "epoch": RIGHT,
+        "committed": LEFT,
+        "metadata": LEFT,
+    },
+    core=8,
+    spare=("lag-time", "state", "log-end-offset"),
+)
+STATE_COLUMNS = Columns(
+    {
+        "group": LEFT,
+        "status": LEFT,
+        "lag": RIGHT,
+        "shards": RIGHT,
+        "dirty": RIGHT,
+        "held": RIGHT,
+        "mode": LEFT,
+        "generation": RIGHT,
+    },
+    core=8,
+    spare=("generation", "held"),
+)
+MEMBER_COLUMNS = Columns({"group": LEFT, "consumer-id": LEFT, "generation": RIGHT, "last-commit": LEFT}, core=4)
+OF_THE_BROKER = (
+    "who is in a group is the broker's knowledge: shown is who committed last with the newest generation; `groups broadcast` "
+    "shows the clients of a broadcasting group"
+)
 
 
 class Selection(NamedTuple):
-    """Groups of a namespace (empty: of all): those named, else all, or those whose whole name matches `pattern`."""
+    """What is shown: groups of a namespace (empty: of all) by their names or patterns, all if there is none.
+
+    Of these, the shards of the topics, and those that a pattern matches; all if there is neither.
+    """
 
     namespace: str
-    names: Sequence[str] = ()
-    pattern: re.Pattern[str] | None = None
+    groups: Sequence[str] = ()
+    topics: Sequence[str] = ()
+    shards: Sequence[str] = ()
 
-    def takes(self, group: str) -> bool:
-        """True if the pattern allows this group."""
-        return self.pattern is None or self.pattern.fullmatch(group) is not None
+    def takes(self, row: Described.Shard) -> bool:
+        """True for a shard that is shown."""
+        return (not self.topics or bool({*self.topics} & topics_of(row.shard, row.topic))) and matcher(self.shards)(row.shard)
 
 
-async def list_groups(target: Target, wanted: Selection, form: Form) -> bool:
-    """Print the groups that have local offsets. Always returns True."""
-    columns: dict[str, Side] = {"namespace": LEFT, "group": LEFT, "shards": RIGHT, "dirty": RIGHT, "last commit": LEFT}
-    columns.update({"status": LEFT, "lag": RIGHT, "lag time": RIGHT})
+class View(NamedTuple):
+    """How it is shown. In JSON and CSV a group is the same whatever `part` of it a table would have."""
+
+    form: Form
+    columns: Asked = CORE
+    part: Literal["shards", "state", "members"] = "shards"
+
+
+async def list_groups(target: Target, wanted: Selection, view: View) -> bool:
+    """Print the groups that have local offsets, sorted by their names. Always returns True."""
+    columns = LIST_COLUMNS.chosen(view.columns)
+    takes = matcher(wanted.groups)
     async with connected(target) as client:
         lags, without = await groups_lag.briefs(client, wanted.namespace)
-        with listing(form, columns, _group_cells, LIST_FIELDS, _group_values) as rows:
-            async for row in groups_of(client, wanted.namespace):
-                if wanted.takes(row.group):
-                    rows.add((row, lags.get((row.namespace, row.group))))
-    if form == TABLE:
+        found = [row async for row in groups_of(client, wanted.namespace) if takes(row.group)]
+        if wanted.topics:
+            having = await _having(client, wanted)
+            found = [row for row in found if (row.namespace, row.group) in having]
+    found.sort(key=lambda row: (natural_order(row.namespace), natural_order(row.group)))
+    with listing(view.form, columns, _group_cells, LIST_FIELDS, _group_values) as rows:
+        for row in found:
+            rows.add((row, lags.get((row.namespace, row.group))))
+    if view.form == TABLE:
         note(counted(rows.count, "group") + (f"; no live lag: {without}" if without else ""))
     return True
 
 
-async def describe(target: Target, wanted: Selection, form: Form) -> bool:
+async def _having(client: OffsetClient, wanted: Selection) -> set[tuple[str, str]]:
+    """The groups with an offset of the topics."""
+    topics = {*wanted.topics}
+    return {(row.namespace, row.group) async for row in client.list(wanted.namespace) if topics & topics_of(row.shard, row.topic)}
+
+
+async def describe(target: Target, wanted: Selection, view: View) -> bool:
     """Print every shard of some groups; True if each group has a shard and the Meta Service answered for it.
 
     Of several, one that has too many shards for an answer is left out, with a warning.
     """
     complete = True
     namespace = wanted.namespace
-    show = {JSON: _show_json, CSV: _show_csv, TABLE: _show_table}[form]
+    show = _shower(wanted, view)
     async with connected(target) as client:
         live = LiveLag(client)
-        names = wanted.names or [row.group async for row in groups_of(client, namespace) if wanted.takes(row.group)]
-        with show(namespace) as add:
+        names = await _names(client, wanted)
+        complete = bool(names) or not wanted.groups
+        with show as add:
             async for name, reply, lag in _descriptions(client, live, namespace, names):
                 complete = complete and bool(reply and reply.shards) and not (reply and reply.remote_error)
                 if reply:
                     add(name, reply, lag)
-    if form == TABLE:
-        for text in (live.note(), "" if wanted.names else counted(len(names), "group")):
+                if reply and not reply.shards and view.form == TABLE:
+                    note(f"group {name} has no offsets{await meant(client, namespace, name)}")
+    if view.form == TABLE:
+        all_of_some = "" if names and [*wanted.groups] == names else counted(len(names), "group")
+        for text in (live.note(), all_of_some, OF_THE_BROKER if view.part == "members" else ""):
             if text:
                 note(text)
     return complete
+
+
+async def _names(client: OffsetClient, wanted: Selection) -> list[str]:
+    """The groups by their names, and sorted, those of patterns; all if nothing is named."""
+    patterns = [name for name in wanted.groups if is_pattern(name)]
+    named = [name for name in wanted.groups if not is_pattern(name)]
+    if named and not patterns:
+        return named
+    takes = matcher(patterns)
+    found = [row.group async for row in groups_of(client, wanted.namespace) if takes(row.group)]
+    return list(dict.fromkeys([*named, *sorted(found, key=natural_order)]))
 
 
 async def _descriptions(
@@ -120,37 +222,51 @@ async def _descriptions(
                 yield row.group, None if row.error else row.description, lags.get(row.group, GroupLive(None))
 
 
+def _shower(wanted: Selection, view: View) -> AbstractContextManager[_Add]:
+    if view.form == JSON:
+        return _show_json(wanted)
+    if view.form == CSV:
+        return _show_csv(wanted)
+    if view.part == "shards":
+        return _show_table(wanted, view.columns)
+    columns, cells = (STATE_COLUMNS, _state_cells) if view.part == "state" else (MEMBER_COLUMNS, _member_cells)
+    return _show_groups(columns.chosen(view.columns), cells)
+
+
 @contextmanager
-def _show_json(namespace: str) -> Iterator[_Add]:
+def _show_json(wanted: Selection) -> Iterator[_Add]:
     rows: JsonRows[dict[str, Any]] = JsonRows(dict)
-    with rows:
-        yield lambda group, reply, live: rows.add({"namespace": namespace, "group": group, **_described(reply, live)})
-
-
-@contextmanager
-def _show_csv(namespace: str) -> Iterator[_Add]:
-    rows: CsvRows[dict[str, Any]] = CsvRows(DESCRIBE_CSV, dict)
 
     def add(group: str, reply: Described, live: GroupLive) -> None:
-        lags = live.shards()
-        for row in sorted(reply.shards, key=lambda row: shard_order(row.shard)):
-            flat = {**_flat(row, reply), **groups_lag.csv_values(lags.get(row.shard))}
-            rows.add({"namespace": namespace, "group": group, **flat})
+        rows.add({"namespace": wanted.namespace, "group": group, **_described(reply, live, wanted)})
 
     with rows:
         yield add
 
 
 @contextmanager
-def _show_table(namespace: str) -> Iterator[_Add]:
-    numbers = ("current-offset", "log-end-offset", "lag", *groups_lag.COLUMNS, "log-start-offset", "meta service", "epoch")
-    columns: dict[str, Side] = {"group": LEFT, "shard": LEFT, **dict.fromkeys(numbers, RIGHT), "status": LEFT, "burrow": LEFT}
-    table: Table[Sequence[str]] = Table({**columns, "state": LEFT, "committed": LEFT, "metadata": LEFT}, tuple)
+def _show_csv(wanted: Selection) -> Iterator[_Add]:
+    rows: CsvRows[dict[str, Any]] = CsvRows(DESCRIBE_CSV, dict)
 
     def add(group: str, reply: Described, live: GroupLive) -> None:
-        _tell_group(namespace, group, reply)
         lags = live.shards()
-        for row in sorted(reply.shards, key=lambda row: shard_order(row.shard)):
+        for row in _shards(reply, wanted):
+            flat = {**_flat(row, reply), **groups_lag.csv_values(lags.get(row.shard))}
+            rows.add({"namespace": wanted.namespace, "group": group, **flat})
+
+    with rows:
+        yield add
+
+
+@contextmanager
+def _show_table(wanted: Selection, asked: Asked) -> Iterator[_Add]:
+    columns = DESCRIBE_COLUMNS.chosen(asked)
+    table: Table[Sequence[str]] = Table(columns.sides, columns.of, spare=columns.spare)
+
+    def add(group: str, reply: Described, live: GroupLive) -> None:
+        _tell_group(wanted.namespace, group, reply)
+        lags = live.shards()
+        for row in _shards(reply, wanted):
             table.add([group, *_cells(row, lags.get(row.shard), remote_known=not reply.remote_error)])
         table.end_part()
 
@@ -158,10 +274,21 @@ def _show_table(namespace: str) -> Iterator[_Add]:
         yield add
 
 
-def shard_order(shard: str) -> tuple[str, int]:
-    """A sort key that puts partition 10 after partition 9."""
-    queue = queue_of(shard)
-    return (shard[: -len(str(queue.queue_id))], queue.queue_id) if queue else (shard, -1)
+@contextmanager
+def _show_groups(columns: Chosen, cells: Callable[[str, Described, GroupLive], list[str] | None]) -> Iterator[_Add]:
+    """A line for each group for which there is one."""
+    table: Table[Sequence[str]] = Table(columns.sides, columns.of, spare=columns.spare)
+
+    def add(group: str, reply: Described, live: GroupLive) -> None:
+        if row := cells(group, reply, live):
+            table.add(row)
+
+    with table:
+        yield add
+
+
+def _shards(reply: Described, wanted: Selection) -> list[Described.Shard]:
+    return sorted(filter(wanted.takes, reply.shards), key=lambda row: natural_order(row.shard))
 
 
 def state_of(row: Described.Shard, *, remote_known: bool) -> str:
@@ -185,14 +312,13 @@ def _place(position: offsets_pb.Position | None) -> tuple[int, int, bool]:
     return (position.epoch, position.offset, not position.deleted) if position else (-1, -1, False)
 
 
-def _described(reply: Described, live: GroupLive) -> dict[str, Any]:
-    values = {**as_dict(reply), **live.values()}
+def _described(reply: Described, live: GroupLive, wanted: Selection) -> dict[str, Any]:
     lags = live.shards()
-    for shard, row in zip(values["shards"], reply.shards, strict=True):
-        shard["state"] = state_of(row, remote_known=not reply.remote_error)
-        if row.shard in lags:
-            shard["live"] = groups_lag.values(lags[row.shard])
-    return values
+    shards = []
+    for row in _shards(reply, wanted):
+        lag = {"live": groups_lag.values(lags[row.shard])} if row.shard in lags else {}
+        shards.append({**as_dict(row), "state": state_of(row, remote_known=not reply.remote_error), **lag})
+    return {**as_dict(reply), "shards": shards, **live.values()}
 
 
 def _flat(row: Described.Shard, reply: Described) -> dict[str, Any]:
@@ -232,21 +358,42 @@ def _tell_group(namespace: str, group: str, reply: Described) -> None:
             f"{counted(len(held), 'shard')} held after a reset, delete or clone, until {when(max(held))} at the latest: commits "
             "without an epoch change nothing until a consumer has read the offset from the store"
         )
-    if not reply.shards:
-        note(f"group {group} has no offsets; `groups list` shows the groups that have")
 
 
 def _group_values(row: tuple[Group, Brief | None]) -> dict[str, Any]:
     listed, lag = row
-    return {**as_dict(listed), **{name: value for name, value in (lag._asdict() if lag else {}).items() if value is not None}}
+    return {**as_dict(listed), **(lag.values() if lag else {})}
 
 
 def _group_cells(row: tuple[Group, Brief | None]) -> Sequence[str]:
     listed, lag = row
     cells = (listed.namespace, listed.group, str(listed.shards), str(listed.dirty), when(listed.last_commit_at_ms))
     if lag is None:
-        return (*cells, "", "", "")
-    return (*cells, lag.status, "-" if lag.lag is None else str(lag.lag), span_text(lag.lag_seconds))
+        return (*cells, *[""] * (len(LIST_COLUMNS.every) - len(cells)))
+    return (*cells, *lag.cells())
+
+
+def _state_cells(group: str, reply: Described, live: GroupLive) -> list[str] | None:
+    if not reply.shards:
+        return None
+    sums = live.reply.sums if live.reply else None
+    return [
+        group,
+        status_word(sums.status) if sums else "",
+        str(sums.lag) if sums and sums.HasField("lag") else "-",
+        str(len(reply.shards)),
+        str(sum(row.dirty for row in reply.shards)),
+        str(sum(row.HasField("held_until_ms") for row in reply.shards)),
+        reply.mode,
+        str(reply.generation) if reply.HasField("generation") else "-",
+    ]
+
+
+def _member_cells(group: str, reply: Described, _live: GroupLive) -> list[str] | None:
+    if not reply.member_id and not reply.HasField("generation"):
+        return None
+    last_ms = max((row.committed_at_ms for row in reply.shards), default=0)
+    return [group, reply.member_id or "-", str(reply.generation) if reply.HasField("generation") else "-", when(last_ms)]
 
 
 def _cells(row: Described.Shard, live: lag_pb.ShardLag | None, *, remote_known: bool) -> list[str]:
@@ -257,16 +404,22 @@ def _cells(row: Described.Shard, live: lag_pb.ShardLag | None, *, remote_known: 
     # That of the same answer as the offset beside it; the live one is up to a second older.
     known = row if row.HasField("lag") else live
     lag = known.lag if known is not None and known.HasField("lag") else None
+    lost, lag_time, commits, trend, status, burrow = groups_lag.cells(live)
     return [
         row.shard,
         position_text(local),
         str(row.high_watermark) if row.HasField("high_watermark") else "-",
         str(lag) if lag is not None else "-",
-        *groups_lag.cells(live),
-        str(row.low_watermark) if row.HasField("low_watermark") else "-",
-        position_text(remote) if remote_known else "?",
-        " / ".join(str(epoch) for epoch in dict.fromkeys(epochs)),
+        lag_time,
+        status,
         state_of(row, remote_known=remote_known) + (", held" if row.HasField("held_until_ms") else ""),
+        position_text(remote) if remote_known else "?",
+        str(row.low_watermark) if row.HasField("low_watermark") else "-",
+        lost,
+        commits,
+        trend,
+        burrow,
+        " / ".join(epoch_text(epoch) for epoch in dict.fromkeys(epochs)),
         when(row.committed_at_ms),
         row.metadata,
     ]

@@ -222,7 +222,7 @@ def show(replies: Sequence[Reply], done: str, change: ChangeOptions, *, whole: b
 
 
 def _print_headline(rows: Sequence[Row], done: str, *, executed: bool, execute: bool) -> None:
-    changed = sum(row.changed and _moves(row) for row in rows)
+    changed = sum(row.changed and moves(row) for row in rows)
     kept = sum(row.changed for row in rows) - changed  # in a new epoch, at the same offset
     if not rows:
         tell("nothing to do: there is no such offset; `groups list` shows the groups that have offsets")
@@ -239,7 +239,7 @@ def _print_headline(rows: Sequence[Row], done: str, *, executed: bool, execute: 
         note("not done: the adapter does not confirm it; look with `groups describe`, and try again", style="red")
 
 
-def _moves(row: Row) -> bool:
+def moves(row: Row) -> bool:
     """False where the offset is the same before and after: only earlier commits cannot change it any more."""
     before, after = row.before, row.after
     same = row.HasField("before") and row.HasField("after") and (before.offset, before.deleted) == (after.offset, after.deleted)

@@ -7,7 +7,7 @@ import time
 
 import click
 
-from adapter.cli import options
+from adapter.cli import completing, options
 from adapter.cli.connection import Target, run_or_exit
 from adapter.cli.offsets import change as offsets_change
 from adapter.cli.offsets import shift as offsets_shift
@@ -21,13 +21,16 @@ SHIFT_MAX = 2**63 - 1  # of a sint64
 DESTINATIONS = "--to-offset, --to-earliest, --to-latest, --to-current, --shift-by, --to-datetime, --by-duration, --from-file"
 
 
+_group_and_shards = click.argument("names", metavar="[GROUP] [SHARD]...", nargs=-1, shell_complete=completing.group_then_shards)
+
+
 @click.group()
 def offsets() -> None:
     """Offsets of groups: reset, delete."""
 
 
 @offsets.command()
-@click.argument("names", metavar="[GROUP] [SHARD]...", nargs=-1)
+@_group_and_shards
 @click.option("--all-groups", is_flag=True, help="Every group of the namespace that has such offsets in this adapter.")
 @options.topics
 @click.option("--to-offset", metavar="N", help="To this offset.")
@@ -105,7 +108,7 @@ def reset(
 
 
 @offsets.command()
-@click.argument("names", metavar="[GROUP] [SHARD]...", nargs=-1)
+@_group_and_shards
 @click.option("--all-groups", is_flag=True, help="Delete the named shards of every group: for shards that were created anew.")
 @options.topics
 @options.execute

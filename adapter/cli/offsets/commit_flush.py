@@ -2,11 +2,11 @@
 
 import click
 
-from adapter.cli import options
+from adapter.cli import completing, options
 from adapter.cli.connection import Target, connected, run, run_or_exit
 from adapter.cli.output import as_dict, tell
 from adapter.cli.table import print_json
-from adapter.model.records import CommitMode
+from adapter.model.records import CommitMode, epoch_text
 from adapter.rpc import offsets_pb
 from adapter.runtime.wording import counted
 
@@ -29,8 +29,8 @@ class _Commit(click.Command):
 
 
 @click.command(cls=_Commit)
-@click.argument("group")
-@click.argument("shard")
+@options.group
+@click.argument("shard", shell_complete=completing.shard)
 @click.argument("offset")
 @options.namespace
 @click.option("--epoch", default="0", help="The epoch that was read with the offset: a commit of an older one changes nothing.")
@@ -55,7 +55,7 @@ def commit(
         shard=shard,
         offset=options.parse_offset(offset, "OFFSET"),
         metadata=metadata,
-        epoch=options.parse_offset(epoch, "--epoch"),
+        epoch=options.parse_epoch(epoch, "--epoch"),
     )
     mode = CommitMode.OVERWRITE if overwrite else CommitMode.INCREASE_ONLY
     request = offsets_pb.CommitOffsetsRequest(
@@ -83,11 +83,11 @@ async def _commit(target: Target, request: offsets_pb.CommitOffsetsRequest, as_j
         row = reply.superseded[0]
         what = "a deletion" if row.deleted else row.offset
         how = (
-            f"it is held until a consumer has read it from the store; --epoch {row.epoch} commits over it"
+            f"it is held until a consumer has read it from the store; --epoch {epoch_text(row.epoch)} commits over it"
             if row.held
             else "--overwrite rewinds"
         )
-        tell(f"not applied: {what} (epoch {row.epoch}) stands; {how}")
+        tell(f"not applied: {what} (epoch {epoch_text(row.epoch)}) stands; {how}")
     else:
         tell("committed")
     return not reply.superseded

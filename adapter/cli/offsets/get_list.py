@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 
 import click
+import grpc.aio
 
-from adapter.cli import options
-from adapter.cli.connection import Target, connected, run, run_or_exit
+from adapter.cli import completing, options
+from adapter.cli.connection import Target, connected, not_by_meta, run, run_or_exit
+from adapter.cli.offsets.reading import perhaps_meant
 from adapter.cli.output import TABLE, Form, fields_of, listing, note, when
 from adapter.cli.table import LEFT, RIGHT, Rows, Side
-from adapter.model.records import ReadMode
+from adapter.model.records import ReadMode, epoch_text
 from adapter.rpc import offsets_pb
 from adapter.runtime.wording import counted
 
@@ -27,8 +29,8 @@ _COLUMNS: dict[str, Side] = {
 
 
 @click.command()
-@click.argument("group")
-@click.argument("shards", nargs=-1)
+@options.group
+@options.shards
 @options.namespace
 @click.option(
     "--mode",
@@ -44,20 +46,20 @@ def get(group: str, shards: tuple[str, ...], namespace: str, mode: str, target: 
     run_or_exit(_get, target, namespace, group, shards, mode, form)
 
 
-@click.command("list")
-@click.option("--namespace", "-n", default="", help="Only this namespace.")
-@click.option("--group", "-g", default="", help="Only this group; needs --namespace.")
-@click.option("--meta", "meta_address", default="", help="List what the Meta Service at host:port holds instead.")
-@click.option("--cluster", default="default", show_default=True, help="With --meta: the cluster.")
+@click.command("list", cls=options.MetaCommand)
+@options.only_namespace
+@click.option("--group", "-g", default="", shell_complete=completing.group, help="Only this group; needs --namespace.")
+@options.meta_instead
+@options.cluster
 @options.target
 @options.form
-def list_command(namespace: str, group: str, meta_address: str, cluster: str, target: Target, form: Form) -> None:
+def list_command(namespace: str, group: str, meta: str | None, cluster: str, target: Target, form: Form) -> None:
     """List the adapter's local offsets, or the Meta Service's."""
     listed = offsets_listing(form)
-    if meta_address:
+    if meta is not None:
         from adapter.cli.meta.listing import list_meta  # noqa: PLC0415 - ten times as slow to import as the rest
 
-        run(list_meta, Target(meta_address, tls=target.tls), cluster, namespace, group, listed)
+        run(list_meta, target, cluster, namespace, group, listed)
     else:
         run(_list, target, namespace, group, listed)
     if form == TABLE:
@@ -67,12 +69,18 @@ def list_command(namespace: str, group: str, meta_address: str, cluster: str, ta
 async def _get(target: Target, namespace: str, group: str, shards: Sequence[str], mode: str, form: Form) -> bool:
     """Print the offsets of a group; True if every named shard has one."""
     async with connected(target) as client:
-        found = await client.read(group, shards, namespace=namespace, mode=MODES[mode], keep_hold=True)
+        try:
+            found = await client.read(group, shards, namespace=namespace, mode=MODES[mode], keep_hold=True)
+        except grpc.aio.AioRpcError as error:
+            if mode != "memory" and not_by_meta(error):
+                note("--mode memory shows what is at the adapter, without the Meta Service")
+            raise
+        absent = "" if found or form != TABLE else await perhaps_meant(client, namespace, group)
     with offsets_listing(form) as rows:
         for row in found.values():
             rows.add(row)
     if form == TABLE:
-        note(counted(rows.count, "offset"))
+        note(counted(rows.count, "offset") + absent)
     return bool(found) and all(shard in found for shard in shards)
 
 
@@ -94,7 +102,7 @@ def _cells(row: offsets_pb.ShardOffset) -> Sequence[str]:
         row.group,
         row.shard,
         str(row.offset),
-        str(row.epoch),
+        epoch_text(row.epoch),
         when(row.committed_at_ms),
         ("dirty" if row.dirty else "clean") + (", held" if row.held else "") + (", not compared" if row.uncompared else ""),
         row.metadata,

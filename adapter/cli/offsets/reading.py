@@ -1,11 +1,13 @@
 """Reads of offsets that commands share: groups, their offsets, and how an offset is shown. Nothing here changes one."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
 import grpc
+import grpc.aio
 
+from adapter.cli.names import guesses
 from adapter.client.client import OffsetClient
 from adapter.client.pending import rpc_error
 from adapter.formats.rows import OffsetRow
@@ -14,6 +16,7 @@ from adapter.model.records import GroupKey
 from adapter.rpc import offsets_pb
 
 TIMEOUT_S = 30.0  # of one admin call, or one reply of an export: the Meta Service and the broker may take seconds each
+KNOWN = 10_000  # groups, among which those are looked for that somebody may have meant
 PIECE = 1_000  # shards or groups of one request
 
 Group = offsets_pb.ListGroupsReply.Group
@@ -43,18 +46,39 @@ async def exported(client: OffsetClient, groups: Sequence[GroupKey]) -> AsyncIte
             yield row
 
 
-async def exported_slices(
-    client: OffsetClient, groups: Sequence[GroupKey], namespace: str = ""
-) -> AsyncIterator[list[OffsetRow]]:
-    """As `exported`, in lists. No groups: of all that have local offsets in the namespace (empty: in all)."""
-    for at in range(0, len(groups) or 1, PIECE):
+async def exported_slices(client: OffsetClient, groups: Sequence[GroupKey]) -> AsyncIterator[list[OffsetRow]]:
+    """As `exported`, in lists."""
+    for at in range(0, len(groups), PIECE):
         wanted = [offsets_pb.GroupShards(**group._asdict()) for group in groups[at : at + PIECE]]
-        request = offsets_pb.ExportOffsetsRequest(groups=wanted, namespace=namespace, as_packed=True)
-        replies = aiter(client.admin.ExportOffsets(request))
-        while reply := await next_reply(replies):
-            # An adapter of 0.2.0 knows neither `as_packed` nor `namespace`.
-            rows = list(map(exported_row, reply.keys, reply.records)) or list(map(row_of_message, reply.offsets))
-            yield [row for row in rows if row.namespace == namespace] if namespace else rows
+        async for reply in _export(client, offsets_pb.ExportOffsetsRequest(groups=wanted)):
+            yield _rows_of(reply)
+
+
+async def exported_locally(
+    client: OffsetClient, namespace: str, told: Callable[[offsets_pb.ExportOffsetsReply.Missing], None]
+) -> AsyncIterator[list[OffsetRow]]:
+    """As `exported`, in lists: of all groups that have local offsets in a namespace (empty: in all).
+
+    `told` gets what the Meta Service has besides; it is not called by an adapter of 0.2.0, which does not look.
+    """
+    request = offsets_pb.ExportOffsetsRequest(namespace=namespace, tell_missing=True)
+    async for reply in _export(client, request):
+        if reply.HasField("missing"):
+            told(reply.missing)
+        # An adapter of 0.2.0 does not know `namespace`.
+        yield [row for row in _rows_of(reply) if namespace in ("", row.namespace)]
+
+
+async def _export(client: OffsetClient, request: offsets_pb.ExportOffsetsRequest) -> AsyncIterator[offsets_pb.ExportOffsetsReply]:
+    request.as_packed = True
+    replies = aiter(client.admin.ExportOffsets(request))
+    while reply := await next_reply(replies):
+        yield reply
+
+
+def _rows_of(reply: offsets_pb.ExportOffsetsReply) -> list[OffsetRow]:
+    """An adapter of 0.2.0 does not know `as_packed`."""
+    return list(map(exported_row, reply.keys, reply.records)) or list(map(row_of_message, reply.offsets))
 
 
 def exported_row(key: bytes, value: bytes) -> OffsetRow:
@@ -76,6 +100,31 @@ async def next_reply(replies: AsyncIterator[R]) -> R | None:
             return await anext(replies, None)
     except TimeoutError:
         raise rpc_error(grpc.StatusCode.DEADLINE_EXCEEDED, f"sent nothing for {TIMEOUT_S:g} s") from None
+
+
+async def meant(client: OffsetClient, namespace: str, group: str) -> str:
+    """Of a group without offsets: where else it has some, or which others are called alike; or how to list them.
+
+    Looks at the first KNOWN groups.
+    """
+    found = []
+    async for row in groups_of(client, ""):
+        found.append((row.namespace, row.group))
+        if len(found) == KNOWN:
+            break
+    for other, name in found:
+        if name == group and other != namespace:
+            return f"; it has some in {other}: -n {other}"
+    alike = guesses(group, [name for other, name in found if other == namespace])
+    return alike or "; `groups list` shows the groups that have"
+
+
+async def perhaps_meant(client: OffsetClient, namespace: str, group: str) -> str:
+    """The same for a call that needs no token, where listing groups may need one: then nothing."""
+    try:
+        return await meant(client, namespace, group)
+    except grpc.aio.AioRpcError:
+        return ""
 
 
 def position_text(position: offsets_pb.Position | None) -> str:

@@ -25,6 +25,7 @@ from adapter.cli.top.feed import Event, Feed, Lost, State
 from adapter.cli.top.live_table import DIM, PLAIN, Cell, Column, LiveTable
 from adapter.cli.top.rows import BETTER, CHANGED, ORDERS, SAME, WORSE, GroupRow, Order, Rows
 from adapter.cli.top.shards import ShardsScreen
+from adapter.errors import InvalidInputError
 from adapter.model.lag_status import severity
 from adapter.rpc import lag_pb
 
@@ -53,13 +54,13 @@ _COLUMNS: Final = (
     Column("status", 7),
     Column("group", 16, share=3),
     Column("lag", 9, RIGHT),
-    Column("lag time", 8, RIGHT, rank=1),
+    Column("lag-time", 8, RIGHT, rank=1),
     Column("trend/s", 9, RIGHT, rank=2),
     Column("commits/s", 9, RIGHT, rank=5),
-    Column("last commit", 11, RIGHT, rank=4),
+    Column("last-commit", 11, RIGHT, rank=4),
     Column("since", 8, RIGHT, rank=3),
     Column("shards", 18, rank=6),
-    Column("worst shard", 14, rank=7, share=2),
+    Column("worst-shard", 14, rank=7, share=2),
 )
 _HELP: Final = """\
 up down j k  PgUp PgDn  Home End    move
@@ -82,12 +83,22 @@ lag      messages that can still be read. lag time: how long ago the end of the 
 trend/s  messages per second by which the lag grows (+) or shrinks (-)."""
 
 
+def columns_at(names: Sequence[str]) -> Sequence[int]:
+    """The places of the columns that are named, behind the mark; all without names. Raises InvalidInputError."""
+    titles = [column.title for column in _COLUMNS[1:]]
+    unknown = next((name for name in names if name not in titles), None)
+    if unknown is not None:
+        raise InvalidInputError(f"--columns: the live table has no {unknown!r}; it has {', '.join(titles)}; --once has more")
+    return [0, *(titles.index(name) + 1 for name in names or titles)]
+
+
 class View(NamedTuple):
     """What is shown at first."""
 
     order: Order = "worst"
     at_least: int = 0
     limit: int = 0  # rows; 0: all
+    columns: Sequence[str] = ()  # empty: those that fit
 
 
 class GroupsScreen(Screen[None]):
@@ -117,7 +128,13 @@ class GroupsScreen(Screen[None]):
         self._drawn_at = 0.0
         self._cost_s = 0.0
         self._shown_now_ms = 0  # of the adapter's clock, when the rows were taken that are shown
-        self.table: LiveTable[GroupRow] = LiveTable(_COLUMNS, self._cells, lambda row: row.key, id="groups")
+        at = columns_at(view.columns)
+        self.table: LiveTable[GroupRow] = LiveTable(
+            [_COLUMNS[place] for place in at],
+            lambda row: [self._cells(row)[place] for place in at],
+            lambda row: row.key,
+            id="groups",
+        )
 
     def compose(self) -> ComposeResult:
         """The lines above, the table, the filter, the keys."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from adapter.cli import options
+from adapter.cli import completing, options
+from adapter.cli.columns import Asked
 from adapter.cli.connection import Target, connected, run
 from adapter.cli.lag_text import STATUSES
 from adapter.cli.output import TABLE, Form
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("pattern", default="")
-@click.option("--namespace", "-n", default="", help="Only this namespace.")
+@click.argument("pattern", default="", shell_complete=completing.group)
+@options.only_namespace
 @click.option(
     "--sort",
     "order",
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     help="Instead of --address: an adapter among several, shown as one. HOST:PORT, unix:PATH, or dns:NAME:PORT. Repeatable.",
 )
 @options.target_without_token
+@options.columns
 @options.form
 def top(
     pattern: str,
@@ -54,36 +56,37 @@ def top(
     fleet: tuple[str, ...],
     target: Target,
     form: Form,
+    columns: Asked,
     *,
     once: bool,
 ) -> None:
     """Show how far groups are behind, those that got worse first: live at a terminal, else once.
 
-    PATTERN is a shell pattern of the group's name: 'orders-?'. Press ? for the keys of the live table, q to end it.
+    PATTERN is one of the group's name: 'orders-*'. Press ? for the keys of the live table, q to end it.
     """
     level = STATUSES[at_least] if at_least else lag_pb.LAG_STATUS_UNSPECIFIED
     wanted = Wanted(lag_pb.LagFilter(namespace=namespace, pattern=pattern, at_least=level), order, limit or 0)
     # Textual draws on standard error.
     live = not once and form == TABLE and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     if fleet:
-        sys.exit(run(_fleet, target, fleet, wanted, None if live else form))
+        sys.exit(run(_fleet, target, fleet, wanted, None if live else form, columns))
     elif live:
-        sys.exit(run(_adapter, target, wanted))
+        sys.exit(run(_adapter, target, wanted, columns))
     else:
-        run(print_groups, target, wanted, form)
+        run(print_groups, target, wanted, form, columns)
 
 
-async def _adapter(target: Target, wanted: Wanted) -> int:
+async def _adapter(target: Target, wanted: Wanted, columns: Asked) -> int:
     """Show the live table of one adapter; returns the exit code. Raises CallError if it does not answer at first."""
     from adapter.cli.top.feed import AdapterFeed  # noqa: PLC0415 - what one listing does not need
 
     async with connected(target) as client:
-        feed = AdapterFeed(client, target.address, _of_every_status(wanted))
+        feed = AdapterFeed(client, f"{target.address} ({target.how})" if target.how else target.address, _of_every_status(wanted))
         await feed.check()
-        return await _watched(feed, wanted)
+        return await _watched(feed, wanted, columns)
 
 
-async def _fleet(target: Target, addresses: Sequence[str], wanted: Wanted, form: Form | None) -> int:
+async def _fleet(target: Target, addresses: Sequence[str], wanted: Wanted, form: Form | None, columns: Asked) -> int:
     """Show the live table of several adapters, or print one listing; returns the exit code. Raises CallError: nobody answers."""
     import structlog  # noqa: PLC0415 - what one adapter does not need
 
@@ -94,8 +97,8 @@ async def _fleet(target: Target, addresses: Sequence[str], wanted: Wanted, form:
     async with top_fleet.opened(target, addresses) as fleet:
         await top_fleet.known(fleet)
         if form is not None:
-            return 0 if await top_fleet.print_fleet(fleet, wanted, form) else 1
-        return await _watched(top_fleet.FleetFeed(fleet, _of_every_status(wanted)), wanted)
+            return 0 if await top_fleet.print_fleet(fleet, wanted, form, columns) else 1
+        return await _watched(top_fleet.FleetFeed(fleet, _of_every_status(wanted)), wanted, columns)
 
 
 def _of_every_status(wanted: Wanted) -> lag_pb.LagFilter:
@@ -103,13 +106,14 @@ def _of_every_status(wanted: Wanted) -> lag_pb.LagFilter:
     return lag_pb.LagFilter(namespace=wanted.lag_filter.namespace, pattern=wanted.lag_filter.pattern)
 
 
-async def _watched(feed: "Feed", wanted: Wanted) -> int:
+async def _watched(feed: "Feed", wanted: Wanted, columns: Asked) -> int:
     """Show a live table until somebody ends it; returns the exit code."""
-    from adapter.cli.top.app import TopApp, View  # noqa: PLC0415 - loads Textual, which takes 300 ms
+    from adapter.cli.top.app import TopApp, View, columns_at  # noqa: PLC0415 - loads Textual, which takes 300 ms
     from adapter.cli.top.feed import monotonic_ms  # noqa: PLC0415
     from adapter.cli.top.terminal import ended_by_signals  # noqa: PLC0415
 
-    app = TopApp(feed, View(wanted.order, wanted.lag_filter.at_least, wanted.limit), monotonic_ms)
+    columns_at(columns.names)
+    app = TopApp(feed, View(wanted.order, wanted.lag_filter.at_least, wanted.limit, columns.names), monotonic_ms)
     with ended_by_signals(lambda code: app.exit(return_code=code)):
         await app.run_async()
     return app.return_code or 0

@@ -11,6 +11,7 @@ from typing import Final
 
 import anyio
 
+from adapter.cli.columns import CORE, Asked
 from adapter.cli.connection import CallError, Target
 from adapter.cli.output import TABLE, Form, fields_of, listing, note, warn
 from adapter.cli.top.feed import Event, Lost, Shards, State
@@ -50,14 +51,15 @@ async def known(fleet: FleetApi) -> None:
         raise CallError("\n".join(_problems(fleet)) or "--fleet: its names have no address")
 
 
-async def print_fleet(fleet: FleetApi, wanted: Wanted, form: Form) -> bool:
+async def print_fleet(fleet: FleetApi, wanted: Wanted, form: Form, asked: Asked = CORE) -> bool:
     """Print the groups of all adapters as they are now; True if every adapter told its own."""
     now_ms = wall_ms()
+    columns = COLUMNS.chosen(asked)
 
     def cells(row: lag_pb.GroupLag) -> Sequence[str]:
         return cells_of(row, now_ms)
 
-    with listing(form, COLUMNS, cells, fields_of(lag_pb.GroupLag), group_values) as rows:
+    with listing(form, columns, cells, fields_of(lag_pb.GroupLag), group_values) as rows:
         page = await fleet.groups(wanted.lag_filter, ORDERS[wanted.order], wanted.limit or fleet_size(fleet))
         for view in page.groups:
             rows.add(view.lag)

@@ -3,27 +3,36 @@
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from adapter.cli.columns import CORE, Asked, Columns
 from adapter.cli.connection import Target, connected
 from adapter.cli.groups.lag import listed
 from adapter.cli.lag_text import age_text, rate_text, shards_text, span_text, status_word, trend_text
 from adapter.cli.output import TABLE, Form, as_dict, fields_of, listing, note, warn
-from adapter.cli.table import LEFT, RIGHT, Side
+from adapter.cli.table import LEFT, RIGHT
 from adapter.cli.top.rows import ORDERS, Order
 from adapter.rpc import lag_pb
 from adapter.runtime.wording import counted
 
-COLUMNS: Final[dict[str, Side]] = {
-    "status": LEFT,
-    "namespace": LEFT,
-    "group": LEFT,
-    "lag": RIGHT,
-    "lag time": RIGHT,
-    "trend/s": RIGHT,
-    "commits/s": RIGHT,
-    "last commit": RIGHT,
-    "shards": LEFT,
-    "worst shard": LEFT,
-}
+COLUMNS: Final = Columns(
+    {
+        "status": LEFT,
+        "namespace": LEFT,
+        "group": LEFT,
+        "lag": RIGHT,
+        "lag-time": RIGHT,
+        "trend/s": RIGHT,
+        "last-commit": RIGHT,
+        "shards": LEFT,
+        "commits/s": RIGHT,
+        "written/s": RIGHT,
+        "since": RIGHT,
+        "lost": RIGHT,
+        "worst-shard": LEFT,
+        "burrow": LEFT,
+    },
+    core=8,
+    spare=("last-commit", "shards", "trend/s"),
+)
 
 
 class Wanted(NamedTuple):
@@ -34,8 +43,9 @@ class Wanted(NamedTuple):
     limit: int
 
 
-async def print_groups(target: Target, wanted: Wanted, form: Form) -> None:
+async def print_groups(target: Target, wanted: Wanted, form: Form, asked: Asked = CORE) -> None:
     """Print the groups as they are now."""
+    columns = COLUMNS.chosen(asked)
     last = lag_pb.ListGroupLagReply()
     now_ms = 0
 
@@ -43,7 +53,7 @@ async def print_groups(target: Target, wanted: Wanted, form: Form) -> None:
         return cells_of(row, now_ms)
 
     async with connected(target) as client:
-        with listing(form, COLUMNS, cells, fields_of(lag_pb.GroupLag), group_values) as rows:
+        with listing(form, columns, cells, fields_of(lag_pb.GroupLag), group_values) as rows:
             async for last in listed(client, wanted.lag_filter, ORDERS[wanted.order], wanted.limit):
                 now_ms = last.evaluated_at_ms
                 for row in last.groups:
@@ -82,8 +92,12 @@ def cells_of(row: lag_pb.GroupLag, now_ms: int) -> Sequence[str]:
         str(row.lag) if row.HasField("lag") else "-",
         span_text(row.lag_seconds if row.HasField("lag_seconds") else None),
         trend_text(row.trend if row.HasField("trend") else None),
-        rate_text(row.commit_rate if row.HasField("commit_rate") else None),
         age_text(row.last_commit_at_ms, now_ms),
         shards_text(row),
+        rate_text(row.commit_rate if row.HasField("commit_rate") else None),
+        rate_text(row.produce_rate if row.HasField("produce_rate") else None),
+        age_text(row.status_since_ms, now_ms),
+        str(row.lost),
         row.worst_shard,
+        status_word(row.burrow),
     )

@@ -3,10 +3,10 @@
 Pure state: no clock, no calls, no terminal. Times are Unix time in milliseconds, of the adapter's clock.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from adapter.cli.names import searcher
 from adapter.cli.table import visible
 from adapter.model.lag_order import DECIDING, sort_key
 from adapter.model.lag_status import severity
@@ -115,22 +115,9 @@ class Rows:
 
     def shown(self, order: Order, now_ms: int, words: str = "", *, backwards: bool = False, at_least: int = 0) -> list[GroupRow]:
         """The rows whose name matches the filter and whose status is at least this, sorted. What is unknown comes last."""
-        takes, least = matcher(words), severity(at_least) if at_least else 0
+        takes, least = searcher(words), severity(at_least) if at_least else 0
         rows = [row for row in self._rows.values() if severity(row.status) >= least and takes(row.name)]
         return _sorted(rows, order, now_ms, backwards=backwards)
-
-
-def matcher(words: str) -> Callable[[str], bool]:
-    """What a typed filter takes: names with all of its words, in any case; one with * ? or [ is a pattern of the whole name."""
-    wanted = words.lower().split()
-    if not wanted:
-        return lambda _: True
-
-    def takes(name: str) -> bool:
-        lower = name.lower()
-        return all(fnmatchcase(lower, word) if any(letter in word for letter in "*?[") else word in lower for word in wanted)
-
-    return takes
 
 
 def _row(key: Key, group: lag_pb.GroupLag, before: GroupRow | None) -> GroupRow:

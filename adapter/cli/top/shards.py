@@ -14,13 +14,14 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
-from adapter.cli.groups.show import shard_order
 from adapter.cli.lag_text import age_text, arrow, count_text, rate_text, shards_text, span_text, status_word, trend_text
+from adapter.cli.names import natural_order
 from adapter.cli.table import RIGHT, visible
 from adapter.cli.top.feed import Feed, Shards, why
 from adapter.cli.top.live_table import DIM, PLAIN, Cell, Column, LiveTable
 from adapter.cli.top.rows import Key
 from adapter.model.lag_order import worst_first
+from adapter.model.records import epoch_text
 from adapter.rpc import lag_pb
 
 EVERY_S: Final = 1.0
@@ -31,12 +32,12 @@ _COLUMNS: Final = (
     Column("status", 7),
     Column("shard", 14, share=1),
     Column("lag", 9, RIGHT),
-    Column("lag time", 8, RIGHT, rank=1),
+    Column("lag-time", 8, RIGHT, rank=1),
     Column("lost", 9, RIGHT, rank=5),
     Column("trend/s", 9, RIGHT, rank=3),
     Column("commits/s", 9, RIGHT, rank=6),
     Column("written/s", 9, RIGHT, rank=7),
-    Column("last commit", 11, RIGHT, rank=4),
+    Column("last-commit", 11, RIGHT, rank=4),
     Column("offset", 12, RIGHT, rank=2),
     Column("end", 12, RIGHT, rank=4),
     Column("start", 12, RIGHT, rank=9),
@@ -146,7 +147,7 @@ class ShardsScreen(Screen[None]):
             (str(row.offset), PLAIN),
             (str(row.high_watermark) if row.HasField("high_watermark") else "-", PLAIN),
             (str(row.low_watermark) if row.HasField("low_watermark") else "-", PLAIN),
-            (str(row.epoch), DIM),
+            (epoch_text(row.epoch), DIM),
             (status_word(row.burrow), self._styles.get(row.burrow, DIM)),
             (visible(self._told.adapters.get(row.shard, "")), PLAIN),
         )
@@ -166,8 +167,8 @@ _KEYS = {
         *worst_first(
             row.status, row.lag_seconds if row.HasField("lag_seconds") else None, row.lag if row.HasField("lag") else None
         ),
-        shard_order(row.shard),
+        natural_order(row.shard),
     ),
-    "lag": lambda row: (_lag(row), shard_order(row.shard)),
-    "shard": lambda row: shard_order(row.shard),
+    "lag": lambda row: (_lag(row), natural_order(row.shard)),
+    "shard": lambda row: natural_order(row.shard),
 }

@@ -1,9 +1,9 @@
 """Who may see the console, and who may change offsets; login and logout.
 
-Every request passes `Guarded` first, so that no page can forget to ask. A person is known by the header of a trusted proxy, or by
-a session that began with a token; where neither is configured, everybody who reaches the console may look, and nobody may change
-anything. A header from elsewhere than the proxy is refused, and logged. Every login, logout and refusal is an event of the audit
-log, which no log level hides. No token is ever logged.
+Every request passes `Guarded` first, so that no page can forget to ask. A person is known by the header of a trusted proxy, by a
+session that began with a token, or, a script that only reads, by the token itself; where neither is configured, everybody who
+reaches the console may look, and nobody may change anything. A header from elsewhere than the proxy is refused, and logged. Every
+login, logout and refusal is an event of the audit log, which no log level hides. No token is ever logged.
 """
 
 import ipaddress
@@ -51,7 +51,7 @@ _LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]*")
 
 
 class Person(NamedTuple):
-    """Who makes a request: `how` is "token", "proxy", or "" where nobody logs in."""
+    """Who makes a request: `how` is "token", "bearer" (a script: it only reads), "proxy", or "" where nobody logs in."""
 
     name: str
     admin: bool
@@ -106,6 +106,9 @@ class Access:
         by_proxy = self._named_by_proxy(connection)
         if by_proxy:
             return Known(by_proxy, session, fresh)
+        shown = _bearer_of(connection)
+        if shown:
+            return Known(self._of_bearer(connection, shown), session, fresh=False)
         if session.name and self._still_stands(session):
             return Known(Person(session.name, session.admin, "token"), session, fresh=False)
         if session.name:
@@ -114,6 +117,8 @@ class Access:
 
     def still(self, known: Known, connection: HTTPConnection) -> bool:
         """Whether a stream of this person may go on."""
+        if known.person and known.person.how == "bearer":
+            return self._tokens.whose(_bearer_of(connection)) is not None
         return not known.person or known.person.how != "token" or self.identify(connection).person == known.person
 
     def login(self, token: str) -> Session | None:
@@ -140,6 +145,20 @@ class Access:
     def is_local(self, target: str) -> bool:
         """Whether a path leads to one of our own pages, and to nowhere else."""
         return bool(_LOCAL.fullmatch(target)) and target.startswith(f"{self.root_path}/")
+
+    def _of_bearer(self, connection: HTTPConnection, shown: str) -> Person:
+        """Whose token a script shows. Raises HTTPException for a wrong one, and after too many of them."""
+        peer = _peer(connection)
+        wait_s = self.failures.wait_s(peer)
+        if wait_s:
+            _refused(connection, "too many wrong tokens")
+            raise HTTPException(429, f"too many wrong tokens: try again in {wait_s:.0f} s")
+        found = self._tokens.whose(shown)
+        if found is None:
+            self.failures.note(peer)
+            _refused(connection, "wrong token")
+            raise HTTPException(401, "Authorization: this token is not known here")
+        return Person(found.name, admin=False, how="bearer")
 
     def _read_tokens(self) -> Tokens:
         return Tokens.read(self.section.view_token_file, self.section.admin_token_file)
@@ -371,6 +390,14 @@ def _refused(connection: HTTPConnection, reason: str) -> None:
 
 def _peer(connection: HTTPConnection) -> str:
     return connection.client.host if connection.client else "unix"
+
+
+def _bearer_of(connection: HTTPConnection) -> str:
+    """The token of `Authorization: Bearer` (RFC 6750) of a request that changes nothing; empty if there is none."""
+    if connection.scope.get("method") not in csrf.SAFE:
+        return ""
+    scheme, _, shown = connection.headers.get("authorization", "").partition(" ")
+    return shown.strip() if scheme.lower() == "bearer" else ""
 
 
 def _name_of(values: list[str]) -> str | None:

@@ -26,6 +26,7 @@ from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import LOAD_GROUPS, Wanted
 from adapter.sidecar.engine.history import MAX_CHANGES, History
+from adapter.sidecar.engine.unexported import missing
 
 DEFAULT_CHANGES = 100  # of ListChanges
 MAX_SNAPSHOTS = 8  # that are read at the same time
@@ -127,6 +128,9 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
         core = await self._core()
         chosen = await parse_wanted(request.groups) if request.groups else None
         prefix = pack_names(*parse_listed(request.namespace, ""))
+        if request.tell_missing and chosen is None:
+            async for count in missing(core.meta, core.groups, request.namespace):
+                yield offsets_pb.ExportOffsetsReply(missing=offsets_pb.ExportOffsetsReply.Missing(**count._asdict()))
         async for some in _in_pieces(_named(chosen) if chosen else _all(core, prefix)):
             await core.loader.load_patiently(*some)
             replies = _exported(core, some, as_packed=request.as_packed)

@@ -13,7 +13,7 @@ from adapter.cli.doctor import command as doctor
 from adapter.cli.groups import broadcast, show
 from adapter.cli.groups import lag as groups_lag
 from adapter.cli.groups.lag import Brief, GroupLive
-from adapter.cli.groups.show import Described
+from adapter.cli.groups.show import Described, Selection
 from adapter.cli.meta import kv, placement, status
 from adapter.cli.output import CSV, as_dict, fields_of
 from adapter.metaservice.etcd.leader_placement import ClusterState, RaftGroup, RaftMember
@@ -80,7 +80,9 @@ def test_a_listed_group_has_its_lag_beside_what_the_proto_has() -> None:
     added = {"status": "string, optional", "lag": "integer, optional", "lag_seconds": "number, optional"}
     assert fields == {**dict(of_message(offsets_pb.ListGroupsReply.Group.DESCRIPTOR)), **added}
     assert tuple(fields) == show.LIST_FIELDS
-    values = show._group_values((offsets_pb.ListGroupsReply.Group(), Brief("ok", 1, 2.0)))
+    values = show._group_values(
+        (offsets_pb.ListGroupsReply.Group(), Brief.of(lag_pb.GroupLag(status=lag_pb.OK, lag=1, lag_seconds=2.0)))
+    )
     assert tuple(values) == show.LIST_FIELDS
 
 
@@ -101,10 +103,10 @@ def test_a_described_group_has_its_name_and_a_state_for_each_shard() -> None:
     assert documented("Fields of `groups describe`") == {**added, **live, **dict(of_message(Described.DESCRIPTOR))}
     reply = Described(shards=[Described.Shard(shard="s"), Described.Shard(shard="other")])
     lag = lag_pb.GetGroupLagReply(shards=[lag_pb.ShardLag(shard="s")])
-    described = show._described(reply, GroupLive(lag))
+    described = show._described(reply, GroupLive(lag), Selection("default"))
     assert [row["state"] for row in described["shards"]] == ["clean", "clean"]
-    assert ["live" in row for row in described["shards"]] == [True, False]
-    assert {*described["shards"][0]["live"]} <= {name.rpartition(".")[2] for name in live}
+    assert ["live" in row for row in described["shards"]] == [False, True]
+    assert {*described["shards"][1]["live"]} <= {name.rpartition(".")[2] for name in live}
 
 
 def test_the_columns_of_csv() -> None:

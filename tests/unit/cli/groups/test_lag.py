@@ -10,9 +10,10 @@ from typing import Any
 import grpc
 import pytest
 
+from adapter.cli.columns import CORE, Asked
 from adapter.cli.connection import Target
 from adapter.cli.groups import show
-from adapter.cli.groups.show import Selection
+from adapter.cli.groups.show import Selection, View
 from adapter.cli.output import CSV, JSON, TABLE, Form
 from adapter.rpc import lag_pb, offsets_grpc, offsets_pb
 from tests.unit.cli.fake_lag import FakeLag, group, serving, shard
@@ -75,25 +76,30 @@ def lag() -> FakeLag:
 
 
 async def described(
-    lag: FakeLag, directory: Path, capsys: pytest.CaptureFixture[str], form: Form, names: Sequence[str] = ("g",)
+    lag: FakeLag,
+    directory: Path,
+    capsys: pytest.CaptureFixture[str],
+    form: Form,
+    names: Sequence[str] = ("g",),
+    columns: Asked = CORE,
 ) -> tuple[str, str]:
     """What `groups describe` prints."""
     async with serving(lag, directory, admin(*names)) as address:
-        assert await show.describe(Target(address), Selection("default", names), form)
+        assert await show.describe(Target(address), Selection("default", names), View(form, columns))
     out, err = capsys.readouterr()
     return out, err
 
 
 async def test_a_table_has_the_lag_that_can_be_read(lag: FakeLag, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """That of the answer which has the offset beside it, which is newer; a shard without a live lag has empty cells."""
-    out, err = await described(lag, tmp_path, capsys, TABLE)
+    out, err = await described(lag, tmp_path, capsys, TABLE, columns=Asked(wide=True))
     names, first, second = (line.split("\t") for line in out.splitlines())
     row = dict(zip(names, first, strict=True))
-    wanted = {"lag": "47", "lost": "7", "lag time": "3m 20s", "commits/s": "1.5", "trend/s": "-2", "status": "warn"}
+    wanted = {"lag": "47", "lost": "7", "lag-time": "3m 20s", "commits/s": "1.5", "trend/s": "-2", "status": "warn"}
     assert {name: row[name] for name in wanted} == wanted
     assert row["burrow"] == "rewind"
     other = dict(zip(names, second, strict=True))
-    assert [other[name] for name in ("lag", "lost", "lag time", "status", "burrow")] == ["-", "", "", "", ""]
+    assert [other[name] for name in ("lag", "lost", "lag-time", "status", "burrow")] == ["-", "", "", "", ""]
     assert "live lag" not in err
 
 
@@ -155,7 +161,7 @@ async def test_groups_list_has_status_and_lag(lag: FakeLag, tmp_path: Path, caps
 
     async def listed(form: Form) -> tuple[str, str]:
         async with serving(lag, tmp_path, admin("g", "other")) as address:
-            await show.list_groups(Target(address), Selection(""), form)
+            await show.list_groups(Target(address), Selection(""), View(form))
         out, err = capsys.readouterr()
         return out, err
 
@@ -165,7 +171,7 @@ async def test_groups_list_has_status_and_lag(lag: FakeLag, tmp_path: Path, caps
     assert {"status", "lag", "lag_seconds"} & {*second} == set()
     out, err = await listed(TABLE)
     assert [line.split("\t")[5:] for line in out.splitlines()] == [
-        ["status", "lag", "lag time"],
+        ["status", "lag", "lag-time"],
         ["warn", "40", "3m 20s"],
         [""] * 3,
     ]

@@ -374,13 +374,13 @@ async def test_a_terminal_of_any_width_shows_status_group_and_lag(lag: FakeLag, 
     """Columns of less weight are left out; a resize lays them out anew."""
     async with serving(lag, tmp_path) as address, watched(address, (200, 12)) as screen:
         await screen.until(lambda: len(screen.names) == 3)
-        assert "worst shard" in screen.text
+        assert "worst-shard" in screen.text
         await screen.pilot.resize_terminal(width, 10)
         await screen.until(lambda: screen.app.size.width == width)
         slow = next(line for line in screen.lines if "slow" in line)
         assert "warn" in slow
         assert (width < 40) or "12,345" in slow
-        assert ("worst shard" in screen.text) == (width == 200)
+        assert ("worst-shard" in screen.text) == (width == 200)
         assert all(len(line) <= width for line in screen.lines)
 
 

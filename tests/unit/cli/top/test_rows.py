@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from adapter.cli.top.rows import BETTER, CHANGED, LATELY_MS, ORDERS, SAME, WORSE, Order, Rows, matcher
+from adapter.cli.names import searcher
+from adapter.cli.top.rows import BETTER, CHANGED, LATELY_MS, ORDERS, SAME, WORSE, Order, Rows
 from adapter.rpc import lag_pb
 from tests.unit.cli.fake_lag import NOW_MS, group
 
@@ -118,7 +119,7 @@ def test_sorting_is_the_same_whatever_came_first() -> None:
 )
 def test_a_filter_is_words_or_patterns(words: str, taken: list[str]) -> None:
     """In any case; every word has to be met."""
-    takes = matcher(words)
+    takes = searcher(words)
     assert [name for name in ("default/orders-a", "default/orders-b", "team/Orders-a") if takes(name)] == taken
 
 

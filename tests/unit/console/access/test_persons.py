@@ -130,6 +130,29 @@ async def test_scripts_get_an_error_and_streams_an_event_instead_of_a_login_page
         assert (stream.status_code, stream.text) == (200, "event: away\ndata: login\n\n")
 
 
+async def test_a_script_reads_with_its_token_and_changes_nothing(tmp_path: Path) -> None:
+    """Without a cookie; a wrong token counts as a wrong login, and the right one waits then as well."""
+
+    async def asked(browser: Browser, token: str, path: str = "/groups?format=json") -> Any:
+        return await browser.get(path, authorization=f"Bearer {token}")
+
+    settings = settings_of({**by_token(tmp_path), "changes": True})
+    async with browsing(settings) as browser:
+        for token in (VIEW, ADMIN):
+            answer = await asked(browser, token)
+            assert (answer.status_code, "set-cookie" in answer.headers) == (200, False)
+        assert (await asked(browser, ADMIN, "/change?group=g&format=json")).status_code != 200
+        posted = await browser.post("/logout", {}, headers={"Authorization": f"Bearer {ADMIN}"})
+        assert posted.status_code in {401, 403}
+        with audited() as lines:
+            for _ in range(FAILURES):
+                refused = await asked(browser, f"{VIEW}x")
+                assert (refused.status_code, "not known" in refused.json()["error"]) == (401, True)
+        assert {line["event"] for line in lines} == {"console.refused"}
+        assert VIEW not in str(lines)
+        assert (await asked(browser, VIEW)).status_code == 429
+
+
 @pytest.mark.parametrize("token", ["", "mistaken", VIEW[:-1], f"{VIEW}x", f"vera {VIEW}", "\N{SNOWMAN}", "x" * 1_000])
 async def test_a_wrong_token_lets_nobody_in(tmp_path: Path, token: str) -> None:
     """And is in no log, and on no page."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from adapter.cli.options import default_address
+from adapter.cli.whom import default_address
 from adapter.client import client
 from adapter.errors import AccessDeniedError, ConfigError, UnauthenticatedError
 from adapter.runtime.settings.secret_files import TOKEN_MIN, read_token
