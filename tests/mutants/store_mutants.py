@@ -150,7 +150,7 @@ STORE_MUTANTS = (
         "a-store-is-verified-without-its-bookkeeping",
         "sidecar/ledger/store.py",
         '            for key, value in self._disk.scan(b"", b""):\n',
-        '            for key, value in self._disk.scan(_FIRST_KEY, b""):\n',
+        '            for key, value in self._disk.scan(FIRST_KEY, b""):\n',
         "one flipped bit in an old row of the bookkeeping stops the adapter in the middle of its work",
         ("unit/sidecar/ledger/test_store.py::test_every_bit_of_the_tables_counts",),
     ),

@@ -57,6 +57,7 @@ from adapter.model.records import (
 )
 from adapter.runtime.clocks import wall_ms
 from adapter.runtime.durable import rocks
+from adapter.runtime.durable.checkpoint import Checkpoints
 from adapter.runtime.durable.watermark import Loss
 from adapter.runtime.serving.large_calls import LargeCalls
 from adapter.runtime.slices import in_slices, others
@@ -81,6 +82,7 @@ class RocksDbEngine:
         self._db = db = opened.database.db
         self._state, self._sample, self._starts, notes_floor, self._loss, self._watermark, self._lock = opened[1:]
         self.syncs = Syncs(db, self._watermark, path, self._state.seq)
+        self.checkpoints = Checkpoints(db, path)
         self._data = db.get_column_family(DATA)
         self._handle = db.get_column_family_handle(DATA)
         self._meta = db.get_column_family(META)
@@ -446,6 +448,7 @@ class RocksDbEngine:
 
     def close(self) -> None:
         """Sync, unless a sync has failed, and close. Blocks. Logs errors and never raises: the next open checks the store."""
+        self.checkpoints.finish()
         del self._handle, self._meta_handle  # they keep the database, and so its lock, open
         # Run each step even if another fails: a part left open would continue while the process ends.
         for step in (self.syncs.finish, partial(rocks.close, self._data), partial(rocks.close, self._meta), self._database.close):
