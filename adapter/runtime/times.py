@@ -1,4 +1,4 @@
-"""Times and durations as typed on the command line, and times to read, from and to Unix time in milliseconds. No clock, no I/O."""
+"""Times and durations as typed on the command line, and times to read; all are Unix time in milliseconds. No clock, no I/O."""
 
 import re
 from datetime import UTC, datetime, timedelta

@@ -1,6 +1,5 @@
 """The commands `backup` and `restore` of an adapter's store, and `meta backup` and `meta restore` of a Meta Service's."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,9 +32,9 @@ def backup(directory: Path, keep: int | None, target: Target, *, as_json: bool) 
 
     Only files are sent that the backup before does not have.
     """
-    from adapter.cli.backup.receiving import ADAPTER, take  # noqa: PLC0415 - loads gRPC
+    from adapter.cli.backup.receiving import take_of_adapter  # noqa: PLC0415 - loads gRPC
 
-    _tell(run(take, ADAPTER, target, directory, keep), as_json=as_json)
+    _tell(run(take_of_adapter, target, directory, keep), as_json=as_json)
 
 
 @click.command("backup")
@@ -48,9 +47,9 @@ def meta_backup(directory: Path, keep: int | None, target: Target, *, as_json: b
 
     With etcd use etcdctl: docs/etcd.md.
     """
-    from adapter.cli.backup.receiving import META, take  # noqa: PLC0415 - as above
+    from adapter.cli.backup.receiving import take_of_meta  # noqa: PLC0415 - as above
 
-    _tell(run(take, META, target, directory, keep), as_json=as_json)
+    _tell(run(take_of_meta, target, directory, keep), as_json=as_json)
 
 
 @click.command("restore")
@@ -105,7 +104,7 @@ def _tell(taken: "Taken", *, as_json: bool) -> None:
                 "broker": backup.broker,
                 "taken_at_ms": backup.taken_at_ms,
                 "seq": backup.seq,
-                "records": backup.records,
+                "rows": backup.rows,
                 "files": len(backup.files),
                 "bytes": backup.size,
                 "sent_files": len(sent),
@@ -115,7 +114,7 @@ def _tell(taken: "Taken", *, as_json: bool) -> None:
         )
         return
     tell(
-        f"{backup.path}: {counted(backup.records, 'record')} as of {backup.taken_at}, in {counted(len(backup.files), 'file')} "
+        f"{backup.path}: {counted(backup.rows, 'row')} as of {backup.taken_at}, in {counted(len(backup.files), 'file')} "
         f"({backup.size / MB:.1f} MB), of which {len(sent):,} ({sent_bytes / MB:.1f} MB) were sent; read back and verified"
     )
     for path in deleted:

@@ -1,7 +1,7 @@
 """A directory of backups of one store, one subdirectory for each. A backup appears completely or not at all.
 
-It is written under another name, synced, opened and read as a whole, and then renamed. Files that it shares with the one before are
-hard links, so any of them can be deleted alone.
+It is written under another name, synced, opened and read as a whole, and then renamed. Files that it shares with the one before
+are hard links, so any of them can be deleted alone.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ class BackupDirectory:
             others = sorted(entry.name for entry in path.iterdir() if entry.name not in _WITHOUT_BACKUPS)
             if others and not backups_in(path):
                 raise InvalidInputError(
-                    f"{path}: has no backups, but other files ({others[0]}): name a new or an empty directory, or one with backups"
+                    f"{path}: has no backups, but other files ({others[0]}): name an empty directory, or one with backups"
                 )
             with _locked(path):
                 found = cls(path)
@@ -79,7 +79,7 @@ class BackupDirectory:
         return [file for file in self._newest.files if file.name not in damaged]
 
     def begin(self, store: backup_pb.BackupStoreReply.Store, kind: str) -> None:
-        """Begin a backup of this store. Raises InvalidInputError if it is of another kind, or another one than the others here."""
+        """Begin a backup of this store. Raises InvalidInputError if it is of another kind, or not that of the others here."""
         if store.kind != kind:
             command = "meta backup" if store.kind == META else "backup"
             raise InvalidInputError(f"--address: is {_NAMES.get(store.kind, store.kind)}: use `offset-adapter {command}`")

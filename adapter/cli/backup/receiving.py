@@ -1,7 +1,7 @@
 """Takes a backup from an adapter or a Meta Service, into a directory of backups."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -34,12 +34,26 @@ class Taken(NamedTuple):
     deleted: Sequence[Path]
 
 
-async def take(kind: str, target: Target, directory: Path, keep: int | None) -> Taken:
-    """Take a backup, and delete all but the newest `keep`. Raises CallError, InvalidInputError, StoreDamagedError, ConfigError."""
+async def take_of_adapter(target: Target, directory: Path, keep: int | None) -> Taken:
+    """Take a backup of an adapter's store, and delete all but the newest `keep`.
+
+    Raises CallError, InvalidInputError for the directory, StoreDamagedError, ConfigError for a token or TLS file.
+    """
+    return await _take(ADAPTER, _to_adapter(target), target, directory, keep)
+
+
+async def take_of_meta(target: Target, directory: Path, keep: int | None) -> Taken:
+    """The same of a Meta Service's embedded store."""
+    return await _take(META, _to_meta(target), target, directory, keep)
+
+
+async def _take(
+    kind: str, connecting: "AbstractAsyncContextManager[Stub]", target: Target, directory: Path, keep: int | None
+) -> Taken:
     with BackupDirectory.opened(directory) as backups:
         known = await asyncio.to_thread(backups.known)
         request = backup_pb.BackupStoreRequest(known=[backup_pb.BackupFile(**file._asdict()) for file in known])
-        async with _CALLS[kind](target) as stub:
+        async with connecting as stub:
             replies = aiter(stub.BackupStore(request))
             first = await _next(replies, target)
             if first is None or not first.HasField("store"):
@@ -75,6 +89,3 @@ async def _to_meta(target: Target) -> "AsyncIterator[Stub]":
     except grpc.aio.AioRpcError as error:
         why = NOT_THERE if error.code() is grpc.StatusCode.UNIMPLEMENTED else error.details()
         raise CallError(f"{target.address}: {error.code().name}: {why}; nothing was kept") from error
-
-
-_CALLS: "dict[str, Callable[[Target], AbstractAsyncContextManager[Stub]]]" = {ADAPTER: _to_adapter, META: _to_meta}

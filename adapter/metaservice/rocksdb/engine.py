@@ -112,7 +112,8 @@ class RocksDbEngine:
                 "engine.acknowledged_writes_lost",
                 writes=loss.writes,
                 found_at_ms=loss.found_at_ms,
-                help="found by a repair; adapters send their records again; what no adapter has is only in the damaged store",
+                why=loss.why or "found by a repair",
+                help="adapters send their records again; what no adapter has is only in the store before, if that is kept",
             )
         return cls(opened, path)
 
@@ -433,10 +434,10 @@ class RocksDbEngine:
         """The store's values for the metrics; without RocksDB's own once it is closed. Thread-safe."""
         own = {
             "lost_writes": (
-                "Acknowledged writes that a repair found missing, about.",
+                "Acknowledged writes that a repair found missing, or a restore left out, about.",
                 float(self._loss.writes if self._loss else 0),
             ),
-            "store_incarnation": ("The store's incarnation: a repair raises it.", float(self._state.incarnation)),
+            "store_incarnation": ("The store's incarnation: a repair and a restore raise it.", float(self._state.incarnation)),
         }
         try:
             return own | {

@@ -45,7 +45,8 @@ def restore(backup: Backup, path: Path) -> str:
         raise rocks.unusable(error, path) from error
     try:
         with backups.putting_back(backup, path) as database:
-            state = _renew(backup, database, check(database, backup.seq))
+            check(database, backup.seq)
+            state = _renew(backup, database)
             # First: a store without one has lost it. With it alone, the restore can be repeated.
             watermark = Watermark.open(path / backups.WATERMARK)
             try:
@@ -61,7 +62,7 @@ def restore(backup: Backup, path: Path) -> str:
     )
 
 
-def _renew(backup: Backup, database: Path, before: State) -> State:
+def _renew(backup: Backup, database: Path) -> State:
     """Let the database count as another one, which has lost writes; returns its bookkeeping.
 
     No sequence number, and no revision of metadata, that the store gave after the backup is given again: a writer that compares
@@ -70,8 +71,8 @@ def _renew(backup: Backup, database: Path, before: State) -> State:
     opened = rocks.open_store(database, FAMILIES, ADVICE)
     try:
         meta = opened.db.get_column_family(META)
-        seq = backup.unused_seq(before.seq)
-        state = before._replace(incarnation=before.incarnation + 1, seq=seq)
+        before, lost = store.bookkeeping(opened.db, database)
+        state = before._replace(incarnation=before.incarnation + 1, seq=backup.unused_seq(before.seq))
         standing = rocks.guarded(meta.get, LAST_REVISION)
         if standing is not None:
             state = state.without(decode_seq(standing))
@@ -79,9 +80,9 @@ def _renew(backup: Backup, database: Path, before: State) -> State:
         state = state._replace(digest=state.digest % 2**64)
         # As in a repair: each revision took a sequence number.
         meta.put(LAST_REVISION, encode_seq(state.seq) + REVISION_FORM.pack(state.seq))
-        loss = Loss(1, wall_ms(), f"it was restored from the backup of {backup.taken_at}")
+        loss = Loss(1 + (lost.writes if lost else 0), wall_ms(), f"it was restored from the backup of {backup.taken_at}")
         store.write_bookkeeping(opened.db, state, loss)
-        opened.db.flush_wal(True)
+        rocks.sync(opened.db)
         rocks.close(meta)
     finally:
         opened.close()

@@ -39,7 +39,7 @@ _MOST_WRITES_PER_MS, _MOST_WRITES_IN_A_STEP_OF_THE_CLOCK = 2**13, 2**32
 class Backup(NamedTuple):
     """What `backup.json` says. `kind`: ADAPTER or META. `store_id`, and SHA-256 of files, are hexadecimal there.
 
-    `seq`: a write counter that the database has reached at least; `records`: how many rows it has. `broker` is empty for a Meta
+    `seq`: a write counter that the database has reached at least; `rows`: how many records it has. `broker` is empty for a Meta
     Service. `version` is that of the program which wrote the store.
     """
 
@@ -47,7 +47,7 @@ class Backup(NamedTuple):
     kind: str
     store_id: bytes
     seq: int
-    records: int
+    rows: int
     taken_at_ms: int
     broker: str
     version: str
@@ -93,12 +93,10 @@ class Backup(NamedTuple):
         format_mark.check(BACKUP, data, str(manifest), "Take another backup.")
         try:
             values = json.loads(format_mark.unmarked(data))
-            files = tuple(File(file["name"], file["size"], bytes.fromhex(file["sha256"])) for file in values["files"])
-            if not all(is_file_name(file.name) for file in files):
-                raise ValueError("a file has a name that none may have")
-            names = ("kind", "store_id", "seq", "records", "taken_at_ms", "broker", "program")
-            kind, store_id, *others = (values[name] for name in names)
-            return cls(path, kind, bytes.fromhex(store_id), *others, files)
+            files = tuple(_file(**file) for file in values["files"])
+            names = ("kind", "store_id", "seq", "rows", "taken_at_ms", "broker", "program")
+            kind, store_id, seq, rows, taken_at_ms, broker, program = (values[name] for name in names)
+            return cls(path, kind, bytes.fromhex(store_id), seq, rows, taken_at_ms, broker, program, files)
         except (ValueError, KeyError, TypeError) as error:
             raise StoreDamagedError(f"{manifest}: is damaged: {error}. Take another backup.") from error
 
@@ -144,6 +142,12 @@ def backups_in(directory: Path) -> list[Path]:
 def name_at(taken_at_ms: int) -> str:
     """The name of a backup that was taken then (Unix ms)."""
     return time.strftime("%Y%m%dT%H%M%S", time.gmtime(taken_at_ms / 1000)) + f".{taken_at_ms % 1000:03}Z"
+
+
+def _file(name: str, size: int, sha256: str) -> File:
+    if not is_file_name(name):
+        raise ValueError(f"{name!r} is no name of a file of a store")
+    return File(name, size, bytes.fromhex(sha256))
 
 
 def is_file_name(name: str) -> bool:

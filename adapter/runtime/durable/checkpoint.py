@@ -15,7 +15,7 @@ from typing import NamedTuple
 import anyio.to_thread
 from rocksdict import Checkpoint, Rdict
 
-from adapter.errors import OverloadedError, StorageFailedError
+from adapter.errors import DiskFullError, OverloadedError, StorageFailedError
 from adapter.runtime.durable import rocks
 
 DIRECTORY = "db.backup"
@@ -23,6 +23,7 @@ CHUNK_BYTES = 512 * 1024
 # rocksdict's own, written anew at any open, and not read where options are given, as all of ours are.
 _LEFT_OUT = "rocksdict-config.json"
 AGAIN_S = 5.0
+SPARE_BYTES = 4 * 2**20
 
 
 class File(NamedTuple):
@@ -86,8 +87,22 @@ class Checkpoints:
         with self._working:
             if self._db is None:
                 raise StorageFailedError("the store was closed")
-            # Writes what is in memory into tables, without the GIL. Then the rows of all column families are from one instant.
-            rocks.guarded(lambda: Checkpoint(self._db).create_checkpoint(str(self._place)))
+            self._check_room()
+            # Writes what is in memory into tables, without the GIL. The rows of all column families are from one instant.
+            rocks.guarded(Checkpoint(self._db).create_checkpoint, str(self._place))
+
+    def _check_room(self) -> None:
+        """Raise DiskFullError where the tables, and a copy of the newest log, could fill the disk: writes would fail first."""
+        store = self._place.parent
+        try:
+            needed = SPARE_BYTES + 2 * sum(log.stat().st_size for log in (store / "db").glob("*.log"))
+            free = shutil.disk_usage(store).free
+        except OSError as error:  # RocksDB has removed a log since it was listed, or the store is gone
+            raise StorageFailedError(f"{error.filename or store}: {error.strerror}; take the backup again") from error
+        if free < needed:
+            raise DiskFullError(
+                f"{self._place.parent}: a backup needs up to {needed:,} bytes there for a while, and {free:,} are free"
+            )
 
     def _remove(self) -> None:
         with self._working:  # behind a `_make` whose caller was cancelled

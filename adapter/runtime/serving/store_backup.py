@@ -17,7 +17,10 @@ Reply = backup_pb.BackupStoreReply
 
 
 async def answer(store: Reply.Store, checkpoints: Checkpoints, request: backup_pb.BackupStoreRequest, context: Context) -> None:
-    """Write all replies to a call. Raises InvalidInputError, NotReadyError for a reader that stands still, and what `read` does."""
+    """Write all replies to a call.
+
+    Raises InvalidInputError, NotReadyError for a reader that stands still, and what `Checkpoints.read` does.
+    """
     if len(request.known) > MAX_KNOWN:
         raise InvalidInputError(f"known: are {len(request.known)} files, over {MAX_KNOWN}")
     known = [File(file.name, file.size, file.sha256) for file in request.known]

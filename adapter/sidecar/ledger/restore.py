@@ -82,8 +82,8 @@ def restore(backup: Backup, path: Path) -> str:
             opened = rocks.open_store(database, ("default",), ADVICE)
             try:
                 row = Restored(backup.taken_at_ms, backup.unused_seq(found.seq))
-                opened.db.put(RESTORED, row.encode())
-                opened.db.flush_wal(True)
+                rocks.guarded(opened.db.put, RESTORED, row.encode())
+                rocks.sync(opened.db)
             finally:
                 opened.close()
     finally:

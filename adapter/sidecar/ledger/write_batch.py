@@ -86,7 +86,7 @@ class Unasked(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """That the store was put back from a backup that was taken at `taken_at_ms`. `reached`: no write counter comes up to it again."""
+    """That the store was put back from a backup. `taken_at_ms`: when that was taken. `reached`: write counters go on above it."""
 
     taken_at_ms: int
     reached: int
