@@ -55,7 +55,7 @@ COMMANDS = {
     ),
     "restore": Lazy(
         "adapter.cli.backup.command:restore",
-        "Put a backup in the place of an adapter's store, which must not be there. The adapter must not be running.",
+        "Put a backup in the place of an adapter's store, which must not be there.",
     ),
     "groups": Lazy("adapter.cli.groups.command:groups", "Consumer groups: list, describe, clone."),
     "offsets": Lazy("adapter.cli.offsets.command:offsets", "Offsets of groups: reset, delete."),
@@ -94,7 +94,7 @@ META_COMMANDS = {
     ),
     "restore": Lazy(
         "adapter.cli.backup.command:meta_restore",
-        "Put a backup in the place of a Meta Service's embedded store, which must not be there. It must not be running.",
+        "Put a backup in the place of a Meta Service's embedded store, which must not be there.",
     ),
     "snapshot": Lazy(
         "adapter.cli.meta.snapshot:snapshot",
