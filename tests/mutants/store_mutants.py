@@ -216,8 +216,8 @@ STORE_MUTANTS = (
     Mutant(
         "a-missing-watermark-is-accepted",
         "sidecar/ledger/store.py",
-        "        if not self._disk.watermark_intact and self.seq:\n",
-        "        if not self._disk.watermark_intact and self.seq > 2**63:\n",
+        "        elif not self._disk.watermark_intact and self.seq:\n",
+        "        elif not self._disk.watermark_intact and self.seq > 2**63:\n",
         "a lost tail is not seen when the watermark is lost with it",
         (_GONE + "test_a_store_without_a_readable_watermark_alarms",),
     ),

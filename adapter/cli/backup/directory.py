@@ -109,7 +109,7 @@ class BackupDirectory:
         """Check the backup, and give it its name. Raises StoreDamagedError if it is not whole."""
         assert self._store  # noqa: S101 - `begin` came before
         store, database = self._store, self._partial / DATABASE
-        store_id, seq, records = _check(store.kind, database, store.seq)
+        store_id, seq, rows = _check(store.kind, database, store.seq)
         if store_id != store.id:
             raise StoreDamagedError(f"{self.path}: what was sent is the store {store_id.hex()}, and not {store.id.hex()}")
         files = sorted([*self.sent, *self._shared])
@@ -118,7 +118,7 @@ class BackupDirectory:
             if path.name not in names:  # the open has made it
                 path.unlink()
         said = (store.taken_at_ms, store.broker, store.version)
-        backup = Backup(self._partial, store.kind, store.id, seq, records, *said, tuple(files))
+        backup = Backup(self._partial, store.kind, store.id, seq, rows, *said, tuple(files))
         backup.write()
         for directory in (database, self._partial):
             sync_directory(directory)
@@ -149,7 +149,8 @@ class BackupDirectory:
         self.sent.append(file)
 
     def _share(self, file: File) -> None:
-        assert self._newest  # noqa: S101 - else nothing is known
+        if self._newest is None or file not in self._newest.files:
+            raise StoreDamagedError(f"{file.name}: was told as known, and is not")
         source, target = self._newest.database / file.name, self._partial / DATABASE / file.name
         try:
             os.link(source, target)
