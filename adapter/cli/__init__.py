@@ -5,5 +5,6 @@ options), `connection` (calls to an adapter), `output`, `table`, `terminal` and 
 (`--watch`), `completion` (for shells).
 
 The commands, by what a person does: `process` (run an adapter, look after it, run the console), `doctor`, `groups`, `offsets`,
-`files` (import, export, snapshot), `meta` (the Meta Service), `top`. A room's docstring lists its modules.
+`files` (import, export, snapshot), `backup` (and restore, of both stores), `meta` (the Meta Service), `top`. A room's docstring
+lists its modules.
 """

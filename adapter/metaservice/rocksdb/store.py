@@ -39,7 +39,7 @@ _SLICE = 1_000  # rows read at a time
 REPAIRED = "db.repaired"  # a store that a repair has built and not yet moved to `db`
 ADVICE = (
     "Run `offset-adapter meta repair --config FILE`: it keeps the store as it is, builds one of all that can be read, and has "
-    "every adapter push again what it holds. Or restore the directory from a backup."
+    "every adapter push again what it holds. Or restore a backup: docs/backup.md."
 )
 
 
