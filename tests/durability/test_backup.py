@@ -31,7 +31,7 @@ from tests.durability.killing import NEVER, Commands, places
 from tests.durability.restored import NOTICED, at_least_in
 from tests.integration.helpers import status_of, until_clean
 
-KINDS = {ADAPTER_STORE: (), META_STORE: ("meta",)}  # kind of a store -> what its commands begin with
+KINDS: dict[str, tuple[str, ...]] = {ADAPTER_STORE: (), META_STORE: ("meta",)}  # kind of a store -> what its commands begin with
 CHECKS: dict[str, Callable[[Path, int], object]] = {ADAPTER_STORE: of_adapter.check, META_STORE: of_meta.check}
 
 

@@ -36,10 +36,11 @@ def check(database: Path, seq: int) -> State:
 def restore(backup: Backup, path: Path) -> str:
     """Make the store at `path`, where there is none, of a backup. Blocks. Returns a report. If it is killed, it can be repeated.
 
-    Raises StoreLockedError while a Meta Service runs there, and what `backups.putting_back` and `check` raise.
+    Raises StoreLockedError while a Meta Service runs there, and what `backups.make_directory`, `backups.putting_back` and `check`
+    raise.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        backups.make_directory(path)
         lock = store.lock_directory(path)
     except OSError as error:
         raise rocks.unusable(error, path) from error

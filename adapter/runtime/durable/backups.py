@@ -183,6 +183,12 @@ def refuse_unfinished(path: Path) -> None:
         )
 
 
+def make_directory(path: Path) -> None:
+    """Make the directory of a store, unless it is there. Raises StorageFailedError if this is root in another user's; OSError."""
+    refuse_root_for(next(place for place in (path, *path.parents) if place.exists()))
+    path.mkdir(0o700, parents=True, exist_ok=True)
+
+
 @contextlib.contextmanager
 def putting_back(backup: Backup, path: Path) -> Iterator[Path]:
     """Yield a copy of the database of a backup, to be changed; when the block ends without an error, it is the store at `path`.
@@ -192,7 +198,6 @@ def putting_back(backup: Backup, path: Path) -> Iterator[Path]:
     """
     fresh, watermark = path / RESTORING, path / WATERMARK
     try:
-        refuse_root_for(path)
         there = next((name for name in _OF_A_STORE if _is_there(path / name)), None)
         # With it, a watermark is what the restore had begun.
         if there and not (fresh.exists() and there == WATERMARK):

@@ -63,10 +63,11 @@ def check(database: Path, seq: int) -> Checked:
 def restore(backup: Backup, path: Path) -> str:
     """Make the store at `path`, where there is none, of a backup. Blocks. Returns a report. If it is killed, it can be repeated.
 
-    Raises StoreLockedError while an adapter is being started there, and what `backups.putting_back` and `check` raise.
+    Raises StoreLockedError while an adapter is being started there, and what `backups.make_directory`, `backups.putting_back` and
+    `check` raise.
     """
     try:
-        path.mkdir(0o700, parents=True, exist_ok=True)
+        backups.make_directory(path)
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise rocks.unusable(error, path) from error
