@@ -84,7 +84,7 @@ async def test_backups_under_load_are_whole_and_a_kill_in_the_middle_leaves_thos
         await load.acknowledged_more(200)
         for kind, server in ((ADAPTER_STORE, adapter), (META_STORE, meta)):
             store, directory = tmp_path / ("a/adapter" if server is adapter else "m/meta"), tmp_path / kind
-            words = (*KINDS[kind], "backup", directory, "--address", server.address)
+            words: tuple[str | Path, ...] = (*KINDS[kind], "backup", directory, "--address", server.address)
 
             async def take(at: int = NEVER, victim: ServiceProcess | None = None) -> tuple[int, str, int]:
                 return await asyncio.to_thread(commands.run, *words, below=directory, at=at, victim=victim)  # noqa: B023
@@ -144,7 +144,7 @@ async def test_a_restore_that_is_killed_is_no_store_yet_and_can_be_repeated(tmp_
     for kind, begins in KINDS.items():
         store, config = tmp_path / "put-back" / kind, tmp_path / f"{kind}.toml"
         config.write_text(f"[store]\npath = '{store}'\n")
-        words = (*begins, "restore", tmp_path / kind, "--config", config)
+        words: tuple[str | Path, ...] = (*begins, "restore", tmp_path / kind, "--config", config)
         code, said, steps = commands.run(*words, below=store)
         assert code == 0, said
         (backup,) = map(whole, backups_in(tmp_path / kind))
@@ -255,6 +255,10 @@ async def test_an_adapter_that_was_put_back_goes_back_in_nothing(tmp_path: Path,
         adapter.start()
         await check(adapter, history)
         assert adapter.log.count("store.acknowledged_writes_lost") == 1
+        code, said, _ = commands.run("backup", tmp_path / "b", "--address", adapter.address, below=tmp_path / "b")
+        assert code == 0, said
+        older, newer = map(whole, backups_in(tmp_path / "b"))
+        assert (newer.store_id, newer.seq > older.seq) == (older.store_id, True)
 
 
 async def _put(meta: ServiceProcess, value: str, expected: int | None = None) -> int:

@@ -33,6 +33,7 @@ class BackupDirectory:
         self.path = path
         self._partial = path / _PARTIAL
         self._newest: Backup | None = None
+        self._made: Path | None = None
         self._store: backup_pb.BackupStoreReply.Store | None = None
         self.sent: list[File] = []  # whose bytes came
         self._shared: list[File] = []  # with the newest backup
@@ -43,7 +44,9 @@ class BackupDirectory:
     def opened(cls, path: Path) -> Iterator[Self]:
         """Make or open a directory of backups, for one command at a time. Raises InvalidInputError."""
         try:
-            path.mkdir(0o700, parents=True, exist_ok=True)
+            if not path.exists():
+                path.mkdir(0o700, parents=True)
+                sync_directory(path.absolute().parent)
             others = sorted(entry.name for entry in path.iterdir() if entry.name not in _WITHOUT_BACKUPS)
             if others and not backups_in(path):
                 raise InvalidInputError(
@@ -57,7 +60,8 @@ class BackupDirectory:
                 finally:
                     if found._file:
                         found._file.close()
-                    found._remove_left()
+                    with contextlib.suppress(OSError):  # else the next command removes it
+                        found._remove_left()
         except OSError as error:
             raise InvalidInputError(f"{error.filename or path}: {error.strerror}; nothing was kept") from error
 
@@ -125,11 +129,13 @@ class BackupDirectory:
         place = next(place for at in count(store.taken_at_ms) if not (place := self.path / name_at(at)).exists())
         self._partial.rename(place)
         sync_directory(self.path)
+        self._made = place
         return backup._replace(path=place)
 
     def keep(self, most: int) -> list[Path]:
-        """Delete all but the newest backups; returns which."""
-        old = backups_in(self.path)[:-most]
+        """Delete all backups but the new one and the newest others, so that this many are left; returns which."""
+        others = [path for path in backups_in(self.path) if path != self._made]  # the clock may have gone back
+        old = others[: max(len(others) - most + 1, 0)]
         for path in old:
             path.rename(self.path / _DELETED)  # so that half of it is never taken for a backup
             shutil.rmtree(self.path / _DELETED)

@@ -26,12 +26,14 @@ def store(tmp_path: Path) -> Iterator[LocalStore]:
     opened.close()
 
 
-async def take(store: LocalStore, path: Path, *, kind: str = ADAPTER, store_id: bytes = b"", keep: int = 0) -> BackupDirectory:
+async def take(
+    store: LocalStore, path: Path, *, kind: str = ADAPTER, store_id: bytes = b"", keep: int = 0, taken_at_ms: int = 0
+) -> BackupDirectory:
     """A backup as the command takes it, without the call."""
     with BackupDirectory.opened(path) as directory:
         known = directory.known()
         head = Reply.Store(
-            kind=kind, id=store_id or store.store_id, seq=store.seq, taken_at_ms=wall_ms(), broker="b", version="1"
+            kind=kind, id=store_id or store.store_id, seq=store.seq, taken_at_ms=taken_at_ms or wall_ms(), broker="b", version="1"
         )
         directory.begin(head, ADAPTER)
         async for part in store.checkpoints.read(known):
@@ -70,6 +72,13 @@ async def test_backups_share_what_did_not_change_and_each_can_be_deleted(tmp_pat
     newest.check_files()
 
 
+async def test_the_new_backup_is_kept_where_the_clock_went_back(tmp_path: Path, store: LocalStore) -> None:
+    """It is the one that was asked for, though its name says that it is the oldest."""
+    for at in (3_000, 2_000, 1_000):
+        await take(store, tmp_path / "b", taken_at_ms=at, keep=2)
+    assert [path.name[-11:] for path in backups_in(tmp_path / "b")] == ["000001.000Z", "000003.000Z"]
+
+
 async def test_a_damaged_file_is_told_and_sent_again(
     tmp_path: Path, store: LocalStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,7 +114,7 @@ async def test_what_a_directory_cannot_take_is_refused(tmp_path: Path, store: Lo
         await take(store, tmp_path / "full")
     with BackupDirectory.opened(path), pytest.raises(InvalidInputError, match="another command takes a backup"):
         await take(store, path)
-    with pytest.raises(InvalidInputError, match="File exists"):
+    with pytest.raises(InvalidInputError, match="Not a directory"):
         await take(store, tmp_path / "full/file")
     assert [entry.name for entry in path.iterdir()] == [found.name for found in backups_in(path)]
 
