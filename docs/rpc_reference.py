@@ -16,6 +16,7 @@ PAGES = {  # file -> the page's heading for it
     "lag": "Live lag: lag.proto",
     "meta_service": "The Meta Service: meta_service.proto",
     "metadata": "Metadata: metadata.proto",
+    "backup": "Backups: backup.proto",
 }
 HEAD = """# RPC reference
 

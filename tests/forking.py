@@ -35,6 +35,7 @@ LAST_S = 1.0  # for the children to end when nothing more is asked for; what run
 IMPORTED_LATER = (
     *("anyio._backends._asyncio", "concurrent.futures.thread", "encodings.idna", "grpc._channel", "uvloop"),
     *("adapter.sidecar.lag.live", "adapter.sidecar.lag.service", "adapter.sidecar.lag.watching"),
+    *("adapter.cli.backup.receiving", "adapter.sidecar.ledger.restore", "adapter.metaservice.rocksdb.restore"),
 )
 FILES = 4  # standard input, output, errors, and where the answer goes
 
@@ -168,13 +169,18 @@ def _content(file: IO[bytes]) -> str:
     return file.read().decode()
 
 
-def serve(requests: socket.socket) -> None:
-    """One child for each request, which waits for its own child: that one is the command."""
+def load() -> None:
+    """Import what commands import, for all forks."""
     for lazy in [*COMMANDS.values(), *META_COMMANDS.values()]:
         lazy.load()
     for name in IMPORTED_LATER:
         import_module(name)
     gc.freeze()
+
+
+def serve(requests: socket.socket) -> None:
+    """One child for each request, which waits for its own child: that one is the command."""
+    load()
     while True:
         request, files, *_ = socket.recv_fds(requests, LONGEST, FILES)
         if not request:

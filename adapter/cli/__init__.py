@@ -6,5 +6,6 @@ options), `contexts` and `whom` (whom to call), `connection` (calls to an adapte
 shells).
 
 The commands, by what a person does: `process` (run an adapter, look after it, run the console), `doctor`, `groups`, `offsets`,
-`files` (import, export, snapshot), `meta` (the Meta Service), `top`, `context`. A room's docstring lists its modules.
+`files` (import, export, snapshot), `backup` (and restore, of both stores), `meta` (the Meta Service), `top`, `context`. A room's
+docstring lists its modules.
 """

@@ -50,6 +50,14 @@ COMMANDS = {
     ),
     "repair": Lazy("adapter.cli.process.repair:repair", "Repair a local store that does not open."),
     "context": Lazy("adapter.cli.context:context", "Name the servers that commands call: list, show, use, set, remove."),
+    "backup": Lazy(
+        "adapter.cli.backup.command:backup",
+        "Back up the adapter's store into the directory DIR while it serves: a new subdirectory, verified before it appears.",
+    ),
+    "restore": Lazy(
+        "adapter.cli.backup.command:restore",
+        "Put a backup in the place of an adapter's store, which must not be there.",
+    ),
     "groups": Lazy("adapter.cli.groups.command:groups", "Consumer groups: list, describe, clone."),
     "offsets": Lazy("adapter.cli.offsets.command:offsets", "Offsets of groups: reset, delete."),
     "import": Lazy(
@@ -81,6 +89,14 @@ META_COMMANDS = {
         "Move the offsets into the configured Raft groups while the Meta Services keep serving.",
     ),
     "repair": Lazy("adapter.cli.meta.repair:repair", "Repair an embedded store that does not start."),
+    "backup": Lazy(
+        "adapter.cli.backup.command:meta_backup",
+        "Back up a Meta Service's embedded store into the directory DIR while it serves, as `backup` does an adapter's.",
+    ),
+    "restore": Lazy(
+        "adapter.cli.backup.command:meta_restore",
+        "Put a backup in the place of a Meta Service's embedded store, which must not be there.",
+    ),
     "snapshot": Lazy(
         "adapter.cli.meta.snapshot:snapshot",
         "Write all offsets as they are at one instant as Parquet files, tombstones included, while the Meta Service serves.",

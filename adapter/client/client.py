@@ -25,7 +25,7 @@ from adapter.runtime.channels import known_to_its_scope, open_channel
 from adapter.runtime.settings.addresses import is_loopback
 
 if TYPE_CHECKING:
-    from adapter.rpc import lag_grpc, lag_pb
+    from adapter.rpc import backup_grpc, lag_grpc, lag_pb
     from adapter.runtime.settings.config import ClientTls  # loads pydantic, which a client without TLS does not need
 
 R = TypeVar("R")
@@ -62,7 +62,8 @@ class OffsetClient:
         user: str = "",
     ) -> None:
         self.store = offsets_grpc.OffsetStoreStub(channel)
-        self.admin = offsets_grpc.OffsetAdminStub(cast("grpc.aio.Channel", _AdminChannel(channel, token, user or _user())))
+        self._admin_channel = cast("grpc.aio.Channel", _AdminChannel(channel, token, user or _user()))
+        self.admin = offsets_grpc.OffsetAdminStub(self._admin_channel)
         self._channel = channel
         self._timeout_s = timeout_s
         self._resend = resend
@@ -73,6 +74,11 @@ class OffsetClient:
     def lag(self) -> "lag_grpc.OffsetLagAsyncStub":
         """The stub of `offsets.v1.OffsetLag`. Its messages are loaded on first use."""
         return rpc.lag_grpc.OffsetLagStub(self._channel)
+
+    @cached_property
+    def backup(self) -> "backup_grpc.StoreBackupAsyncStub":
+        """The stub of `offsets.v1.StoreBackup`, for those who may call `admin`. Its messages are loaded on first use."""
+        return rpc.backup_grpc.StoreBackupStub(self._admin_channel)
 
     @classmethod
     @asynccontextmanager

@@ -5,6 +5,7 @@ modules:
 
 - `process`: opens the stores, serves, removes old tombstones, stops.
 - `offset_service`, `metadata_service`: the two gRPC services; validation and conversion, no rule about what is stored.
+- `backup_service`: the gRPC service of backups.
 - `group_reads`: the paged and the unpaged read of groups.
 - `scan_replies`: pages of bulk readers that do not read columns.
 - `bulk_checks`: validation of packed entries. `clock_skew`: corrects commit times of adapters whose clock is wrong.

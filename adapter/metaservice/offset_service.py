@@ -282,7 +282,7 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         reply = meta_pb.GetStoreStatusReply(engine=self._engine.kind, version=__version__, marks=self._marks(), now_ms=wall_ms())
         loss = self._engine.loss()
         if loss:
-            reply.loss.writes, reply.loss.found_at_ms, _ = loss
+            reply.loss.writes, reply.loss.found_at_ms, reply.loss.why = loss
         return reply
 
     def _marks(self) -> list[meta_pb.StoreMark]:

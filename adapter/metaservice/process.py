@@ -10,6 +10,7 @@ import grpc.aio
 import structlog
 
 from adapter.errors import DiskFullError, MetaUnavailableError, RefusedError
+from adapter.metaservice.backup_service import MetaBackup
 from adapter.metaservice.config import LIVE, EtcdSection, MetaConfig, TombstoneSection
 from adapter.metaservice.engine import Engine
 from adapter.metaservice.limits import Limits
@@ -18,13 +19,15 @@ from adapter.metaservice.metadata_service import MetadataMetrics, MetadataServic
 from adapter.metaservice.metrics import MetaMetrics
 from adapter.metaservice.offset_service import MetaService
 from adapter.metaservice.stores import PREFIX, Stores, opened
-from adapter.rpc import meta_grpc, metadata_grpc
+from adapter.rpc import backup_grpc, meta_grpc, metadata_grpc
 from adapter.runtime import descriptors
 from adapter.runtime.clocks import wall_ms
 from adapter.runtime.notify import manager
 from adapter.runtime.process import Until
 from adapter.runtime.serving.listener import GrpcServer, listening
 from adapter.runtime.serving.request_sizes import NAMES, Sizes
+from adapter.runtime.serving.store_backup import FIELDS as BACKUP_FIELDS
+from adapter.runtime.serving.store_backup import SERVICE as BACKUP_SERVICE
 from adapter.runtime.settings.certificates import ServerCertificate
 from adapter.runtime.settings.config import Loaded
 from adapter.runtime.settings.live import NOTHING_NEW, Live, Prepared
@@ -48,6 +51,7 @@ LARGE = {  # the methods whose requests take lists, or a value, and how many fie
     f"{SERVICE}/BatchGetOffsetData": NAMES,
     f"{SERVICE}/MergeOffsetData": 45_000,  # 20,000 keys and records
     f"{METADATA_SERVICE}/Put": 100,
+    f"{BACKUP_SERVICE}/BackupStore": BACKUP_FIELDS,
 }
 SIZES = Sizes({f"/{method}": fields for method, fields in LARGE.items()}, MAX_REQUEST_BYTES)
 
@@ -133,7 +137,10 @@ def _services(
     if stores.metadata:
         metadata = MetadataService(stores.metadata, limits.metadata, MetadataMetrics(metrics.registry))
 
+    backup = MetaBackup(stores.embedded, metrics)
+
     def add(server: grpc.aio.Server) -> None:
+        backup_grpc.add_StoreBackupServicer_to_server(backup, server)
         if offsets:
             meta_grpc.add_MetaServiceServiceServicer_to_server(offsets, server)
         if metadata:
@@ -141,7 +148,7 @@ def _services(
         if scaler:
             scaler.add_to(server)
 
-    all_services = ((SERVICE, offsets), (METADATA_SERVICE, metadata), (SCALER_SERVICE, scaler))
+    all_services = ((SERVICE, offsets), (METADATA_SERVICE, metadata), (SCALER_SERVICE, scaler), (BACKUP_SERVICE, backup))
     return [name for name, service in all_services if service], add
 
 

@@ -31,10 +31,14 @@ FIRST_TRY_S, MAX_PAUSE_S = 0.1, 2.0  # backoff while a start waits for etcd
 
 
 class Stores(NamedTuple):
-    """The stores to serve; None if not served. `run` must be running. Calls fail until `open` has returned."""
+    """The stores to serve; None if not served. `run` must be running. Calls fail until `open` has returned.
+
+    `embedded`: the engine whose files a backup copies; None with etcd.
+    """
 
     offsets: Engine | None
     metadata: MetadataStore | None
+    embedded: RocksDbEngine | None
     run: Callable[[], Coroutine[Any, Any, None]]
     open: Callable[[], Awaitable[None]]
 
@@ -55,6 +59,7 @@ async def _rocksdb(config: MetaConfig, registry: CollectorRegistry) -> AsyncIter
         yield Stores(
             engine if "offsets" in config.serve else None,
             RocksDbMetadata(engine) if "metadata" in config.serve else None,
+            engine,
             engine.run,
             anyio.lowlevel.checkpoint,
         )
@@ -98,4 +103,4 @@ async def _etcd(config: MetaConfig, registry: CollectorRegistry, join: Join) -> 
                     await retrying("open", first_s=FIRST_TRY_S, max_s=MAX_PAUSE_S)(store.open)
             version_known.set()
 
-        yield Stores(engine, entries, run, open_stores)
+        yield Stores(engine, entries, None, run, open_stores)

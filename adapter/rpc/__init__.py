@@ -7,6 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from adapter.rpc import backup_pb2 as backup_pb
+    from adapter.rpc import backup_pb2_grpc as backup_grpc
     from adapter.rpc import etcd_pb2 as etcd_pb
     from adapter.rpc import etcd_pb2_grpc as etcd_grpc
     from adapter.rpc import external_scaler_pb2 as scaler_pb
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from adapter.rpc import robustmq_broker_pb2_grpc as robustmq_grpc
 
 __all__ = [
+    "backup_grpc",
+    "backup_pb",
     "etcd_grpc",
     "etcd_pb",
     "lag_grpc",
@@ -40,6 +44,7 @@ __all__ = [
 ]
 
 _PROTOS = {
+    "backup": "backup",
     "etcd": "etcd",
     "lag": "lag",
     "meta": "meta_service",

@@ -311,19 +311,23 @@ class GetStoreStatusReply(_message.Message):
 
         WRITES_FIELD_NUMBER: _builtins.int
         FOUND_AT_MS_FIELD_NUMBER: _builtins.int
+        WHY_FIELD_NUMBER: _builtins.int
         writes: _builtins.int
         """About how many acknowledged writes were missing, at least 1."""
         found_at_ms: _builtins.int
         """When that was detected; Unix time in milliseconds."""
+        why: _builtins.str
+        """How they got lost. Empty: a repair found it."""
         def __init__(
             self,
             *,
             writes: _builtins.int = ...,
             found_at_ms: _builtins.int = ...,
+            why: _builtins.str = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["found_at_ms", b"found_at_ms", "writes", b"writes"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["found_at_ms", b"found_at_ms", "why", b"why", "writes", b"writes"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Parses times and durations as typed on the command line into Unix time in milliseconds. Pure functions: no clock, no I/O."""
+"""Times and durations as typed on the command line, and times to read; all are Unix time in milliseconds. No clock, no I/O."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -38,6 +38,11 @@ def before_ms(duration: str, now_ms: int, field: str) -> int:
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups()[:4])
     past_ms = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + int((match[5] or "0").ljust(3, "0"))
     return _positive(now_ms - past_ms, duration, field)
+
+
+def utc(unix_ms: int) -> str:
+    """A Unix time in ms for a person to read, wherever that is."""
+    return f"{_EPOCH + unix_ms * _MS:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _positive(unix_ms: int, text: str, field: str) -> int:

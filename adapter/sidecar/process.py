@@ -28,7 +28,7 @@ from adapter.errors import (
 from adapter.fleet.scaler import SERVICE as SCALER
 from adapter.fleet.scaler import ExternalScaler
 from adapter.meta.client import GrpcMetaClient, MetaClient
-from adapter.rpc import lag_grpc, offsets_grpc
+from adapter.rpc import backup_grpc, lag_grpc, offsets_grpc
 from adapter.runtime import descriptors
 from adapter.runtime.clocks import REAL, Clocks
 from adapter.runtime.durable.disk_space import DiskSpace
@@ -37,6 +37,7 @@ from adapter.runtime.process import Until
 from adapter.runtime.retry import Attempts, retrying
 from adapter.runtime.serving.listener import GrpcServer, listening
 from adapter.runtime.serving.request_sizes import NAMES, Sizes
+from adapter.runtime.serving.store_backup import FIELDS as BACKUP_FIELDS
 from adapter.runtime.settings.certificates import ServerCertificate
 from adapter.runtime.settings.config import Loaded
 from adapter.runtime.settings.live import NOTHING_NEW, Prepared
@@ -51,6 +52,7 @@ from adapter.sidecar.api.offset_admin import OffsetAdmin
 from adapter.sidecar.api.offset_service import OffsetService
 from adapter.sidecar.api.state import SidecarState, State
 from adapter.sidecar.api.status import SidecarStatus
+from adapter.sidecar.api.store_backup import AdapterBackup
 from adapter.sidecar.api.traced import TracedOffsetService
 from adapter.sidecar.config import LIVE, AdapterConfig
 from adapter.sidecar.engine.core import Core, Opening, open_store, running_core
@@ -71,7 +73,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-SERVICES = ("offsets.v1.OffsetStore", "offsets.v1.OffsetAdmin", "offsets.v1.OffsetLag")
+SERVICES = ("offsets.v1.OffsetStore", "offsets.v1.OffsetAdmin", "offsets.v1.OffsetLag", "offsets.v1.StoreBackup")
 COMMITS = "commits"  # in the health service: SERVING as soon as commits are taken, which is before the recovery
 MAX_REQUEST_BYTES = 4 * 2**20
 _OFFSETS = 25_000  # fields of a request that commits: 5,000 offsets, in 2,500 groups that have up to seven fields each
@@ -91,6 +93,7 @@ LARGE = {  # the methods whose requests take lists
     "OffsetAdmin/CloneGroup": _OFFSETS,
     "OffsetAdmin/ExportOffsets": NAMES,
     "OffsetLag/GetGroupLags": NAMES,
+    "StoreBackup/BackupStore": BACKUP_FIELDS,
 }
 SIZES = Sizes({f"/offsets.v1.{method}": fields for method, fields in LARGE.items()}, MAX_REQUEST_BYTES)
 REOPEN_FIRST_S, REOPEN_MAX_S = 0.1, 1.0  # pauses between attempts to open a failed store
@@ -454,6 +457,8 @@ class Sidecar:
                 OffsetAdmin(self._reloading, self.status, self.state.serving, self._access, self._history), server
             )
             lag_grpc.add_OffsetLagServicer_to_server(self._lag_entry, server)
+            backup = AdapterBackup(self.state.serving, self._access, self._config.broker)
+            backup_grpc.add_StoreBackupServicer_to_server(backup, server)
             if self._scaler:
                 self._scaler.add_to(server)
 

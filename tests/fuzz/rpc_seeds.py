@@ -6,7 +6,7 @@ from google.protobuf.message import Message
 
 from adapter.model.codec import encode_key, encode_record, pack_names
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
-from adapter.rpc import lag_pb, meta_pb, metadata_pb, offsets_pb, scaler_pb
+from adapter.rpc import backup_pb, lag_pb, meta_pb, metadata_pb, offsets_pb, scaler_pb
 from adapter.sidecar.engine.groups import GroupRow, PartialGroup
 from tests.fuzz.running import NOW_MS
 from tests.unit.helpers import packed_rows
@@ -18,6 +18,7 @@ STORE_ID = bytes(range(16))
 OFFSET_STORE, OFFSET_ADMIN, OFFSET_LAG = "offsets.v1.OffsetStore", "offsets.v1.OffsetAdmin", "offsets.v1.OffsetLag"
 META, METADATA = "meta.service.common.MetaServiceService", "offsets.meta.v1.MetadataStore"
 SCALER = "externalscaler.ExternalScaler"
+STORE_BACKUP = "offsets.v1.StoreBackup"
 
 Reset = offsets_pb.ResetOffsetsRequest
 Examples = Mapping[str, Sequence[Message]]
@@ -234,6 +235,12 @@ EXAMPLES: Mapping[str, Examples] = {
     SCALER: _external_scaler(),
     META: _meta(),
     METADATA: _metadata(),
+    STORE_BACKUP: {
+        "BackupStore": [
+            backup_pb.BackupStoreRequest(),
+            backup_pb.BackupStoreRequest(known=[backup_pb.BackupFile(name="CURRENT", size=16, sha256=bytes(32))]),
+        ]
+    },
 }
 
 # What a server has stored before it is called.

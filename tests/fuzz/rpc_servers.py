@@ -22,6 +22,7 @@ from adapter.errors import AdapterError
 from adapter.fleet.scaler import ExternalScaler
 from adapter.meta.client import MetaClient
 from adapter.metaservice import offset_service
+from adapter.metaservice.backup_service import MetaBackup
 from adapter.metaservice.config import LimitsSection
 from adapter.metaservice.limits import Limits
 from adapter.metaservice.metadata_service import MetadataMetrics, MetadataService
@@ -55,7 +56,7 @@ from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config
 from adapter.testing.waiting import eventually
 from tests.embedded_engine import opened
-from tests.fuzz.rpc_seeds import CONTENT, META, METADATA, OFFSET_ADMIN, OFFSET_LAG, OFFSET_STORE, SCALER
+from tests.fuzz.rpc_seeds import CONTENT, META, METADATA, OFFSET_ADMIN, OFFSET_LAG, OFFSET_STORE, SCALER, STORE_BACKUP
 from tests.fuzz.running import NOW_MS, directory
 from tests.model.disk import Platter, SimDisk
 from tests.unit.calls import UNIX, FakeContext, arrived
@@ -204,7 +205,12 @@ class MetaServices:
                 rows = rocks.scan(engine._data, b"\1", b"")
                 check_rows((tuple(unpack_names(key)), decode_record(value)) for key, value in rows)
 
-            yield Served({META: MetaService(engine, limits, self._metrics), METADATA: metadata}, lambda: engine._state, check)
+            servicers = {
+                META: MetaService(engine, limits, self._metrics),
+                METADATA: metadata,
+                STORE_BACKUP: MetaBackup(engine, self._metrics),
+            }
+            yield Served(servicers, lambda: engine._state, check)
 
 
 class _BrokerLog:
@@ -239,7 +245,7 @@ async def _fill(servicers: Mapping[str, object]) -> None:
     """Make the calls that a server begins with."""
     for service, servicer in servicers.items():
         methods = descriptor_pool.Default().FindServiceByName(service).methods_by_name
-        for method, request in CONTENT[service]:
+        for method, request in CONTENT.get(service, ()):
             await call(servicer, methods[method], request)
 
 

@@ -19,7 +19,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from adapter.rpc import meta_pb, offsets_pb
 from tests.fuzz.messages import changed
-from tests.fuzz.rpc_seeds import META, METADATA, OFFSET_ADMIN, OFFSET_LAG, OFFSET_STORE, SCALER, examples
+from tests.fuzz.rpc_seeds import META, METADATA, OFFSET_ADMIN, OFFSET_LAG, OFFSET_STORE, SCALER, STORE_BACKUP, examples
 from tests.fuzz.rpc_servers import Adapters, MetaServices, Served, call
 from tests.fuzz.running import at_end, wait
 from tests.unit.calls import AbortedError
@@ -34,6 +34,7 @@ SERVICES: Mapping[str, str] = {
     "external_scaler": SCALER,
     "meta_service": META,
     "metadata_store": METADATA,
+    "store_backup": STORE_BACKUP,
 }
 
 # Services of which we are the client.
@@ -202,7 +203,7 @@ _adapters, _metas = Adapters(), MetaServices()
 _OPENINGS: Mapping[str, Opening] = {
     **dict.fromkeys((OFFSET_STORE, OFFSET_ADMIN), _adapters.served),
     **dict.fromkeys((OFFSET_LAG, SCALER), _adapters.lag_served),
-    **dict.fromkeys((META, METADATA), _metas.served),
+    **dict.fromkeys((META, METADATA, STORE_BACKUP), _metas.served),
 }
 
 RPCS: Mapping[str, Callable[[bytes], None]] = {target: partial(called, service) for target, service in SERVICES.items()}

@@ -1,6 +1,6 @@
-"""Who may call OffsetAdmin, over real gRPC, and the audit log of a real process.
+"""Who may call OffsetAdmin and StoreBackup, over real gRPC, and the audit log of a real process.
 
-Every method of the service is tried, as its descriptor lists them: a new one cannot be forgotten.
+Every method of the services is tried, as its descriptor lists them: a new one cannot be forgotten.
 """
 
 import json
@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from adapter.client.client import USER_KEY, OffsetClient
 from adapter.errors import ConfigError
-from adapter.rpc import offsets_grpc, offsets_pb
+from adapter.rpc import backup_pb, offsets_grpc, offsets_pb
 from adapter.sidecar.api.access import READS
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.processes import ServiceProcess, adapter_process, ended
@@ -25,8 +25,9 @@ from adapter.testing.sidecars import adapter_config, running_sidecar
 from tests.integration.certificates import Authority, Certificate
 from tests.integration.helpers import PATIENCE_S, commits, rpc, serving
 
-SERVICE = offsets_pb.DESCRIPTOR.services_by_name["OffsetAdmin"]
-METHODS = [method.name for method in SERVICE.methods]
+SERVICES = (offsets_pb.DESCRIPTOR.services_by_name["OffsetAdmin"], backup_pb.DESCRIPTOR.services_by_name["StoreBackup"])
+GUARDED = [method for service in SERVICES for method in service.methods]
+METHODS = [method.name for method in GUARDED]
 TOKEN = "correct-horse-battery-staple"  # noqa: S105 - an example
 WRONG = "wrong-horse-battery-staples"
 CLOSED = {grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED}
@@ -48,12 +49,12 @@ def token_file(directory: Path, token: str = TOKEN, mode: int = 0o600) -> Path:
 
 
 async def answers(channel: grpc.aio.Channel, metadata: Metadata = ()) -> dict[str, grpc.StatusCode]:
-    """The status of every method of OffsetAdmin, called with an empty request."""
+    """The status of every method of OffsetAdmin and StoreBackup, called with an empty request."""
     found = {}
-    for method in SERVICE.methods:
+    for method in GUARDED:
         kind = channel.unary_stream if method.server_streaming else channel.unary_unary
         call: Any = kind(
-            f"/{SERVICE.full_name}/{method.name}",
+            f"/{method.containing_service.full_name}/{method.name}",
             request_serializer=GetMessageClass(method.input_type).SerializeToString,
             response_deserializer=GetMessageClass(method.output_type).FromString,
         )(GetMessageClass(method.input_type)(), metadata=metadata, timeout=PATIENCE_S)

@@ -20,7 +20,7 @@ from adapter.client.client import OffsetClient
 from adapter.errors import MetaUnavailableError, StorageFailedError, StoreDamagedError, StoreLockedError
 from adapter.meta.kinds import OFFSETS_ONLY
 from adapter.model.records import KnownStore, OffsetKey, OffsetRecord, ReadMode, StoreReport, next_era
-from adapter.rpc import lag_pb, offsets_pb
+from adapter.rpc import backup_pb, lag_pb, offsets_pb
 from adapter.runtime.clocks import wall_ms
 from adapter.sidecar.api import state as sidecar_state
 from adapter.sidecar.config import AdapterConfig
@@ -91,12 +91,15 @@ async def health(sidecar: Sidecar) -> list[bool]:
 
 def other_calls() -> list[MethodDescriptor]:
     """Every call that is not taken before the recovery has ended, also those that will be added."""
-    services = {**offsets_pb.DESCRIPTOR.services_by_name, **lag_pb.DESCRIPTOR.services_by_name}
+    services = {
+        name: service for file in (offsets_pb, lag_pb, backup_pb) for name, service in file.DESCRIPTOR.services_by_name.items()
+    }
     return [method for name in SERVICES for method in services[name.rpartition(".")[2]].methods if method.name not in TAKEN]
 
 
 async def _refusal(client: OffsetClient, method: MethodDescriptor) -> tuple[grpc.StatusCode, str]:
-    stub = {"OffsetStore": client.store, "OffsetAdmin": client.admin, "OffsetLag": client.lag}[method.containing_service.name]
+    stubs = {"OffsetStore": client.store, "OffsetAdmin": client.admin, "OffsetLag": client.lag, "StoreBackup": client.backup}
+    stub = stubs[method.containing_service.name]
     call = getattr(stub, method.name)(GetMessageClass(method.input_type)(), timeout=PATIENCE_S)
     try:
         if method.server_streaming:

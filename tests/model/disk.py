@@ -9,6 +9,7 @@ from random import Random
 from typing import TypeVar
 
 from adapter.errors import DiskFullError, StorageFailedError
+from adapter.runtime.durable.checkpoint import Checkpoints
 from adapter.sidecar.config import WalSync
 from adapter.sidecar.ledger.disk import Batch
 
@@ -226,6 +227,11 @@ class SimDisk:
 
     def properties(self) -> dict[str, int]:
         return {}
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """It has no files."""
+        raise StorageFailedError("nothing takes a backup here")
 
     def close(self) -> None:
         self.dead = True

@@ -38,7 +38,7 @@ from adapter.sidecar.lag.live import LiveLag
 from adapter.sidecar.lag.metrics import LagMetrics
 from adapter.sidecar.lag.service import OffsetLag, Serving
 from adapter.sidecar.ledger.operations import Forget
-from adapter.sidecar.ledger.store import _FIRST_KEY
+from adapter.sidecar.ledger.write_batch import FIRST_KEY
 from adapter.sidecar.process import Sidecar
 from tests.model import choices as st
 from tests.model.broker import Broker, Running, Setup
@@ -87,7 +87,7 @@ class ObservedPlatter(Platter):
     def write(self, changes: list[Change]) -> None:
         super().write(changes)
         for key, value in changes:
-            if key >= _FIRST_KEY and value is not None:
+            if key >= FIRST_KEY and value is not None:
                 of, record, _ = decode_stored(key, value)
                 self.had[of].add(record.position)
 

@@ -3,6 +3,7 @@
 `why` is what a user would meet. The model test runs first; the named tests only when it saw nothing.
 """
 
+from tests.mutants.backup_mutants import BACKUP_MUTANTS
 from tests.mutants.bounds_mutants import BOUNDS_MUTANTS
 from tests.mutants.cli_mutants import CLI_MUTANTS
 from tests.mutants.console_access_mutants import CONSOLE_ACCESS_MUTANTS
@@ -479,4 +480,5 @@ MUTANTS = (
     *ROCKETMQ_MUTANTS,
     *START_MUTANTS,
     *VERSION_MUTANTS,
+    *BACKUP_MUTANTS,
 )

@@ -51,17 +51,17 @@ VERSION_MUTANTS = (
     Mutant(
         "an-adapter-store-is-marked-before-it-is-looked-at",
         "sidecar/ledger/disk.py",
-        "                refuse_later_version(path)\n                if create:\n",
+        "                refuse_later_version(path)\n                refuse_unfinished(path)\n                if create:\n",
         "                format_mark.write(ADAPTER_STORE, path) if path.exists() else None\n"
-        "                refuse_later_version(path)\n                if create:\n",
+        "                refuse_later_version(path)\n                refuse_unfinished(path)\n                if create:\n",
         "an old program turns a store of a later version into one of its own",
         (_VERSIONS + "test_a_store_of_a_later_version_is_neither_opened_nor_repaired",),
     ),
     Mutant(
         "an-adapter-store-is-opened-before-it-is-looked-at",
         "sidecar/ledger/disk.py",
-        "                refuse_later_version(path)\n                if create:\n",
-        "                if create:\n",
+        "                refuse_later_version(path)\n                refuse_unfinished(path)\n                if create:\n",
+        "                refuse_unfinished(path)\n                if create:\n",
         "RocksDB has changed the store of a later version when it is refused",
         (_VERSIONS + "test_without_the_file_the_database_says_that_it_is_of_a_later_version",),
     ),

@@ -8,7 +8,7 @@ import grpc.aio
 
 from adapter.cli import options, watch
 from adapter.cli.connection import CallError, Target, run
-from adapter.cli.output import Form, show_object, when
+from adapter.cli.output import Form, as_dict, show_object, when
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.runtime.channels import open_channel
 from adapter.runtime.clocks import wall_ms
@@ -48,7 +48,7 @@ async def _status(target: Target) -> tuple[meta_pb.GetStoreStatusReply, int]:
 
 
 def _json(reply: meta_pb.GetStoreStatusReply, difference_ms: int) -> dict[str, object]:
-    loss = {"writes": reply.loss.writes, "found_at_ms": reply.loss.found_at_ms} if reply.HasField("loss") else None
+    loss = as_dict(reply.loss) if reply.HasField("loss") else None
     stores = [
         {"name": mark.name, "store_id": mark.store_id.hex(), "incarnation": mark.incarnation, "revision": mark.revision}
         for mark in reply.marks
@@ -72,4 +72,5 @@ def _rows(reply: meta_pb.GetStoreStatusReply, difference_ms: int) -> Iterator[tu
     yield "clock", f"{difference_ms / 1000:+.3f} s against this machine"
     if reply.HasField("loss"):
         writes = counted(reply.loss.writes, "acknowledged write")
-        yield "LOSS", f"about {writes} missing, found {when(reply.loss.found_at_ms)}; adapters pushed again what they held"
+        why = f": {reply.loss.why}" if reply.loss.why else ""
+        yield "LOSS", f"about {writes} missing, found {when(reply.loss.found_at_ms)}{why}; adapters pushed again what they held"

@@ -5,5 +5,5 @@
 - `syncs`: the shared syncs, the watermark behind them, and what fails for good.
 - `metadata`: metadata entries in the same database.
 - `store`: the directory; creating, checking and opening it, by one process at a time.
-- `repair`: builds a new store from the readable parts of a damaged one.
+- `repair`: builds a new store from the readable parts of a damaged one. `restore`: puts a backup in its place.
 """

@@ -57,6 +57,7 @@ from adapter.model.records import (
 )
 from adapter.runtime.clocks import wall_ms
 from adapter.runtime.durable import rocks
+from adapter.runtime.durable.checkpoint import Checkpoints
 from adapter.runtime.durable.watermark import Loss
 from adapter.runtime.serving.large_calls import LargeCalls
 from adapter.runtime.slices import in_slices, others
@@ -81,6 +82,7 @@ class RocksDbEngine:
         self._db = db = opened.database.db
         self._state, self._sample, self._starts, notes_floor, self._loss, self._watermark, self._lock = opened[1:]
         self.syncs = Syncs(db, self._watermark, path, self._state.seq)
+        self.checkpoints = Checkpoints(db, path)
         self._data = db.get_column_family(DATA)
         self._handle = db.get_column_family_handle(DATA)
         self._meta = db.get_column_family(META)
@@ -110,7 +112,8 @@ class RocksDbEngine:
                 "engine.acknowledged_writes_lost",
                 writes=loss.writes,
                 found_at_ms=loss.found_at_ms,
-                help="found by a repair; adapters send their records again; what no adapter has is only in the damaged store",
+                why=loss.why or "found by a repair",
+                help="adapters send their records again; what no adapter has is only in the store before, if that is kept",
             )
         return cls(opened, path)
 
@@ -431,10 +434,10 @@ class RocksDbEngine:
         """The store's values for the metrics; without RocksDB's own once it is closed. Thread-safe."""
         own = {
             "lost_writes": (
-                "Acknowledged writes that a repair found missing, about.",
+                "Acknowledged writes that a repair found missing, or a restore left out, about.",
                 float(self._loss.writes if self._loss else 0),
             ),
-            "store_incarnation": ("The store's incarnation: a repair raises it.", float(self._state.incarnation)),
+            "store_incarnation": ("The store's incarnation: a repair and a restore raise it.", float(self._state.incarnation)),
         }
         try:
             return own | {
@@ -446,6 +449,7 @@ class RocksDbEngine:
 
     def close(self) -> None:
         """Sync, unless a sync has failed, and close. Blocks. Logs errors and never raises: the next open checks the store."""
+        self.checkpoints.finish()
         del self._handle, self._meta_handle  # they keep the database, and so its lock, open
         # Run each step even if another fails: a part left open would continue while the process ends.
         for step in (self.syncs.finish, partial(rocks.close, self._data), partial(rocks.close, self._meta), self._database.close):

@@ -23,6 +23,7 @@ from adapter.model.codec import decode_record, decode_seq
 from adapter.model.records import STORE_ID_BYTES, is_old_tombstone
 from adapter.runtime.clocks import wall_ms
 from adapter.runtime.durable import format_mark, rocks
+from adapter.runtime.durable.backups import refuse_unfinished
 from adapter.runtime.durable.files import refuse_root_for, sync_directory
 from adapter.runtime.durable.watermark import Loss, Watermark
 
@@ -44,6 +45,7 @@ def repair(path: Path, tombstones_before_ms: int) -> str:
     try:
         if not any((path / name).exists() for name in ("db", REPAIRED, "watermark")):
             raise StoreDamagedError(f"{path}: there is no store; store.path in the configuration names it")
+        refuse_unfinished(path)
         refuse_root_for(path)
         lock = store.lock_directory(path)
     except OSError as error:

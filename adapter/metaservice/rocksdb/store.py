@@ -21,6 +21,7 @@ from adapter.metaservice.bulk import KeySample
 from adapter.model.codec import decode_seq
 from adapter.model.records import STORE_ID_BYTES, StoreStart
 from adapter.runtime.durable import format_mark, rocks
+from adapter.runtime.durable.backups import refuse_unfinished
 from adapter.runtime.durable.format_mark import META_STORE
 from adapter.runtime.durable.watermark import Loss, Watermark
 
@@ -38,7 +39,7 @@ _SLICE = 1_000  # rows read at a time
 REPAIRED = "db.repaired"  # a store that a repair has built and not yet moved to `db`
 ADVICE = (
     "Run `offset-adapter meta repair --config FILE`: it keeps the store as it is, builds one of all that can be read, and has "
-    "every adapter push again what it holds. Or restore the directory from a backup."
+    "every adapter push again what it holds. Or restore a backup: docs/backup.md."
 )
 
 
@@ -175,7 +176,8 @@ def lock_directory(path: Path) -> int:
 
 
 def exists(path: Path) -> bool:
-    """True if there is a store, damaged or not. Raises StoreDamagedError after an interrupted repair, or OSError."""
+    """True if there is a store, damaged or not. Raises StoreDamagedError after an interrupted repair or restore, or OSError."""
+    refuse_unfinished(path)
     if (path / REPAIRED).exists():
         raise StoreDamagedError(
             f"{path}: a repair was stopped before its end. Run `offset-adapter meta repair --config FILE` again."
@@ -190,22 +192,26 @@ def check(path: Path, watermark: int) -> tuple[State, KeySample]:
 
     Raises StoreDamagedError if it holds less than it acknowledged.
     """
-    sample = KeySample()
-    database = path / "db"
     try:
-        with contextlib.closing(read_only(database)) as db:
-            state, _ = bookkeeping(db, database)
-            records = digest = 0
-            for name, start, kept in ((DATA, b"", sample), (META, ROWS, KeySample())):
-                more, seqs = _count_rows(db.get_column_family(name), start, kept)
-                records += more
-                digest += seqs
+        state, sample, wrong = look(path / "db", watermark)
     except StoreDamagedError as error:
         raise StoreDamagedError(f"{path}: the store is damaged: {error}. Nothing was changed. {ADVICE}") from error
-    wrong = problem(state, watermark, records, digest % 2**64)
     if wrong:
         raise StoreDamagedError(f"{path}: {wrong}. Nothing was changed. {ADVICE}")
     return state, sample
+
+
+def look(database: Path, watermark: int) -> tuple[State, KeySample, str]:
+    """As `check`; what is wrong, see `problem`, is returned. Raises StoreDamagedError if not all can be read."""
+    sample = KeySample()
+    with contextlib.closing(read_only(database)) as db:
+        state, _ = bookkeeping(db, database)
+        records = digest = 0
+        for name, start, kept in ((DATA, b"", sample), (META, ROWS, KeySample())):
+            more, seqs = _count_rows(db.get_column_family(name), start, kept)
+            records += more
+            digest += seqs
+    return state, sample, problem(state, watermark, records, digest % 2**64)
 
 
 def read_only(database: Path, families: Sequence[str] = FAMILIES, *, skip: bool = False) -> Rdict:

@@ -31,6 +31,7 @@ ADAPTER_STORE = Form("adapter store")
 META_STORE = Form("Meta Service store")
 META_ETCD = Form("Meta Service in etcd")
 OFFSET_FILE = Form("offset file")
+BACKUP = Form("backup", since="0.3.0")
 
 
 def encode(form: Form) -> bytes:
@@ -43,12 +44,17 @@ def marked(line: bytes) -> bytes:
     return line + b"\n%08x\n" % zlib.crc32(line)
 
 
-def decode(data: bytes) -> Form:
-    """The inverse of `encode`; fields that a later version has added are ignored. Raises ValueError for a damaged mark."""
+def unmarked(data: bytes) -> bytes:
+    """The inverse of `marked`. Raises ValueError if the checksum is wrong."""
     line = data.partition(b"\n")[0]
     if data != marked(line):
         raise ValueError("its checksum is wrong")
-    found = json.loads(line)
+    return line
+
+
+def decode(data: bytes) -> Form:
+    """The inverse of `encode`; fields that a later version has added are ignored. Raises ValueError for a damaged mark."""
+    found = json.loads(unmarked(data))
     form = Form(str(found["name"]), found["version"], str(found["since"]))
     if type(form.version) is not int or form.version < FIRST:
         raise ValueError(f"it has version {form.version}")

@@ -253,6 +253,11 @@ def guarded(call: Callable[..., R], *arguments: Any) -> R:  # noqa: ANN401 - wha
         raise translate(error) from error
 
 
+def sync(db: Rdict) -> None:
+    """Sync what was written. Blocks."""
+    guarded(db.flush_wal, True)
+
+
 def close(db: Rdict) -> None:
     """Close a store, or one column family of it, and wait for the calls of other threads that use it. Blocks.
 

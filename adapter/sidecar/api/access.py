@@ -1,4 +1,4 @@
-"""Which callers may use OffsetAdmin, and the audit log of their calls.
+"""Which callers may use OffsetAdmin and StoreBackup, and the audit log of their calls.
 
 The Unix socket is open to its owner, and to root. Where its mode lets others open it, the kernel tells who calls: others count as
 callers over TCP. TCP is open to callers with the token; without a token file, to callers with a certificate (mTLS); else all are
@@ -214,7 +214,7 @@ def audited(method: Callable[[S, Q, Context], Awaitable[R]]) -> Callable[[S, Q, 
 @overload
 def audited(method: Callable[[S, Q, Context], AsyncIterator[R]]) -> Callable[[S, Q, Context], AsyncIterator[R]]: ...
 def audited(method: Callable[[S, Q, Context], Any]) -> Callable[[S, Q, Context], Any]:
-    """Wrap a method of OffsetAdmin, unary or an async generator, with `self._access`. Replaces `statuses.answering`."""
+    """Wrap a method of these services, unary or an async generator, with `self._access`. Replaces `statuses.answering`."""
 
     @wraps(method)
     async def answer(self: S, request: Q, context: Context) -> object:

@@ -8,5 +8,5 @@ A change, in this order:
 - Told: `watching` tells watchers of changes that are no ordinary commits.
 
 Beside it: `recovered` says whether all keys were compared with the Meta Service, `boot_marker` whether the machine went down,
-`snapshot` reads all records as of one instant, and `repair` what can be read of damaged files.
+`snapshot` reads all records as of one instant, `repair` what can be read of damaged files, and `restore` puts a backup back.
 """

@@ -21,6 +21,8 @@ from rocksdict import Rdict, WriteBatch
 from adapter.errors import DiskFullError, StorageFailedError, StoreDamagedError, StoreLockedError
 from adapter.runtime import heap
 from adapter.runtime.durable import format_mark, rocks
+from adapter.runtime.durable.backups import refuse_unfinished
+from adapter.runtime.durable.checkpoint import Checkpoints
 from adapter.runtime.durable.format_mark import ADAPTER_STORE
 from adapter.runtime.durable.watermark import Watermark
 from adapter.sidecar.config import WalSync
@@ -125,6 +127,10 @@ class Disk(Protocol):
     def properties(self) -> dict[str, int]:
         """The store's own numbers, by our names. Thread-safe. Raises StorageFailedError once it is closed."""
 
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """Copies of its files, for a backup."""
+
     def close(self) -> None:
         """Close without a sync. Raises what closing the store raises."""
 
@@ -141,6 +147,7 @@ class RocksDisk:
         self._opened = opened
         self._db = opened.db
         self._watermark = watermark
+        self.checkpoints = Checkpoints(opened.db, path)
         self._limiter = anyio.CapacityLimiter(1)
         self._newest_log = _newest_log(_names(path / "db"))
 
@@ -155,6 +162,7 @@ class RocksDisk:
         with contextlib.ExitStack() as opening, contextlib.ExitStack() as undo:
             try:
                 refuse_later_version(path)
+                refuse_unfinished(path)
                 if create:
                     path.mkdir(0o700, parents=True, exist_ok=True)
                 if path.exists():
@@ -295,6 +303,7 @@ class RocksDisk:
 
     def close(self) -> None:
         """Close the watermark and RocksDB, without a sync."""
+        self.checkpoints.finish()
         try:
             self._watermark.close()
         finally:

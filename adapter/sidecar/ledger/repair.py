@@ -13,6 +13,7 @@ from rocksdict import Rdict
 
 from adapter.errors import StorageFailedError, StoreDamagedError, StoreLockedError
 from adapter.runtime.durable import format_mark, rocks
+from adapter.runtime.durable.backups import refuse_unfinished
 from adapter.runtime.durable.files import refuse_root_for
 from adapter.runtime.durable.format_mark import ADAPTER_STORE
 from adapter.runtime.wording import counted
@@ -33,6 +34,7 @@ def repair(section: StoreSection) -> str:
     """
     database = section.path / "db"
     with _kept_free(section.path):
+        refuse_unfinished(section.path)
         refuse_root_for(section.path)
         if not format_mark.is_marked(ADAPTER_STORE, section.path):
             with contextlib.suppress(StoreDamagedError):  # what is to be repaired; the open at the end looks again

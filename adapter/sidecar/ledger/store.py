@@ -19,17 +19,22 @@ import structlog
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError
 from adapter.model.codec import SEQ_BYTES, decode_record, decode_seq, decode_stored, encode_key, encode_shards, prefix_end
 from adapter.model.records import STORE_ID_BYTES, Absent, GroupKey, Held, Member, OffsetKey, OffsetRecord
+from adapter.runtime.durable.checkpoint import Checkpoints
 from adapter.runtime.durable.watermark import Loss
+from adapter.runtime.times import utc
 from adapter.sidecar.config import WalSync
 from adapter.sidecar.ledger.disk import ADVICE, Batch, Disk, RocksDisk
 from adapter.sidecar.ledger.group_state import GroupStates
 from adapter.sidecar.ledger.snapshot import Snapshot, Snapshots
 from adapter.sidecar.ledger.write_batch import (
+    FIRST_KEY,
     LOSS,
+    RESTORED,
     STATE,
     STORE_ID,
     UNASKED,
     Bookkeeping,
+    Restored,
     Stored,
     Unasked,
     WriteBatch,
@@ -40,7 +45,6 @@ from adapter.sidecar.ledger.write_batch import (
 log = structlog.get_logger(__name__)
 R = TypeVar("R")
 
-_FIRST_KEY = b"\1"  # bookkeeping is below, length-prefixed names are from here on
 WATCH_S = 0.5  # between two looks at the files, and for space on a full disk
 
 
@@ -188,7 +192,7 @@ class LocalStore:
     def raw(self, count: int, prefix: bytes, after: bytes = b"") -> list[tuple[bytes, bytes]]:
         """The first `count` encoded keys and records below `prefix`, from behind the key `after`."""
         self.check()
-        start = after + b"\0" if after else prefix or _FIRST_KEY
+        start = after + b"\0" if after else prefix or FIRST_KEY
         return list(islice(self._disk.scan(start, prefix_end(prefix)), count))
 
     def member(self, group: GroupKey) -> Member | None:
@@ -356,7 +360,7 @@ class LocalStore:
 
     def scan(self, prefix: bytes = b"", after: OffsetKey | None = None) -> Iterator[Stored]:
         """The records below `prefix`, in key order, from behind `after`."""
-        start = encode_key(after) + b"\0" if after else prefix or _FIRST_KEY
+        start = encode_key(after) + b"\0" if after else prefix or FIRST_KEY
         for key, value in self._disk.scan(start, prefix_end(prefix)):
             yield Stored(*decode_stored(key, value))
 
@@ -371,13 +375,13 @@ class LocalStore:
 
     async def rows(self, count: int, after: bytes = b"") -> list[tuple[bytes, bytes]]:
         """The first `count` encoded keys and records from behind the key `after`, read away from the event loop."""
-        start = after + b"\0" if after else _FIRST_KEY
+        start = after + b"\0" if after else FIRST_KEY
         return await self.apart(lambda: list(islice(self._disk.scan(start, b""), count)))
 
     def snapshot(self) -> Snapshot:
         """All records as they are now, to be read while commits go on. Raises StorageFailedError."""
         self.check()
-        return self.snapshots.take(self._disk.scan(_FIRST_KEY, b""), self._keys, self.flushed_seq)
+        return self.snapshots.take(self._disk.scan(FIRST_KEY, b""), self._keys, self.flushed_seq)
 
     @property
     def disk_full(self) -> bool:
@@ -408,6 +412,11 @@ class LocalStore:
         """Do what takes long, as a scan does, away from the event loop."""
         return await self._disk.apart(work)
 
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """Copies of the files, for a backup."""
+        return self._disk.checkpoints
+
     def rocksdb_properties(self) -> dict[str, int]:
         """RocksDB's own numbers, by our names. Thread-safe. Raises StorageFailedError once it is closed."""
         return self._disk.properties()
@@ -432,7 +441,7 @@ class LocalStore:
         try:
             # From the first key, for a damaged block of the bookkeeping would stop the first compaction.
             for key, value in self._disk.scan(b"", b""):
-                if key >= _FIRST_KEY:
+                if key >= FIRST_KEY:
                     keys += 1
                     digest += decode_seq(value)
         except StoreDamagedError as error:
@@ -442,12 +451,16 @@ class LocalStore:
             missing += max(self._keys - keys, 1)
         self._keys, self._digest = keys, digest % 2**64
         why = [f"{missing} acknowledged writes are not there: damaged files"] if missing else []
-        if not self._disk.watermark_intact and self.seq:
+        restored = Restored.decode(self._disk.get(RESTORED))
+        if restored:
+            why.append(f"it was restored from the backup of {utc(restored.taken_at_ms)}: what came since is not there")
+        elif not self._disk.watermark_intact and self.seq:
             why.append("the watermark is missing or cannot be read, so nobody knows what was acknowledged")
         if self._disk.machine_went_down():
             why.append("the machine went down, and took acknowledged commits that were not synced yet")
         if why:
-            self._put_loss(max(missing, 1), "; ".join(why), self._disk.watermark)
+            reached = restored.reached if restored else self._disk.watermark
+            self._put_loss(max(missing, 1), "; ".join(why), reached)
             self._disk.sync_now()
             self.synced_seq = self.seq
 
@@ -477,6 +490,7 @@ class LocalStore:
         self.seq = max(self.seq, reached)
         batch = self._disk.batch()
         batch.put(LOSS, self.loss.encode())
+        batch.delete(RESTORED)  # it is told as this loss from now on
         batch.put(STATE, Bookkeeping(self.seq, self.flushed_seq, self._keys, self._digest).encode())
         self._write(batch)
         log.error(

@@ -25,10 +25,13 @@ STATE = b"\0state"
 LOSS = b"\0loss"
 STORE_ID = b"\0store"
 UNASKED = b"\0unasked"  # see `Unasked`; absent once the Meta Service was asked
+RESTORED = b"\0restored"  # see `Restored`; absent once the store was opened
+FIRST_KEY = b"\1"  # bookkeeping is below, length-prefixed names are from here on
 _MEMBER = b"\0member"  # before the packed names of a group
 _MEMBER_FORM = struct.Struct(">Q")
 _STATE_FORM = struct.Struct(">QQQQ")
 _UNASKED_FORM = struct.Struct(">QQ")
+_RESTORED_FORM = struct.Struct(">QQ")
 
 
 class Stored(NamedTuple):
@@ -80,6 +83,22 @@ class Unasked(NamedTuple):
     def encode(self) -> bytes:
         """The stored form, 16 bytes."""
         return _UNASKED_FORM.pack(*self)
+
+
+class Restored(NamedTuple):
+    """That the store was put back from a backup. `taken_at_ms`: when that was taken. `reached`: write counters go on above it."""
+
+    taken_at_ms: int
+    reached: int
+
+    @classmethod
+    def decode(cls, value: bytes | None) -> "Restored | None":
+        """The stored form; None if there is none."""
+        return cls(*_RESTORED_FORM.unpack(value)) if value else None
+
+    def encode(self) -> bytes:
+        """The stored form, 16 bytes."""
+        return _RESTORED_FORM.pack(*self)
 
 
 def member_key(group: GroupKey) -> bytes:

@@ -20,6 +20,7 @@ from adapter.rpc import meta_pb, offsets_grpc, offsets_pb, scaler_grpc, scaler_p
 from adapter.runtime.serving import request_sizes
 from adapter.runtime.serving.listener import listening
 from adapter.runtime.serving.request_sizes import NAMES, SMALL, Sizes
+from adapter.runtime.serving.store_backup import SERVICE as BACKUP_SERVICE
 from adapter.runtime.settings.config import ServerSection
 from adapter.sidecar import process as adapter_process
 from tests.unit.fleet.test_scaler import Source, known
@@ -29,7 +30,7 @@ COMMIT = "/offsets.v1.OffsetStore/CommitOffsets"
 SIZES = Sizes({READ: NAMES, COMMIT: 25_000})
 SERVICES = {
     "adapter": (*adapter_process.SERVICES, SERVICE),
-    "meta": (meta_process.SERVICE, METADATA_SERVICE, SERVICE),
+    "meta": (meta_process.SERVICE, METADATA_SERVICE, BACKUP_SERVICE, SERVICE),
 }
 KNOWN_SMALL = {f"/{SERVICE}/{method.name}" for method in scaler_pb.DESCRIPTOR.services_by_name["ExternalScaler"].methods}
 # A store names its last 16 starts.
