@@ -1,4 +1,4 @@
-"""The commands `groups`: list, describe, clone, broadcast. The work is in `show`, `offsets.change`.
+"""The commands `groups`: list, describe, clone, broadcast, handover. The work is in `show`, `offsets.change`.
 
 Exit codes: 0 done, or a dry run that found no problem; 1 done, but not everything is as requested; 2 an error: nothing counts as
 done that was not reported as done.
@@ -13,6 +13,7 @@ from adapter.cli.columns import Asked
 from adapter.cli.connection import Target, run, run_or_exit
 from adapter.cli.groups import show
 from adapter.cli.groups.broadcast import broadcast
+from adapter.cli.groups.handover import handover
 from adapter.cli.groups.show import Selection, View
 from adapter.cli.offsets import change as offsets_change
 from adapter.cli.offsets.change import ChangeOptions, Shards
@@ -23,10 +24,11 @@ from adapter.model.records import GroupKey
 
 @click.group()
 def groups() -> None:
-    """Consumer groups: list, describe, clone."""
+    """Consumer groups: list, describe, clone, hand over."""
 
 
 groups.add_command(broadcast)
+groups.add_command(handover)
 
 
 @groups.command("list", cls=watch.WatchCommand)

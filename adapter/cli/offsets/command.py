@@ -1,4 +1,4 @@
-"""The commands `offset-adapter offsets`: reset, delete. They check the options; `change` does the work.
+"""The commands `offset-adapter offsets`: reset, delete, history. They check the options; `change` does the work.
 
 Exit codes: those of `groups`.
 """
@@ -12,6 +12,7 @@ from adapter.cli.connection import Target, run_or_exit
 from adapter.cli.offsets import change as offsets_change
 from adapter.cli.offsets import shift as offsets_shift
 from adapter.cli.offsets.change import ChangeOptions, Shards
+from adapter.cli.offsets.history import history
 from adapter.errors import InvalidInputError
 from adapter.model.records import GroupKey
 from adapter.runtime.durable import files
@@ -26,7 +27,10 @@ _group_and_shards = click.argument("names", metavar="[GROUP] [SHARD]...", nargs=
 
 @click.group()
 def offsets() -> None:
-    """Offsets of groups: reset, delete."""
+    """Offsets of groups: reset, delete, and what was moved."""
+
+
+offsets.add_command(history)
 
 
 @offsets.command()

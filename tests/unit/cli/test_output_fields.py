@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor
 
 from adapter.cli.doctor import command as doctor
-from adapter.cli.groups import broadcast, show
+from adapter.cli.groups import broadcast, handover, show
 from adapter.cli.groups import lag as groups_lag
 from adapter.cli.groups.lag import Brief, GroupLive
 from adapter.cli.groups.show import Described, Selection
@@ -64,6 +64,7 @@ def of_value(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
     [
         ("Fields of `list` and `get`", offsets_pb.ShardOffset),
         ("Fields of `top`", lag_pb.GroupLag),
+        ("Fields of `offsets history`", offsets_pb.ListChangesReply.Change),
     ],
 )
 def test_replies_are_printed_as_the_proto_has_them(title: str, message: Any) -> None:
@@ -137,6 +138,7 @@ def test_the_columns_of_csv() -> None:
 def test_the_fields_of_rows() -> None:
     """Of listings that are not of the proto."""
     assert tuple(documented("Fields of `groups broadcast`")) == broadcast.FIELDS
+    assert tuple(documented("Fields of `groups handover`")) == handover.FIELDS
     assert tuple(documented("Fields of `doctor` and `meta doctor`")) == doctor.FIELDS
     assert tuple(documented("Fields of `meta kv list` and `meta kv get`")) == kv.FIELDS
 

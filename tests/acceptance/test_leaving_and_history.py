@@ -1,0 +1,89 @@
+"""`groups handover` and `offsets history` as an operator uses them."""
+
+import csv
+
+from adapter.testing.waiting import eventually
+from tests.acceptance.conftest import Pair, run
+
+OK, FAILED, ERROR = 0, 1, 2
+
+
+def commit(pair: Pair, group: str, **offsets: int) -> None:
+    """Commit shards of a group."""
+    for shard, offset in offsets.items():
+        assert pair("commit", group, shard, str(offset)).code == OK
+
+
+def execute(pair: Pair, *arguments: str) -> None:
+    """Run a change."""
+    ran = pair(*arguments, "--execute")
+    assert ran.code == OK, ran.err
+
+
+async def test_what_is_handed_over_is_in_the_meta_service_and_not_here_and_a_reader_has_it_again(shared: Pair) -> None:
+    """By names and patterns; also what was not flushed, and with all groups nothing is left here."""
+    commit(shared, "leaves-1", a=5, b=6)
+    commit(shared, "leaves-2", a=7)
+    commit(shared, "stays", a=8)
+    ran = shared("groups", "handover", "leaves-*", "--json")
+    assert ran.code == OK, ran.err
+    assert [(row["group"], row["offsets"]) for row in ran.json] == [("leaves-1", 2), ("leaves-2", 1)]
+    here = {row["group"] for row in shared("list", "--json").json}
+    assert "stays" in here
+    assert not here & {"leaves-1", "leaves-2"}
+    there = {(row["group"], row["shard"]): row["offset"] for row in run("list", "--meta", shared.meta.address, "--json").json}
+    assert (there["leaves-1", "a"], there["leaves-1", "b"], there["leaves-2", "a"]) == (5, 6, 7)
+    assert shared("groups", "handover", "--all-groups").code == OK
+    assert shared("list", "--json").json == []
+    assert [row["offset"] for row in shared("get", "leaves-1", "a", "--json").json] == [5]
+
+
+def test_who_hands_over_nothing_is_told(shared: Pair) -> None:
+    """No group, no name, or both."""
+    nothing = shared("groups", "handover", "nobody-*")
+    assert (nothing.code, nothing.out) == (FAILED, "namespace\tgroup\toffsets\terror\n")
+    assert "there is no such group" in nothing.err
+    for arguments in ((), ("some", "--all-groups")):
+        refused = shared("groups", "handover", *arguments)
+        assert (refused.code, "name at least one GROUP, or give --all-groups" in refused.err) == (ERROR, True)
+
+
+async def test_without_the_meta_service_nothing_leaves(pair: Pair) -> None:
+    """The error says who does not answer, and the offsets stay."""
+    commit(pair, "g", a=5)
+    pair.meta.kill()
+    refused = pair("groups", "handover", "g")
+    assert refused.code == ERROR
+    assert "the adapter answers, the Meta Service does not" in refused.err
+    assert [row["offset"] for row in pair("list", "--json").json] == [5]
+    pair.meta.start()
+    await eventually(lambda: pair("groups", "handover", "g").code == OK)
+    assert pair("list", "--json").json == []
+
+
+def test_the_history_says_who_moved_what_from_where_to_where(shared: Pair) -> None:
+    """The newest first, of a group or of all; the same in JSON, and in CSV."""
+    commit(shared, "moved", a=50, b=60)
+    execute(shared, "offsets", "reset", "moved", "--to-offset", "10")
+    execute(shared, "offsets", "delete", "moved", "b")
+    commit(shared, "other", a=1)
+    execute(shared, "offsets", "reset", "other", "--to-offset", "0")
+    changes = shared("offsets", "history", "moved", "--json").json
+    assert [(change["kind"], change["shards"]) for change in changes] == [("delete", 1), ("reset", 2)]
+    assert changes[0]["rows"][0]["after"]["deleted"]
+    assert changes[1]["who"].startswith("unix:")
+    table = shared("offsets", "history", "moved")
+    assert table.code == OK
+    lines = [line.split("\t")[1:7] for line in table.out.splitlines()[1:]]
+    assert lines == [
+        ["delete", "default", "moved", "b", "10", "deleted"],
+        ["reset", "default", "moved", "a", "50", "10"],
+        ["reset", "default", "moved", "b", "60", "10"],
+    ]
+    assert "2 changes; all since " in table.err
+    assert [change["group"] for change in shared("offsets", "history", "--limit", "1", "--json").json] == ["other"]
+    assert [row["kind"] for row in csv.DictReader(shared("offsets", "history", "moved", "--output", "csv").out.splitlines())] == [
+        "delete",
+        "reset",
+    ]
+    assert shared("offsets", "history", "nobody").code == OK
