@@ -9,7 +9,7 @@ from adapter.cli import completing, options
 from adapter.cli.connection import Target, connected, run
 from adapter.cli.offsets.reading import TIMEOUT_S, position_text
 from adapter.cli.output import TABLE, Form, fields_of, listing, note, when
-from adapter.cli.table import LEFT, RIGHT, Side
+from adapter.cli.table import LEFT, RIGHT, Rows, Side
 from adapter.model.records import DEFAULT_NAMESPACE
 from adapter.rpc import offsets_pb
 from adapter.runtime.wording import counted
@@ -26,6 +26,7 @@ _COLUMNS: dict[str, Side] = {
     "after": RIGHT,
     "who": LEFT,
 }
+FIELDS = fields_of(offsets_pb.ListChangesReply.Change)
 
 
 class Moved(NamedTuple):
@@ -63,7 +64,8 @@ async def _history(target: Target, namespace: str, group: str, limit: int, form:
         since = when(reply.since_ms)
         note(f"{counted(len(reply.changes), 'change')}; all since {since} are remembered, earlier ones are in the adapter's log")
     else:
-        with listing(form, {}, lambda _: (), fields_of(offsets_pb.ListChangesReply.Change)) as changes:
+        changes: Rows[offsets_pb.ListChangesReply.Change] = listing(form, {}, lambda _: (), FIELDS)
+        with changes:
             for change in reply.changes:
                 changes.add(change)
 
