@@ -49,9 +49,9 @@ def test_who_hands_over_nothing_is_told(shared: Pair) -> None:
 
 
 async def test_without_the_meta_service_nothing_leaves(pair: Pair) -> None:
-    """The error says who does not answer, and the offsets stay."""
-    commit(pair, "g", a=5)
+    """That it does not have: the error says who does not answer, and the offsets stay."""
     pair.meta.kill()
+    commit(pair, "g", a=5)
     refused = pair("groups", "handover", "g")
     assert refused.code == ERROR
     assert "the adapter answers, the Meta Service does not" in refused.err
