@@ -58,8 +58,8 @@ COMMANDS = {
         "adapter.cli.backup.command:restore",
         "Put a backup in the place of an adapter's store, which must not be there.",
     ),
-    "groups": Lazy("adapter.cli.groups.command:groups", "Consumer groups: list, describe, clone."),
-    "offsets": Lazy("adapter.cli.offsets.command:offsets", "Offsets of groups: reset, delete."),
+    "groups": Lazy("adapter.cli.groups.command:groups", "Consumer groups: list, describe, clone, hand over."),
+    "offsets": Lazy("adapter.cli.offsets.command:offsets", "Offsets of groups: reset, delete, and what was moved."),
     "import": Lazy(
         "adapter.cli.files.import_export:import_command",
         "Merge the offsets of FILE (- is standard input): only those larger than the stored ones.",

@@ -43,7 +43,7 @@ def test_a_shell_gets_its_script(monkeypatch: pytest.MonkeyPatch, shell: str) ->
     [
         ("offset-adapter ", {*COMMANDS, "meta"}),
         ("offset-adapter meta s", {name for name in META_COMMANDS if name.startswith("s")}),
-        ("offset-adapter groups ", {"broadcast", "clone", "describe", "list"}),
+        ("offset-adapter groups ", {"broadcast", "clone", "describe", "handover", "list"}),
         ("offset-adapter groups list --wi", {"--wide"}),
         ("offset-adapter top --so", {"--sort"}),
         ("offset-adapter top --at-least st", {"stall", "stop"}),
