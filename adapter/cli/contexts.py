@@ -67,7 +67,17 @@ def load() -> Contexts:
     except (FileNotFoundError, NotADirectoryError):
         return Contexts()
     except OSError as error:
+        if isinstance(error, PermissionError) and not _may_look(place):
+            return Contexts()  # as in a container whose HOME is another user's: a probe must work there
         raise ConfigError(f"{place}: cannot be read: {error.strerror}") from error
+
+
+def _may_look(place: Path | None) -> bool:
+    """False where this user cannot even see whether there is such a file."""
+    try:
+        return place is not None and place.exists()
+    except PermissionError:
+        return False
 
 
 def named(name: str | None) -> tuple[str, Context] | None:

@@ -293,3 +293,25 @@ def test_words_of_the_adapter_are_completed(filled: Pair, home: dict[str, str]) 
         ("offset-adapter get --context nobody ord", set()),
     ):
         assert completed(words) == expected, words
+
+
+def test_doctor_looks_at_the_servers_of_the_context(filled: Pair, home: dict[str, str], tmp_path: Path) -> None:
+    """And not at a Meta Service of the default settings, which nobody here calls. What it cannot see from here is said."""
+    typed("context", "set", "here", "--address", filled.adapter.address, "--meta", filled.meta.address, home=home)
+    typed("context", "set", "away", "--address", "127.0.0.1:1", home=home)
+
+    def doctor(*arguments: str) -> tuple[int, dict[str, tuple[str, str]]]:
+        ran = typed("doctor", "--json", *arguments, home=home, cwd=tmp_path)
+        return ran.code, {row["check"]: (row["state"], row["seen"]) for row in ran.json}
+
+    code, found = doctor()
+    assert (code, found["adapter"][0], found["Meta Service"][0]) == (OK, "ok", "ok"), found
+    assert "no --config was given" in found["configuration"][1]
+    assert found["its Meta Service"] == ("ok", f"{filled.adapter.address} calls {filled.meta.address}, which answers")
+    assert not any("127.0.0.1:9530" in seen for _, seen in found.values())
+    assert not any(check.startswith("store") for check in found)
+    code, found = doctor("--context", "away")
+    assert (code, found["adapter"][0], "Meta Service" in found) == (NO, "fail", False)
+    refused = typed("doctor", "--config", "x.toml", "--context", "away", home=home, cwd=tmp_path)
+    assert (refused.code, "--config and --context: name one of them" in refused.err) == (ERROR, True)
+    assert "store directory" in doctor("--context", "")[1]

@@ -61,6 +61,21 @@ def test_option_then_environment_then_context_then_default(monkeypatch: pytest.M
     assert asked(of_meta=True) == Target("10.7.7.7:1", how="by OFFSET_META_ADDRESS")
 
 
+def test_a_home_that_is_closed_to_this_user_has_no_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs as another user than its HOME is of; a file that is there and cannot be read is an error."""
+    closed = PermissionError(13, "Permission denied")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise closed
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(ConfigError, match=r"contexts\.toml: cannot be read: Permission denied"):
+        contexts.load()
+    monkeypatch.setattr(Path, "exists", refuse)
+    assert contexts.load() == contexts.Contexts()
+    assert asked().how == "the default"
+
+
 def test_a_name_with_any_printable_letters_comes_back_from_the_file() -> None:
     """TOML's strings are those of JSON for these."""
     names = ['a "b" \\c', "[x.y]", "\N{SNOWMAN} \N{GRINNING FACE}", "#"]

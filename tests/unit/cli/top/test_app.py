@@ -14,10 +14,11 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from adapter.cli.top import feed as top_feed
-from adapter.cli.top.app import GroupsScreen, HelpScreen, TopApp, View
+from adapter.cli.top.app import GroupsScreen, HelpScreen, TopApp, View, columns_at
 from adapter.cli.top.feed import AdapterFeed, Feed
 from adapter.cli.top.shards import ShardsScreen
 from adapter.client.client import OffsetClient
+from adapter.errors import InvalidInputError
 from adapter.rpc import lag_pb
 from adapter.testing.waiting import PATIENCE_S
 from tests.unit.cli.fake_lag import NOW_MS, FakeLag, group, serving, shard
@@ -382,6 +383,16 @@ async def test_a_terminal_of_any_width_shows_status_group_and_lag(lag: FakeLag, 
         assert (width < 40) or "12,345" in slow
         assert ("worst-shard" in screen.text) == (width == 200)
         assert all(len(line) <= width for line in screen.lines)
+
+
+def test_columns_of_the_live_table_are_those_that_are_named() -> None:
+    """Behind the mark; an unknown one is told with those that there are."""
+    assert [*columns_at([])] == [*range(11)]
+    assert [*columns_at(["lag", "group"])] == [0, 3, 2]
+    with pytest.raises(
+        InvalidInputError, match="--columns: the live table has no 'namespace'; it has status, group, lag, lag-time"
+    ):
+        columns_at(["namespace"])
 
 
 async def test_help_and_the_end(lag: FakeLag, tmp_path: Path) -> None:
