@@ -47,7 +47,7 @@ class Met:
 @pytest.mark.parametrize("kind", MOST_CLASSES)
 async def test_a_commit_meets_few_classes_from_the_socket_to_the_meta_service(tmp_path: Path, kind: str) -> None:
     """A plain one, or any, and its flush, without the evaluation of lag. The list is printed when it is too long."""
-    meta, met = FakeMeta(), Met()
+    meta, met = FakeMeta(), [Met() for _ in range(3)]
 
     async def as_it_is(_: object) -> None: ...
 
@@ -61,17 +61,19 @@ async def test_a_commit_meets_few_classes_from_the_socket_to_the_meta_service(tm
             await commit(_request(offset))
         await eventually(lambda: _newest(meta) == 19)
         dirty = sidecar.core().ledger.dirty
-        sys.setprofile(met)
-        try:
-            if kind == "any":
-                columns = offsets_pb.GroupCommits(group="new", shard_names=["a", "b"], offsets=[1, 1], generation=1)
-                await commit(offsets_pb.CommitOffsetsRequest(groups=[columns, *_request(1).groups]))
-            await commit(_request(20))
-            await eventually(lambda: _newest(meta) == 20 and not dirty)
-        finally:
-            sys.setprofile(None)
-    assert len(met.classes) <= MOST_CLASSES[kind], "\n".join(sorted(met.classes))
-    assert {"sidecar/ledger/ledger.py Ledger", "sidecar/engine/flusher.py Flusher"} <= met.classes
+        for number, one in enumerate(met):
+            sys.setprofile(one)
+            try:
+                if kind == "any":
+                    columns = offsets_pb.GroupCommits(group=f"new-{number}", shard_names=["a", "b"], offsets=[1, 1], generation=1)
+                    await commit(offsets_pb.CommitOffsetsRequest(groups=[columns, *_request(1).groups]))
+                await commit(_request(20 + number))
+                await eventually(lambda newest=20 + number: _newest(meta) == newest and not dirty)  # type: ignore[misc]
+            finally:
+                sys.setprofile(None)
+    always = set.intersection(*(one.classes for one in met))  # on a busy machine what runs by the clock comes in between
+    assert len(always) <= MOST_CLASSES[kind], "\n".join(sorted(always))
+    assert {"sidecar/ledger/ledger.py Ledger", "sidecar/engine/flusher.py Flusher"} <= always
 
 
 def test_a_class_of_engine_and_ledger_is_made_of_few_parts() -> None:
