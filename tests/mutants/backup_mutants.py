@@ -27,6 +27,14 @@ BACKUP_MUTANTS = (
         (_DIRECTORY + "test_what_was_not_received_as_it_was_sent_is_no_backup",),
     ),
     Mutant(
+        "a-checkpoint-is-made-for-nobody",
+        "runtime/durable/checkpoint.py",
+        "            if not waited_for:\n",
+        "            if waited_for is None:\n",
+        "behind a killed command the files of a backup stay, and the next one fails",
+        (_CHECKPOINT + "test_one_whose_caller_has_gone_is_not_made",),
+    ),
+    Mutant(
         "what-is-left-of-a-killed-backup-stays",
         "runtime/durable/checkpoint.py",
         "        self._working = threading.Lock()\n        self._remove()\n",

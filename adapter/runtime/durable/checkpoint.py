@@ -4,11 +4,12 @@ It has hard links to the tables, which never change, and copies of what still gr
 is read, and there is one at a time. What a killed process left of one is removed by the next open.
 """
 
+import contextlib
 import hashlib
 import os
 import shutil
 import threading
-from collections.abc import AsyncGenerator, Collection, Iterator
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,12 +68,14 @@ class Checkpoints:
         if self._under_way:
             raise OverloadedError("a backup is being taken already; come back when it is done", retry_after_s=AGAIN_S)
         self._under_way = True
+        waited_for = [True]  # empty once its caller has gone: the thread may come to it only then
         try:
-            await anyio.to_thread.run_sync(self._make)
+            await anyio.to_thread.run_sync(self._make, waited_for)
             parts = _parts(self._place, known)
             while part := await anyio.to_thread.run_sync(next, parts, None):
                 yield part
         finally:
+            waited_for.clear()
             try:
                 await anyio.to_thread.run_sync(self._remove)
             finally:
@@ -83,31 +86,37 @@ class Checkpoints:
         with self._working:
             self._db = None
 
-    def _make(self) -> None:
+    def _make(self, waited_for: Sequence[bool]) -> None:
         with self._working:
             if self._db is None:
                 raise StorageFailedError("the store was closed")
+            if not waited_for:
+                return
+            self._clear()
             self._check_room()
             # Writes what is in memory into tables, without the GIL. The rows of all column families are from one instant.
             rocks.guarded(Checkpoint(self._db).create_checkpoint, str(self._place))
 
     def _check_room(self) -> None:
         """Raise DiskFullError where the tables, and a copy of the newest log, could fill the disk: writes would fail first."""
-        store = self._place.parent
+        store, needed = self._place.parent, SPARE_BYTES
+        for log in (store / "db").glob("*.log"):
+            with contextlib.suppress(FileNotFoundError):  # RocksDB has removed it since
+                needed += 2 * log.stat().st_size
         try:
-            needed = SPARE_BYTES + 2 * sum(log.stat().st_size for log in (store / "db").glob("*.log"))
             free = shutil.disk_usage(store).free
-        except OSError as error:  # RocksDB has removed a log since it was listed, or the store is gone
-            raise StorageFailedError(f"{error.filename or store}: {error.strerror}; take the backup again") from error
+        except OSError as error:
+            raise StorageFailedError(f"{store}: {error.strerror}") from error
         if free < needed:
-            raise DiskFullError(
-                f"{self._place.parent}: a backup needs up to {needed:,} bytes there for a while, and {free:,} are free"
-            )
+            raise DiskFullError(f"{store}: a backup needs up to {needed:,} bytes there for a while, and {free:,} are free")
 
     def _remove(self) -> None:
         with self._working:  # behind a `_make` whose caller was cancelled
-            for left in (self._place, self._place.with_name(f"{DIRECTORY}.tmp")):
-                shutil.rmtree(left, ignore_errors=True)
+            self._clear()
+
+    def _clear(self) -> None:
+        for left in (self._place, self._place.with_name(f"{DIRECTORY}.tmp")):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _parts(place: Path, known: Collection[File]) -> Iterator[Part]:

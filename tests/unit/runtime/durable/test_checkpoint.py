@@ -1,5 +1,6 @@
 """Checkpoints of a real RocksDB: which files are sent, that they are from one instant, and that none is left behind."""
 
+import asyncio
 import hashlib
 import shutil
 import threading
@@ -72,6 +73,20 @@ async def test_there_is_one_at_a_time_and_none_is_left(tmp_path: Path, database:
     await reading.aclose()
     assert not (tmp_path / DIRECTORY).exists()
     assert (await taken(checkpoints))[0]
+
+
+async def test_one_whose_caller_has_gone_is_not_made(tmp_path: Path, database: rocks.Database) -> None:
+    """Its thread may come to it when what was to be removed behind it has been removed already."""
+    checkpoints = Checkpoints(database.db, tmp_path)
+    checkpoints._make([])
+    assert [path.name for path in tmp_path.iterdir()] == ["db"]  # noqa: ASYNC240 - of a test
+    reading = asyncio.create_task(anext(checkpoints.read(())))
+    await asyncio.sleep(0)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert (await taken(checkpoints))[0]
+    assert not (tmp_path / DIRECTORY).exists()
 
 
 def test_what_a_killed_process_left_is_removed_by_the_next_open(tmp_path: Path, database: rocks.Database) -> None:
