@@ -50,10 +50,16 @@ class BrokerProcess:
         return f"127.0.0.1:{self.grpc_port}"
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
-        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE)
-        assert self._process.stdout
-        assert self._process.stdout.readline() == b"serving\n"
+        """Start it, again and again while another process has one of its ports, and wait until it answers."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE)
+            assert self._process.stdout
+            if self._process.stdout.readline() == b"serving\n":
+                break
+            self._process.stdout.close()
+            self._process.wait()
+            assert time.monotonic() < deadline, "it does not start"
         Thread(target=_drained, args=(self._process.stdout,), daemon=True).start()
         self._control, watch = self._connect(), self._connect()
         _ask(watch, {"flushed": True})

@@ -72,10 +72,6 @@ def adapter(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
                 stubs.store.CommitOffsets(
                     commits({f"shard-{at}": 1 for at in range(SHARDS)}, "large", metadata="m" * 4_000), timeout=PATIENCE_S
                 )
-            calls = Calls()
-            with Attacker(front_of(service)) as peer:  # its connection with the node stays
-                peer.send(calls.whole("/no/such"))
-                assert peer.read_until(_answered(calls.last)).code is None
             yield service
 
 
@@ -84,13 +80,28 @@ def front_of(adapter: ServiceProcess) -> str:
     return str(tomllib.loads(adapter.settings)["robustmq"]["listen"])
 
 
+@contextmanager
+def front_undisturbed(adapter: ServiceProcess, *, grows: int = 64 * MIB) -> Iterator[str]:
+    """`undisturbed`, beginning with the front's connection with its node: the first call makes it, and it stays.
+
+    An attack before may have ended it; a call that is lost with it is followed by another one.
+    """
+    calls = Calls()
+    with Attacker(front_of(adapter)) as peer:
+        for _ in range(2):
+            peer.send(calls.whole("/no/such"))
+            peer.read_until(_answered(calls.last))
+    with undisturbed(adapter, grows=grows):
+        yield front_of(adapter)
+
+
 @pytest.mark.parametrize(("flood", "code"), FLOODS.items(), ids=[flood.__name__ for flood in FLOODS])
 def test_a_flood_ends_with_its_reason(adapter: ServiceProcess, flood: Callable[[int], Iterable[bytes]], code: int) -> None:
     """GOAWAY says which, and that is the end of that connection; also at the front, where the calls go on to a node."""
     with undisturbed(adapter):
         assert attack(adapter.tcp_address, flood, 10_000 * TIMES).code == code
-    with undisturbed(adapter):
-        assert attack(front_of(adapter), flood, 10_000 * TIMES).code == code
+    with front_undisturbed(adapter) as front:
+        assert attack(front, flood, 10_000 * TIMES).code == code
 
 
 @pytest.mark.parametrize("address", ["tcp_address", "address"])
@@ -291,9 +302,9 @@ def test_peers_that_do_anything_disturb_nobody(adapter: ServiceProcess) -> None:
     """Drawn: right, broken, too many frames; cut anywhere; gone or silent. Whole frames are answered, or end in a hang-up."""
     rng = random_instants()
     for _ in range(-(-PEERS // AT_ONCE)):
-        with undisturbed(adapter, grows=120 * MIB):
+        with front_undisturbed(adapter, grows=120 * MIB) as front:
             for _ in range(AT_ONCE):
-                drawn(rng).play(rng.choice((adapter.tcp_address, adapter.address, front_of(adapter))))
+                drawn(rng).play(rng.choice((adapter.tcp_address, adapter.address, front)))
 
 
 def test_peers_that_ignore_the_stop_do_not_hold_it_up(adapter: ServiceProcess) -> None:
