@@ -184,10 +184,16 @@ def test_groups_that_readers_name_do_not_fill_the_memory(monkeypatch: pytest.Mon
     states = GroupStates()
     states.note_removal([G])
     for number in range(100):
-        last = [GroupKey("default", f"g{number}{which}") for which in "abc"]
+        last, large = ([GroupKey("default", f"{kind}{number}{which}") for which in "abc"] for kind in ("g", "large"))
         states.note_loaded(last)
         assert all(map(states.is_loaded, last))
-        assert len(states._states) <= 10
+        assert len(states._resting) <= 10
+        if number == 50:
+            assert not states.removed_since([last[0]], 0)
+        if number > 50:
+            states.note_large(large)
+            assert all(map(states.is_large, large))
+            assert len(states._states) <= 10
     assert states.removed_since([G], 0)
     assert states.removed_since([last[0]], 0)
 
