@@ -11,6 +11,8 @@ from itertools import chain
 import anyio
 
 from adapter.errors import AdapterError, NotReadyError
+from adapter.model import names
+from adapter.model.codec import encode_key
 from adapter.model.records import DEFAULT_NAMESPACE, GroupKey, Member
 from adapter.rpc import offsets_pb
 from adapter.runtime.clocks import REAL, Clocks
@@ -83,6 +85,8 @@ class Ledger:
         """
         while self.states.leave_idle(SLICE, self.dirty.of):
             await others()
+        names.forget_good()
+        encode_key.cache_clear()
         await self.store.rest()
 
     async def submit(self, operation: Operation) -> list[Standing]:
