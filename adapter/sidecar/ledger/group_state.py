@@ -142,7 +142,7 @@ class GroupStates:
     def is_loaded(self, group: tuple[str, str]) -> bool:
         """True if all records of the group in the Meta Service are stored here."""
         state: GroupState | None = self._states.get(group)  # type: ignore[call-overload]  # as in `get`
-        return state.loaded if state is not None else group in self._resting
+        return state.loaded if state is not None else self._rests(group)
 
     def is_large(self, group: GroupKey) -> bool:
         """True for a group of which only the keys of a commit are loaded."""
@@ -153,7 +153,7 @@ class GroupStates:
         """True if a key that is not stored is known to be absent in the Meta Service too."""
         state: GroupState | None = self._states.get(key[:2])  # type: ignore[call-overload]  # as in `get`
         if state is None:
-            return key[:2] in self._resting
+            return self._rests(key[:2])
         return state.loaded or (state.absent is not None and key[2] in state.absent)
 
     def epoch_of_absent(self, key: OffsetKey) -> int:
@@ -228,6 +228,9 @@ class GroupStates:
         state = self._states.get(group)
         return state.removed_at if state else self._removed_before
 
+    def _rests(self, group: tuple[str, str]) -> bool:
+        return self._resting.count > 0 and group in self._resting
+
     def _state(self, group: GroupKey) -> GroupState:
         """The state of a group, which may be new."""
         state = self._states.get(group)
@@ -235,7 +238,7 @@ class GroupStates:
             if len(self._states) >= MAX_GROUPS:
                 self._forget_half()
             state = self._states[group] = GroupState(self._removed_before)
-            state.loaded = self._resting.remove(group)
+            state.loaded = self._resting.count > 0 and self._resting.remove(group)
         return state
 
     def _in_use(self, group: GroupKey) -> GroupState:

@@ -40,22 +40,17 @@ class _Digests:
 
 
 class RestingGroups:
-    """The groups that came to rest last: `most` at most, and half as many at least."""
+    """The groups that came to rest last: `most` at most, and half as many at least. `count`: how many there are."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._new, self._old = _Digests(), _Digests()
+        self.count = 0
 
     def __contains__(self, group: tuple[str, str]) -> bool:
         """True for a group that rests, and was not forgotten."""
-        if not (self._new.count or self._old.count):
-            return False
         digest = _digest(group)
         return digest in self._new or digest in self._old
-
-    def __len__(self) -> int:
-        """How many there are."""
-        return self._new.count + self._old.count
 
     def add(self, group: GroupKey) -> None:
         """Note that a group rests. The older half is forgotten when there are too many."""
@@ -66,13 +61,14 @@ class RestingGroups:
         if 2 * (self._new.count + 1) > self._most:
             self._new, self._old = _Digests(), self._new
         self._new.add(digest)
+        self.count = self._new.count + self._old.count
 
     def remove(self, group: GroupKey) -> bool:
         """Note that a group does not rest any more; returns whether it did, and was not forgotten."""
-        if not (self._new.count or self._old.count):
-            return False
         digest = _digest(group)
-        return self._new.remove(digest) or self._old.remove(digest)
+        found = self._new.remove(digest) or self._old.remove(digest)
+        self.count -= found
+        return found
 
 
 def _digest(group: tuple[str, str]) -> bytes:

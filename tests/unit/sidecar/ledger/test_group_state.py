@@ -187,7 +187,7 @@ def test_groups_that_readers_name_do_not_fill_the_memory(monkeypatch: pytest.Mon
         last, large = ([GroupKey("default", f"{kind}{number}{which}") for which in "abc"] for kind in ("g", "large"))
         states.note_loaded(last)
         assert all(map(states.is_loaded, last))
-        assert len(states._resting) <= 10
+        assert states._resting.count <= 10
         if number == 50:
             assert not states.removed_since([last[0]], 0)
         if number > 50:
