@@ -10,7 +10,9 @@ from adapter.sidecar.lag import ids, packed
 from adapter.sidecar.lag.ids import Ids, Names
 from adapter.sidecar.lag.names import Keys
 
-NAMES = st.tuples(st.sampled_from(["default", "d"]), st.sampled_from(["a", "ab", "bb", "ü", "x" * 60]), st.sampled_from(["s", "t", "tt"]))
+NAMES = st.tuples(
+    st.sampled_from(["default", "d"]), st.sampled_from(["a", "ab", "bb", "ü", "x" * 60]), st.sampled_from(["s", "t", "tt"])
+)
 STEPS = st.lists(st.tuples(st.sets(NAMES, max_size=8), st.sampled_from(["add", "drop", "rest"])), max_size=12)
 
 
