@@ -30,9 +30,8 @@ def test_cycles_are_freed_only_where_the_objects_of_the_start_are_frozen(monkeyp
 def test_names_that_c_code_looked_up_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is a string of its own, which the cache of attributes keeps."""
     monkeypatch.setattr(gc, "get_freeze_count", lambda: 1)
-    name = "".join(["a_name_that_nobody", "_else_looks_up"])
+    name = f"a_name_that_nobody_else_looks_up_{id(monkeypatch)}"
     hasattr(_Cycle, name)
     held = sys.getrefcount(name)
     heap.collect()
-    assert sys.getrefcount(name) <= held
-    assert not hasattr(_Cycle, name)
+    assert sys.getrefcount(name) < held

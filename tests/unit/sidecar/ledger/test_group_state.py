@@ -259,7 +259,7 @@ STEPS = st.lists(
 
 @settings(deadline=None, max_examples=100)
 @given(STEPS)
-def test_what_left_memory_comes_back_as_it_was(steps: list[tuple[str, GroupKey]]) -> None:
+def test_what_left_memory_comes_back_as_it_was(steps: list[tuple[str, GroupKey]]) -> None:  # noqa: C901 - a case for each step
     """Records to the last bit, and what is known of groups; of absent keys less may be known, and of removals no less."""
     store = LocalStore.over(SimDisk(Platter(), lambda: None), "never")
     states = store.states
