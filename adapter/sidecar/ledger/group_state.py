@@ -136,7 +136,11 @@ class GroupStates:
             if _IDLE in self._used:
                 return True
         self._put_mark(_IDLE)
-        self._make_small()
+        # A dictionary keeps the room of all that it ever had. Copied is only what is few.
+        if sys.getsizeof(self._used) > SPARSE_BYTES * len(self._used):
+            self._used = OrderedDict(self._used)
+        if sys.getsizeof(self._states) > SPARSE_BYTES * (1 + len(self._states)):
+            self._states = dict(self._states)
         return False
 
     def is_loaded(self, group: tuple[str, str]) -> bool:
@@ -263,13 +267,6 @@ class GroupStates:
         self._let_rest(group, state)
         if self.evicted and gone:
             self.evicted(gone.values())
-
-    def _make_small(self) -> None:
-        """Give back the room of groups that left, of which a dictionary keeps all that it ever had. Copies only what is few."""
-        if sys.getsizeof(self._used) > SPARSE_BYTES * len(self._used):
-            self._used = OrderedDict(self._used)
-        if sys.getsizeof(self._states) > SPARSE_BYTES * (1 + len(self._states)):
-            self._states = dict(self._states)
 
     def _put_mark(self, mark: GroupKey) -> None:
         self._used[mark] = GroupState(0)
