@@ -196,7 +196,7 @@ def _impossible(key: OffsetKey, what: str) -> MetaUnavailableError:
     return MetaUnavailableError(f"answered for {'/'.join(key)} with {what}, which no Meta Service stores")
 
 
-@lru_cache(maxsize=1_024)  # a reply has many rows of a group
+@lru_cache(maxsize=8)  # a reply has the rows of a group one after the other
 def _are_names(namespace: str, group: str) -> bool:
     return _is_name(namespace) and _is_name(group)
 

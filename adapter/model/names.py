@@ -5,7 +5,7 @@ InvalidInputError that names the field.
 """
 
 import re
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
 
 from adapter.errors import InvalidInputError
 
@@ -22,17 +22,28 @@ NAME_MAX_BYTES = 255
 
 METADATA_MAX_BYTES = 4096  # Kafka's offset.metadata.max.bytes
 
+MAX_GOOD = 100_000
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_good: set[str] = set()  # found to be allowed: most names come again and again
 
 
 def name_problem(name: str, max_bytes: int = NAME_MAX_BYTES) -> str | None:
     """Why `name` is not allowed as a name; None if it is."""
-    if len(name) > max_bytes:  # not remembered: thousands of these, each of megabytes, would fill the memory
+    if len(name) > max_bytes:  # not hashed either: it may have megabytes
         return _too_long(name, max_bytes)
-    return _problem(name, max_bytes)
+    if max_bytes != NAME_MAX_BYTES:
+        return _problem(name, max_bytes)
+    if name in _good:
+        return None
+    problem = _problem(name, max_bytes)
+    if problem is None:
+        if len(_good) >= MAX_GOOD:
+            _good.clear()
+        _good.add(name)
+    return problem
 
 
-@lru_cache(maxsize=65536)
 def _problem(name: str, max_bytes: int) -> str | None:
     if not name:
         return "is empty"
@@ -57,6 +68,23 @@ def check_name(name: str, field: str) -> str:
     if problem:
         raise InvalidInputError(f"{field} {problem}")
     return name
+
+
+def were_good(names: Iterable[str]) -> bool:
+    """Whether all of these are names that were found to be allowed. If not, they may be so all the same."""
+    return _good.issuperset(names)
+
+
+def check_names(names: Sequence[str], fields: Sequence[str]) -> None:
+    """Raise InvalidInputError that names the field for the first name that is not allowed."""
+    if not were_good(names):
+        for name, field in zip(names, fields, strict=True):
+            check_name(name, field)
+
+
+def forget_good() -> None:
+    """Let each name be looked at again when it comes next, which takes a microsecond: so those go that nobody uses any more."""
+    _good.clear()
 
 
 def check_metadata(metadata: str, field: str) -> str:

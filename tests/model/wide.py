@@ -82,7 +82,7 @@ SMALL = (
     ("adapter.sidecar.ledger.ledger", "IDLE_S", 5),
     ("adapter.meta.packed", "PACKED_AT_ONCE", 1),
     ("adapter.sidecar.api.commit_requests", "SLICE_OFFSETS", 1),
-    ("adapter.sidecar.api.commit_requests", "MAX_GOOD_NAMES", 3),
+    ("adapter.model.names", "MAX_GOOD", 3),
     ("adapter.sidecar.api.commits", "SMALL", 1),
     ("adapter.sidecar.api.commit_stream", "MAX_PIPELINED", 2),
     ("adapter.runtime.serving.http2.headers", "KNOWN_MAX", 2),

@@ -9,20 +9,17 @@ from typing import NamedTuple
 
 from adapter.errors import InvalidInputError
 from adapter.model.bounds import Bounds, ShardKey
-from adapter.model.names import check_metadata, check_name, check_topic
+from adapter.model.names import check_metadata, check_name, check_names, check_topic, were_good
 from adapter.model.records import DEFAULT_NAMESPACE, EPOCH_MAX, CommitMode, GroupKey, Member, OffsetKey, OffsetRecord
 from adapter.rpc import offsets_pb
 from adapter.runtime.clocks import wall_ms
 from adapter.runtime.slices import others
 from adapter.sidecar.ledger.operations import Columns, Commit, Entry
 
-MAX_GOOD_NAMES = 200_000
 MAX_OFFSETS = 5_000  # of a commit, which takes up to 25 us for each in the worst case: an OVERWRITE with metadata
 MAX_GROUPS = 2_500  # of a commit: one with a generation takes up to 40 us
 SLICE_OFFSETS = 100  # that are checked in one go, when there are more: each takes up to 20 us
 COLUMNS_PER_SHARD = 10  # entries of columns that are checked in the time of one shard
-
-_good_names: set[str] = set()  # to check many names at once
 
 
 class ParsedCommit(NamedTuple):
@@ -125,7 +122,7 @@ class _Parsing:
     def _begin(self, group: offsets_pb.GroupCommits, where: str) -> tuple[GroupKey, _Group]:
         """Validate everything of a group but its shards."""
         name = GroupKey(group.namespace or DEFAULT_NAMESPACE, group.group)
-        check_good(name, (f"{where}.namespace", f"{where}.group"))
+        check_names(name, (f"{where}.namespace", f"{where}.group"))
         self._order.append(name)
         known = self._groups.setdefault(name, _Group())
         self._member(group, name, where)
@@ -157,8 +154,8 @@ class _Parsing:
         for column, values in (("offsets", offsets), ("epochs", epochs or shards)):
             if len(values) != len(shards):
                 raise InvalidInputError(f"{where}.{column}: are {len(values)}, for {len(shards)} shard_names")
-        if not _good_names.issuperset(shards):
-            check_good(shards, [f"{where}.shard_names[{at}]" for at in range(len(shards))])
+        if not were_good(shards):
+            check_names(shards, [f"{where}.shard_names[{at}]" for at in range(len(shards))])
         if epochs and max(epochs) > EPOCH_MAX:
             at = next(at for at, epoch in enumerate(epochs) if epoch > EPOCH_MAX)
             raise InvalidInputError(f"{where}.epochs[{at}]: {epochs[at]} is over {EPOCH_MAX}")
@@ -179,7 +176,7 @@ class _Parsing:
         if not item.HasField("offset"):
             raise InvalidInputError(f"{where}.offset is missing; absent does not mean 0")
         shard, epoch = item.shard, item.epoch
-        check_good((shard,), (f"{where}.shard",))
+        check_names((shard,), (f"{where}.shard",))
         if shard in known.seen:
             raise InvalidInputError(f"{where}.shard: {'/'.join((*name, shard))} is in the request twice")
         if epoch > EPOCH_MAX:
@@ -214,14 +211,3 @@ class _Parsing:
             self._bounds[shard] = Bounds(item.low_watermark, item.high_watermark, self._now_ms, log_id)
         elif item.HasField("low_watermark"):
             raise InvalidInputError(f"{where}.high_watermark is missing; low_watermark alone says nothing")
-
-
-def check_good(names: Sequence[str], fields: Sequence[str]) -> None:
-    """Raise InvalidInputError for an invalid name. Names that were valid before are not validated again."""
-    if _good_names.issuperset(names):
-        return
-    for name, field_name in zip(names, fields, strict=True):
-        check_name(name, field_name)
-    if len(_good_names) > MAX_GOOD_NAMES:
-        _good_names.clear()
-    _good_names.update(names)

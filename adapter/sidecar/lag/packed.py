@@ -2,10 +2,12 @@
 
 A block in use is a table of 64-bit columns, as the rules of lag read them; integers are -1, unknown, or above. One that rests
 has each column in the fewest bytes: the distance of each value from the smallest one, matrices as wide as the longest row, and a
-column of equal values once. What is taken is what was put, to the last bit; beyond a row's `counts` a matrix has no meaning
-before and after it.
+column of equal values once. All of them are in one piece of memory: an array for each would be a small object, and a thousand of
+these, made in a burst of commits, keep the memory around them after the burst. What is taken is what was put, to the last bit;
+beyond a row's `counts` a matrix has no meaning before and after it.
 """
 
+import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
@@ -20,6 +22,9 @@ from adapter.sidecar.lag.view import Numbers, Rows
 BLOCK_ROWS = 1_024
 RESTING = 3  # calls of `rest` until a block becomes narrow into which nothing was put
 REST_S = 0.0002
+LEAST_BYTES = 513  # of a block: what is shorter, Python puts among its small objects
+
+_HEAD = struct.Struct("<c?iHIQ")  # of a column: kind, once for all, width (-1: no matrix), step, where it begins, base
 
 Array = npt.NDArray[Any]
 T = TypeVar("T", bound=Commits | Heads | Rows)
@@ -53,7 +58,7 @@ class Packed(Generic[T]):
     def __init__(self, empty: Callable[[int], T]) -> None:
         self._empty = empty
         self._blank = _narrow(empty(BLOCK_ROWS))
-        self._blocks: list[T | list[_Column]] = []  # as they are read, or narrow
+        self._blocks: list[T | bytes] = []  # as they are read, or narrow
         self._untouched: list[int] = []  # of each block the calls of `rest` since something was put there
         self._shared: set[int] = set()  # blocks that a copy has as well
 
@@ -72,7 +77,9 @@ class Packed(Generic[T]):
         for number, places, within in _by_block(rows):
             block = self._blocks[number] if number < len(self._blocks) else self._blank
             values = (
-                (column.take(within) for column in block) if isinstance(block, list) else (one[within] for one in _columns(block))
+                (column.take(within) for column in _opened(block))
+                if isinstance(block, bytes)
+                else (one[within] for one in _columns(block))
             )
             for column, some in zip(columns, values, strict=True):
                 if some.ndim == 1:
@@ -99,7 +106,7 @@ class Packed(Generic[T]):
     def rest(self) -> None:
         """Make narrow what nothing was put into for a while. With a rest behind each block."""
         for number, block in enumerate(self._blocks):
-            if not isinstance(block, list):
+            if not isinstance(block, bytes):
                 self._untouched[number] += 1
                 if self._untouched[number] > RESTING:
                     self._blocks[number] = _narrow(block)
@@ -111,17 +118,19 @@ class Packed(Generic[T]):
             self._blocks.append(self._blank)
             self._untouched.append(0)
         block = self._blocks[number]
-        if isinstance(block, list) or number in self._shared:
+        if isinstance(block, bytes) or number in self._shared:
             self._shared.discard(number)
             block = self._blocks[number] = self.take(np.arange(number * BLOCK_ROWS, (number + 1) * BLOCK_ROWS))
         return block
 
 
-def _holds(block: Commits | Heads | Rows | list[_Column], rows: Array, values: Sequence[Array]) -> bool:
+def _holds(block: Commits | Heads | Rows | bytes, rows: Array, values: Sequence[Array]) -> bool:
     """Whether a narrow block has these values in these rows."""
-    if not isinstance(block, list) or any(column.codes.ndim > 1 for column in block):
+    if not isinstance(block, bytes) or any(some.ndim > 1 for some in values):
         return False
-    return all(np.array_equal(column.take(rows), some, equal_nan=True) for column, some in zip(block, values, strict=True))
+    return all(
+        np.array_equal(column.take(rows), some, equal_nan=True) for column, some in zip(_opened(block), values, strict=True)
+    )
 
 
 def _columns(table: Commits | Heads | Rows) -> list[Array]:
@@ -143,7 +152,7 @@ def _by_block(rows: Ints | Numbers) -> Iterator[tuple[int, Array | slice, Array]
         yield number, places, rows[places] - number * BLOCK_ROWS
 
 
-def _narrow(table: Commits | Heads | Rows) -> list[_Column]:
+def _narrow(table: Commits | Heads | Rows) -> bytes:
     counts = None if isinstance(table, Rows) else table.counts
     found = []
     for column in _columns(table):
@@ -154,7 +163,28 @@ def _narrow(table: Commits | Heads | Rows) -> list[_Column]:
         else:
             there = np.arange(int(counts.max(initial=0))) < counts[:, None]
             found.append(_narrowed(np.where(there, column[:, : there.shape[1]], UNKNOWN)))
-    return found
+    return _closed(found)
+
+
+def _closed(columns: Sequence[_Column]) -> bytes:
+    """Columns in one piece: how many, the head of each, and their codes."""
+    heads, data = [bytes((len(columns),))], bytearray(1 + len(columns) * _HEAD.size)
+    for codes, base, step in columns:
+        once = codes.size > 0 and not any(codes.strides)
+        heads.append(_HEAD.pack(codes.dtype.char.encode(), once, codes.shape[1] if codes.ndim > 1 else -1, step, len(data), base))
+        data += (codes.flat[0] if once else codes).tobytes()
+    head = b"".join(heads)
+    data[: len(head)] = head
+    return bytes(data.ljust(LEAST_BYTES))
+
+
+def _opened(block: bytes) -> Iterator[_Column]:
+    """The columns of a block, whose codes are read where they are."""
+    for at in range(1, 1 + block[0] * _HEAD.size, _HEAD.size):
+        kind, once, width, step, begin, base = _HEAD.unpack_from(block, at)
+        shape = (BLOCK_ROWS,) if width < 0 else (BLOCK_ROWS, width)
+        codes: Array = np.ndarray(shape, kind.decode(), block, begin, (0,) * len(shape) if once else None)
+        yield _Column(codes, base, step)
 
 
 def _narrowed(values: Ints) -> _Column:
@@ -171,8 +201,6 @@ def _narrowed(values: Ints) -> _Column:
 
 def _once(values: Array) -> Array:
     """The values, or one of them for all if they are equal."""
-    if values.size and (values == values.flat[0]).all():
+    if values.size and ((values == values.flat[0]).all() or (values.dtype.kind == "f" and np.isnan(values).all())):
         return np.broadcast_to(values.flat[0], values.shape)
-    if values.size and values.dtype.kind == "f" and np.isnan(values).all():
-        return np.broadcast_to(values.dtype.type(np.nan), values.shape)
-    return values.copy()
+    return values

@@ -15,6 +15,7 @@ import numpy as np
 import structlog
 
 from adapter.model.bounds import Bounds, ShardKey
+from adapter.model.codec import pack_names
 from adapter.model.lag import SEVERITIES, Judgement, Past, Sums, judge, lag_now, summed
 from adapter.model.lag_rows import UNKNOWN, US_OF_MS, Bools, Commits, Floats, Heads, Ints, LagSettings
 from adapter.model.lag_status import Status, severity
@@ -22,7 +23,8 @@ from adapter.model.records import LONG_MAX, GroupKey, Held
 from adapter.runtime import heap
 from adapter.sidecar.config import LagSection
 from adapter.sidecar.lag.feed import News
-from adapter.sidecar.lag.names import Keys, longer
+from adapter.sidecar.lag.ids import longer
+from adapter.sidecar.lag.names import Keys
 from adapter.sidecar.lag.packed import Packed, let_others
 from adapter.sidecar.lag.view import Numbers, Removed, Rows, View
 from adapter.sidecar.lag.windows import MAX_SHARDS, Windows, WindowsFile
@@ -143,7 +145,7 @@ class LagTable:
             self._restore_from(None)
             self._keep(now_ms)
         asking = self._to_ask(now_ms * US_OF_MS) if ask else []
-        for table in (self._commits, self._heads, self._shown):
+        for table in (self._commits, self._heads, self._shown, self._keys):
             table.rest()
         heap.give_back()  # for some milliseconds, an evaluation takes some hundred bytes a shard
         return Evaluated(view, asking, self._of_new_logs(), time.thread_time() - began)
@@ -154,7 +156,8 @@ class LagTable:
 
     def group_id(self, group: GroupKey) -> int | None:
         """The number of a group. For any thread: the view says if it is still that group's."""
-        return self._keys.groups.of.get(group)
+        number = int(self._keys.groups.find([pack_names(*group)])[0])
+        return None if number < 0 else number
 
     def _seqs_of(self, rows: Ints) -> Ints:
         """The write counters of rows; -1 for -1, no row."""
@@ -236,7 +239,7 @@ class LagTable:
         rows, logs = self._keys.add(keys)
         self._seqs, self._stopped_at = (longer(one, self._keys.rows, UNKNOWN) for one in (self._seqs, self._stopped_at))
         self._warned = longer(self._warned, self._keys.rows, 0)
-        self._asked_at = longer(self._asked_at, len(self._keys.logs.names), 0)
+        self._asked_at = longer(self._asked_at, self._keys.logs.count, 0)
         self._seqs[rows] = np.fromiter(new.values(), np.int64, len(new))
         self._commits.clear(rows)
         self._stopped_at[rows] = UNKNOWN
@@ -314,7 +317,7 @@ class LagTable:
         self._seqs[rows] = UNKNOWN
         for group in self._keys.drop(rows):
             self._removals += 1
-            self._removed.append(Removed(self._version, self._keys.groups.names[group], group))
+            self._removed.append(Removed(self._version, self._keys.groups.name(group), group))
         del self._removed[:-MAX_REMOVED]
 
     def _forget_all(self) -> None:
@@ -326,9 +329,12 @@ class LagTable:
     def _hear(self, bounds: Sequence[tuple[ShardKey, Bounds]], now_ms: int) -> Ints:
         """Take in bounds of the shards that are kept; returns the rows of their logs."""
         logs = self._keys.logs
-        new = [logs.names[log] for log in logs.take_new()]
-        told = [(shard, before) for shard in new if (before := self._reported(shard))]
-        found = [(log, one) for shard, one in (*told, *bounds) if (log := logs.of.get(shard)) is not None]
+        found = [(log, before) for log in logs.take_new() if (before := self._reported(logs.name(log)))]
+        for at in range(0, len(bounds), BLOCK):
+            told = bounds[at : at + BLOCK]
+            numbers = logs.find([pack_names(*shard) for shard, _ in told]).tolist()
+            found += [(log, one) for log, (_, one) in zip(numbers, told, strict=True) if log >= 0]
+            let_others()
         for at in range(0, len(found), BLOCK):
             some = found[at : at + BLOCK]
             self._note_logs(some)
@@ -349,7 +355,7 @@ class LagTable:
                 anew.append(head)
                 self._logs[head] = one.log_id
         if anew:  # one line, however many: a topic may have thousands of shards
-            log.warning("lag.log_made_anew", shards=len(anew), example="/".join(self._keys.logs.names[anew[0]]))
+            log.warning("lag.log_made_anew", shards=len(anew), example="/".join(self._keys.logs.name(anew[0])))
             used = np.unique(np.array(anew, np.int64))
             heads = self._heads.take(used)
             heads.begin_anew(np.arange(len(used)))
@@ -396,7 +402,7 @@ class LagTable:
         if not count:
             return np.zeros(0, np.int64)
         if len(heard):
-            moved = np.zeros(len(self._keys.logs.names), np.bool_)
+            moved = np.zeros(self._keys.logs.count, np.bool_)
             moved[heard] = True
             changed |= moved[self._keys.log_of[:count]]
         part = max(JUDGED_AT_ONCE, -(-count // PASSES))
@@ -433,7 +439,7 @@ class LagTable:
 
     def _view(self, now_ms: int) -> View:
         """What is shown from now on."""
-        keys, groups = self._keys, len(self._keys.groups.names)
+        keys, groups = self._keys, self._keys.groups.count
         used: Ints = np.flatnonzero(self._seqs[: keys.rows] >= 0)
         shown = self._shown.take(used)
         none = np.zeros((len(used), 0), np.int64)
@@ -452,14 +458,14 @@ class LagTable:
             rows=self._shown.copy(),
             group_of=group_of,
             log_of=keys.log_of[: keys.rows].copy(),
-            groups=list(keys.groups.names),
-            logs=list(keys.logs.names),
+            groups=keys.groups.names(),
+            logs=keys.logs.names(),
             sums=sums,
             since_ms=self._since,
             changed=self._changed,
             ranks=self._ranks,
             shards_kept=len(used),
-            groups_kept=len(keys.groups.of),
+            groups_kept=len(keys.groups),
             forgotten=self._forgotten,
             names_version=self._names_version,
             removed=tuple(self._removed),
@@ -469,17 +475,17 @@ class LagTable:
     def _rank(self, groups: int) -> None:
         """Sort the groups by name. As numbers in arrays of bytes, since sorting those does not hold up the event loop."""
         ids = self._keys.groups
-        used = np.fromiter(ids.of.values(), np.int64, len(ids.of))
+        used = ids.used()
         parts = [np.zeros(0, "S1")]
         for at in range(0, len(used), BLOCK):
-            parts.append(np.array([_name(ids.names[group]) for group in used[at : at + BLOCK].tolist()]))
+            parts.append(np.array([_sorting(ids.packed(group)) for group in used[at : at + BLOCK].tolist()]))
             let_others()
         self._ranks = np.full(groups, groups)
         self._ranks[used[np.argsort(np.concatenate(parts), kind="stable")]] = np.arange(len(used))
 
     def _note_changes(self, sums: Sums, now_ms: int) -> None:
         """Note which groups differ from the last view, and since when each has its status."""
-        groups, before = len(self._keys.groups.names), self._sums
+        groups, before = self._keys.groups.count, self._sums
         known = len(self._changed)
         changed, since = np.zeros(groups, np.bool_), _lengthened(self._since, groups, now_ms)
         changed[known:] = True
@@ -499,17 +505,18 @@ class LagTable:
     def _to_ask(self, now: int) -> list[ShardKey]:
         """The shards whose bounds are to be asked for, those asked longest ago first."""
         ids = self._keys.logs
-        used = np.fromiter(ids.of.values(), np.int64, len(ids.of))
+        used = ids.used()
         due = used[self._asked_at[used] + self._asked_us <= now]
         if len(due) > MAX_ASKED:
             due = due[np.argpartition(self._asked_at[due], MAX_ASKED)[:MAX_ASKED]]
         self._asked_at[due] = now
-        return [ids.names[log] for log in due.tolist()]
+        return [ids.name(log) for log in due.tolist()]
 
 
-def _name(group: GroupKey) -> bytes:
-    """Sorts as (namespace, name) do: no name has a control character."""
-    return group.namespace.encode() + b"\x01" + group.group.encode()
+def _sorting(name: bytes) -> bytes:
+    """What sorts as a packed group's (namespace, name) do: no name has a control character."""
+    end = name[0] + 1
+    return name[1:end] + b"\x01" + name[end + 1 :]
 
 
 def _some(found: _Moved, mask: Bools) -> _Moved:

@@ -5,7 +5,7 @@ Groups have numbers, which are places in the arrays. A number may be another gro
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from adapter.model.records import LONG_MAX, GroupKey
 from adapter.rpc import lag_pb
 from adapter.runtime.serving.large_calls import SLICE_ROWS
 
+N_co = TypeVar("N_co", covariant=True)
 Numbers = npt.NDArray[np.int32]  # of groups, or of logs
 
 _FLOATS = {"lag_seconds", "commit_rate", "produce_rate", "drain_seconds", "trend"}
@@ -56,6 +57,16 @@ class Table(Protocol):
         """A copy of some rows, in the given order."""
 
 
+class ByNumber(Protocol[N_co]):
+    """Names by their numbers: a tuple, or `ids.Names`."""
+
+    def __len__(self) -> int:
+        """How many numbers there are."""
+
+    def __getitem__(self, number: int, /) -> N_co:
+        """The name of a number. Raises IndexError."""
+
+
 class _NoRows:
     def take(self, rows: Ints) -> Rows:
         return Rows.empty(len(rows))
@@ -82,8 +93,8 @@ class View:
     rows: Table
     group_of: Numbers
     log_of: Numbers
-    groups: Sequence[GroupKey]
-    logs: Sequence[ShardKey]
+    groups: ByNumber[GroupKey]
+    logs: ByNumber[ShardKey]
     sums: Sums
     since_ms: Ints
     changed: Ints

@@ -7,6 +7,7 @@ A change, in this order:
   RocksDB (`disk`) and brings memory to it (`group_state`); `dirty` is what the Meta Service has not acknowledged.
 - Told: `watching` tells watchers of changes that are no ordinary commits.
 
-Beside it: `recovered` says whether all keys were compared with the Meta Service, `boot_marker` whether the machine went down,
-`snapshot` reads all records as of one instant, `repair` what can be read of damaged files, and `restore` puts a backup back.
+Beside it: `resting` has the groups that are loaded and of which nothing is in memory, `recovered` says whether all keys were
+compared with the Meta Service, `boot_marker` whether the machine went down, `snapshot` reads all records as of one instant,
+`repair` what can be read of damaged files, and `restore` puts a backup back.
 """

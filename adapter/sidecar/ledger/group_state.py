@@ -3,19 +3,22 @@
 Commits are decided against it without a read. It holds only records that are in RocksDB: each write comes here after that. To
 forget anything is always right: it is read, or loaded, again.
 Bounded: beyond MAX_KEYS the keys of whole groups leave, the group used longest ago first, and those that nobody uses leave in
-any case (`leave_idle`); what a group is known for without them stays, for MAX_GROUPS.
+any case (`leave_idle`); what a group is known for without them stays, for MAX_GROUPS: mostly that it is loaded (`resting`).
 """
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import chain, islice
 
 from adapter.model.records import FIRST_EPOCH, GroupKey, Held, OffsetKey
+from adapter.sidecar.ledger.resting import RestingGroups
 
 MAX_KEYS = 100_000  # that are remembered one by one: some 450 bytes each
 MAX_GROUPS = 200_000  # a reader may name any
 MAX_REMOVED = 10_000  # groups with removals, and keys with rewinds, that are remembered one by one
+SPARSE_BYTES = 1_000  # of a dictionary for each entry, beyond which it is copied: some 10,000 entries at most
 # Among the groups in use, behind those that were used before the last `used`, and before the last round of `leave_idle`. No name
 # is empty.
 _MARK, _IDLE = GroupKey("", ""), GroupKey("", "idle")
@@ -51,7 +54,8 @@ class GroupStates:
     """
 
     def __init__(self) -> None:
-        self._states: dict[GroupKey, GroupState] = {}
+        self._states: dict[GroupKey, GroupState] = {}  # those with keys, and those that do not just rest
+        self._resting = RestingGroups(MAX_GROUPS)  # none that is in `_states`
         self._used: OrderedDict[GroupKey, GroupState] = OrderedDict()  # those with keys, in the order of their use
         self._keys = 0
         self._max_keys = MAX_KEYS
@@ -101,7 +105,7 @@ class GroupStates:
             self._keys -= 1
             if not state.keys:
                 del self._used[group]
-                self._forget_unknown(group, state)
+                self._let_rest(group, state)
 
     def used(self) -> list[GroupKey]:
         """The groups that were used since the last call, the newest first: among them are all that were written since.
@@ -132,12 +136,17 @@ class GroupStates:
             if _IDLE in self._used:
                 return True
         self._put_mark(_IDLE)
+        # A dictionary keeps the room of all that it ever had. Copied is only what is few.
+        if sys.getsizeof(self._used) > SPARSE_BYTES * len(self._used):
+            self._used = OrderedDict(self._used)
+        if sys.getsizeof(self._states) > SPARSE_BYTES * (1 + len(self._states)):
+            self._states = dict(self._states)
         return False
 
     def is_loaded(self, group: tuple[str, str]) -> bool:
         """True if all records of the group in the Meta Service are stored here."""
         state: GroupState | None = self._states.get(group)  # type: ignore[call-overload]  # as in `get`
-        return state is not None and state.loaded
+        return state.loaded if state is not None else self._rests(group)
 
     def is_large(self, group: GroupKey) -> bool:
         """True for a group of which only the keys of a commit are loaded."""
@@ -147,7 +156,9 @@ class GroupStates:
     def knows_absent(self, key: OffsetKey) -> bool:
         """True if a key that is not stored is known to be absent in the Meta Service too."""
         state: GroupState | None = self._states.get(key[:2])  # type: ignore[call-overload]  # as in `get`
-        return state is not None and (state.loaded or (state.absent is not None and key[2] in state.absent))
+        if state is None:
+            return self._rests(key[:2])
+        return state.loaded or (state.absent is not None and key[2] in state.absent)
 
     def epoch_of_absent(self, key: OffsetKey) -> int:
         """The epoch of the first commit of a key that is not stored."""
@@ -156,8 +167,13 @@ class GroupStates:
     def note_loaded(self, groups: Iterable[GroupKey]) -> None:
         """Note that all records of these groups in the Meta Service are stored here."""
         for group in groups:
-            state = self._state(group)
+            state = self._states.get(group)
+            if state is None:
+                self._resting.add(group)
+                continue
             state.loaded, state.large = True, False
+            if group not in self._used:
+                self._let_rest(group, state)
 
     def note_large(self, groups: Iterable[GroupKey]) -> None:
         """Note that these groups do not fit into a page."""
@@ -179,8 +195,8 @@ class GroupStates:
         """Note that keys of these groups are removed: the Meta Service may hold them. Earlier fetches must not be adopted."""
         if self._removed > MAX_REMOVED:
             self._removed, self._removed_before = 0, self.removals
-            for group, state in [entry for entry in self._states.items() if not entry[1].keys]:
-                self._forget_unknown(group, state)
+            for group, state in [entry for entry in self._states.items() if entry[0] not in self._used]:
+                self._let_rest(group, state)
         self.removals += 1
         for group in groups:
             state = self._state(group)
@@ -216,6 +232,9 @@ class GroupStates:
         state = self._states.get(group)
         return state.removed_at if state else self._removed_before
 
+    def _rests(self, group: tuple[str, str]) -> bool:
+        return self._resting.count > 0 and group in self._resting
+
     def _state(self, group: GroupKey) -> GroupState:
         """The state of a group, which may be new."""
         state = self._states.get(group)
@@ -223,6 +242,7 @@ class GroupStates:
             if len(self._states) >= MAX_GROUPS:
                 self._forget_half()
             state = self._states[group] = GroupState(self._removed_before)
+            state.loaded = self._resting.count > 0 and self._resting.remove(group)
         return state
 
     def _in_use(self, group: GroupKey) -> GroupState:
@@ -244,7 +264,7 @@ class GroupStates:
         self._keys -= state.keys
         # Not cleared: a caller may have these records.
         gone, state.records, state.absent = state.records, {}, None
-        self._forget_unknown(group, state)
+        self._let_rest(group, state)
         if self.evicted and gone:
             self.evicted(gone.values())
 
@@ -252,13 +272,16 @@ class GroupStates:
         self._used[mark] = GroupState(0)
         self._used.move_to_end(mark)
 
-    def _forget_unknown(self, group: GroupKey, state: GroupState) -> None:
-        """Forget a state without keys that says nothing beside."""
-        if not (state.loaded or state.large or state.removed_at > self._removed_before):
-            self._states.pop(group, None)
+    def _let_rest(self, group: GroupKey, state: GroupState) -> None:
+        """Of a group without keys, keep only that it is loaded, unless there is more to know of it."""
+        if state.large or state.removed_at > self._removed_before:
+            return
+        self._states.pop(group, None)
+        if state.loaded:
+            self._resting.add(group)
 
     def _forget_half(self) -> None:
         """Forget half of the states without keys, the oldest ones."""
-        resting = [group for group in self._states if group not in self._used]
-        for group in islice(resting, (len(resting) + 1) // 2):
+        without = [group for group in self._states if group not in self._used]
+        for group in islice(without, (len(without) + 1) // 2):
             self._removed_before = max(self._removed_before, self._states.pop(group).removed_at)

@@ -11,8 +11,11 @@ from itertools import chain
 import anyio
 
 from adapter.errors import AdapterError, NotReadyError
+from adapter.model import names
+from adapter.model.codec import encode_key
 from adapter.model.records import DEFAULT_NAMESPACE, GroupKey, Member
 from adapter.rpc import offsets_pb
+from adapter.runtime import heap
 from adapter.runtime.clocks import REAL, Clocks
 from adapter.runtime.coalescing import Coalescer
 from adapter.runtime.slices import SLICE, others
@@ -31,6 +34,7 @@ Run = Sequence[offsets_pb.CommitOffsetsRequest]  # applied in this order
 MAX_REQUEST_BYTES = 1_024  # of a request that `commit_plain` may take: three names of at most 255 bytes, and numbers
 # What nobody used for this long, and up to twice as long, leaves memory. Consumers that commit every 5 or 30 s keep theirs there.
 IDLE_S = 60
+FEW_KEYS = 10_000  # in memory: with more, a collection would hold the event loop for longer than some milliseconds
 INCREASE_ONLY, OVERWRITE = int(offsets_pb.INCREASE_ONLY), int(offsets_pb.OVERWRITE)
 _FRAMING = 9  # bytes of a request with one name each, beside the names and the offset
 
@@ -75,6 +79,8 @@ class Ledger:
         while True:
             await anyio.sleep(IDLE_S)
             await self.leave_idle()
+            if len(self.states) <= FEW_KEYS:
+                heap.collect()
 
     async def leave_idle(self) -> None:
         """Let leave memory what was not used since the last call. It is stored, and read again by whoever asks for it.
@@ -83,6 +89,8 @@ class Ledger:
         """
         while self.states.leave_idle(SLICE, self.dirty.of):
             await others()
+        names.forget_good()
+        encode_key.cache_clear()
         await self.store.rest()
 
     async def submit(self, operation: Operation) -> list[Standing]:

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from adapter.errors import DiskFullError, StorageFailedError
+from adapter.model import names
 from adapter.model.records import GroupKey, OffsetRecord, ReadMode, SaveEntry, SaveOutcome, Status
+from adapter.runtime import heap
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.ledger import ledger
@@ -90,6 +92,25 @@ async def test_a_round_is_made_by_itself(tmp_path: Path, monkeypatch: pytest.Mon
         await core.flusher.flush_once()
         while len(core.ledger.states):
             await core.ledger.store.rest()
+
+
+async def test_a_round_collects_only_while_few_keys_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To look at many objects would hold up commits."""
+    monkeypatch.setattr(ledger, "IDLE_S", 0.001)
+    monkeypatch.setattr(ledger, "FEW_KEYS", 1)
+    rounds: list[int] = []
+    collected: list[int] = []
+    async with core_over(tmp_path, FakeMeta()) as core:
+        await commit_all(core, 7, "ab")  # dirty: they stay
+        monkeypatch.setattr(names, "forget_good", lambda: rounds.append(1))
+        monkeypatch.setattr(heap, "collect", lambda: collected.append(len(core.ledger.states)))
+        while len(rounds) < 3:
+            await core.ledger.store.rest()
+        assert not collected
+        await core.flusher.flush_once()
+        while not collected:
+            await core.ledger.store.rest()
+    assert set(collected) <= {0, 1}
 
 
 class Sorting(SimDisk):

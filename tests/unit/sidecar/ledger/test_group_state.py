@@ -3,12 +3,15 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from adapter.model.codec import encode_key
-from adapter.model.records import GroupKey, Held, OffsetKey
+from adapter.model.records import GroupKey, Held, OffsetKey, OffsetRecord
 from adapter.sidecar.ledger import group_state
 from adapter.sidecar.ledger.group_state import MAX_REMOVED, GroupStates
 from adapter.sidecar.ledger.store import LocalStore
+from tests.model.disk import Platter, SimDisk
 from tests.unit.helpers import key, record
 
 G, H, J = (GroupKey("default", name) for name in "ghj")
@@ -184,10 +187,16 @@ def test_groups_that_readers_name_do_not_fill_the_memory(monkeypatch: pytest.Mon
     states = GroupStates()
     states.note_removal([G])
     for number in range(100):
-        last = [GroupKey("default", f"g{number}{which}") for which in "abc"]
+        last, large = ([GroupKey("default", f"{kind}{number}{which}") for which in "abc"] for kind in ("g", "large"))
         states.note_loaded(last)
         assert all(map(states.is_loaded, last))
-        assert len(states._states) <= 10
+        assert states._resting.count <= 10
+        if number == 50:
+            assert not states.removed_since([last[0]], 0)
+        if number > 50:
+            states.note_large(large)
+            assert all(map(states.is_large, large))
+            assert len(states._states) <= 10
     assert states.removed_since([G], 0)
     assert states.removed_since([last[0]], 0)
 
@@ -240,3 +249,52 @@ def test_a_group_that_is_loaded_is_not_large() -> None:
     assert (states.is_large(G), states.is_large(H)) == (True, False)
     states.note_loaded([G])
     assert not states.is_large(G)
+
+
+GROUPS = st.sampled_from([G, H, J])
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["write", "loaded", "large", "removal", "absent", "remove", "idle"]), GROUPS), max_size=40
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(STEPS)
+def test_what_left_memory_comes_back_as_it_was(steps: list[tuple[str, GroupKey]]) -> None:  # noqa: C901 - a case for each step
+    """Records to the last bit, and what is known of groups; of absent keys less may be known, and of removals no less."""
+    store = LocalStore.over(SimDisk(Platter(), lambda: None), "never")
+    states = store.states
+    written: dict[OffsetKey, tuple[OffsetRecord | None, int]] = {}
+    loaded, large, absent = set[GroupKey](), set[GroupKey](), set[GroupKey]()
+    removed: dict[GroupKey, int] = {}
+    for at, (what, group) in enumerate(steps, start=1):
+        shard = OffsetKey(*group, "s")
+        if what == "write":
+            store.write({shard: record(at, epoch=at, metadata="m" * (at % 3))})
+            written[shard] = record(at, epoch=at, metadata="m" * (at % 3)), store.seq
+            absent.discard(group)
+        elif what == "remove":
+            store.write({shard: None})
+            written[shard] = None, 0
+        elif what == "idle":
+            while states.leave_idle(1, lambda _: False):
+                pass
+        elif what == "absent" and not written.get(shard, (None, 0))[0]:
+            states.note_absent([shard])
+            absent.add(group)
+        elif what == "removal":
+            states.note_removal([group])
+            loaded.discard(group)
+            absent.discard(group)
+            removed[group] = states.removals
+        elif what == "loaded":
+            states.note_loaded([group])
+            loaded.add(group)
+            large.discard(group)
+        elif what == "large":
+            states.note_large([group])
+            large.add(group)
+        for one in (G, H, J):
+            assert (states.is_loaded(one), states.is_large(one)) == (one in loaded, one in large)
+            assert states.knows_absent(OffsetKey(*one, "s")) in {one in loaded, one in loaded | absent}
+            assert all(states.removed_since([one], before) for before in range(removed.get(one, 0)))
+    assert {shard: store.find(shard) for shard in written} == written
