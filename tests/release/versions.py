@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.release.manifests import images, parts
 
 CRATE = "offset-adapter-client"
+POM = re.compile(rf"<artifactId>{CRATE}</artifactId>\s*<version>([^<]*)</version>")
 DATED = re.compile(r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d{2}-\d{2}$", re.MULTILINE)
 
 
@@ -38,6 +39,9 @@ def disagreeing(root: Path) -> Iterator[str]:
         (found,) = (each for each in (package if isinstance(package, list) else [package]) if each["name"] == CRATE)
         if found["version"] != version:
             yield f"clients/rust/{name}: the version is {found['version']}, not {version}"
+    (found,) = POM.findall((root / "clients/java/pom.xml").read_text(encoding="utf-8"))
+    if found != version:
+        yield f"clients/java/pom.xml: the version is {found}, not {version}"
     if problem := changelog_problem((root / "CHANGELOG.md").read_text(encoding="utf-8"), version):
         yield f"CHANGELOG.md: {problem}"
 
