@@ -16,7 +16,9 @@ pytestmark = pytest.mark.timeout(1_800)
 
 def told(*command: str, **environment: str) -> str:
     """What a command says. Raises AssertionError with it, if it fails."""
-    given = os.environ | {"PATH": f"{os.environ['PATH']}:/usr/local/go/bin", "GOFLAGS": "-mod=readonly -buildvcs=false"} | environment
+    given = (
+        os.environ | {"PATH": f"{os.environ['PATH']}:/usr/local/go/bin", "GOFLAGS": "-mod=readonly -buildvcs=false"} | environment
+    )
     done = subprocess.run(command, cwd=MODULE, env=given, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

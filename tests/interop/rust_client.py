@@ -1,4 +1,4 @@
-"""The own tests of the Rust client of clients/rust, and what a published crate of it has. clients.py has the conformance suite."""
+"""The Rust client's own tests, and what a published crate of it has. clients.py has the conformance suite."""
 
 import os
 import subprocess

@@ -34,6 +34,12 @@ def disagreeing(root: Path) -> Iterator[str]:
             name, _, tag = image.rpartition(":")
             if name == "offset-adapter" and tag != version:
                 yield f"{path.relative_to(root)}: the image is {image}, not {version}: run make chart"
+    yield from _disagreeing_clients(root, version)
+    if problem := changelog_problem((root / "CHANGELOG.md").read_text(encoding="utf-8"), version):
+        yield f"CHANGELOG.md: {problem}"
+
+
+def _disagreeing_clients(root: Path, version: str) -> Iterator[str]:
     for name in ("Cargo.toml", "Cargo.lock"):
         package = tomllib.loads((root / "clients/rust" / name).read_text(encoding="utf-8"))["package"]
         (found,) = (each for each in (package if isinstance(package, list) else [package]) if each["name"] == CRATE)
@@ -42,8 +48,6 @@ def disagreeing(root: Path) -> Iterator[str]:
     (found,) = POM.findall((root / "clients/java/pom.xml").read_text(encoding="utf-8"))
     if found != version:
         yield f"clients/java/pom.xml: the version is {found}, not {version}"
-    if problem := changelog_problem((root / "CHANGELOG.md").read_text(encoding="utf-8"), version):
-        yield f"CHANGELOG.md: {problem}"
 
 
 def changelog_problem(text: str, version: str) -> str | None:

@@ -2,15 +2,14 @@
 //!
 //!     benchmark ADDRESS CONSUMERS SECONDS ROUNDS
 //!
-//! Each consumer is a task, has a shard of its own, and commits as soon as it is answered. Prints {"bare": [...], "client": [...]}, a
-//! number for each round. benchmarks/clients.py runs it.
+//! Each consumer is a task, has a shard of its own, and commits as soon as it is answered. Prints "bare begin" and "bare RATE" around
+//! each window, and the same for "client", and ends with its stdin. benchmarks/clients.py runs it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use offset_adapter_client::{Client, Commit, Group};
-use serde_json::json;
 use tonic::transport::{Channel, Endpoint};
 
 #[allow(dead_code, clippy::all)]
@@ -78,13 +77,12 @@ async fn main() {
     let channel = Endpoint::from_shared(address.clone()).expect("an address").connect_lazy();
     let client = Client::builder(&address).timeout(TIMEOUT).build().expect("an address");
     let sides = [("bare", Side::Bare(Stub::new(channel))), ("client", Side::Client(client, Group::new("client")))];
-    let mut found = json!({"bare": [], "client": []});
     for _ in 0..rounds.parse().expect("a number of rounds") {
         for (name, side) in &sides {
             rate(side, consumers, window / 2).await; // a warm-up
-            let rate = rate(side, consumers, window).await;
-            found[*name].as_array_mut().expect("a list").push(json!(rate));
+            println!("{name} begin");
+            println!("{name} {}", rate(side, consumers, window).await);
         }
     }
-    println!("{found}");
+    let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
 }

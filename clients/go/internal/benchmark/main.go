@@ -2,14 +2,14 @@
 //
 //	benchmark ADDRESS CONSUMERS SECONDS ROUNDS
 //
-// Each consumer has a shard of its own, and commits as soon as it is answered. Prints {"bare": [...], "client": [...]}, a number for
-// each round. benchmarks/clients.py runs it.
+// Each consumer has a shard of its own, and commits as soon as it is answered. Prints "bare begin" and "bare RATE" around each window,
+// and the same for "client", and ends with its stdin. benchmarks/clients.py runs it.
 package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
+	"io"
 	"log"
 	"os"
 	"strconv"
@@ -64,18 +64,14 @@ func main() {
 			return err
 		},
 	}
-	found := map[string][]float64{}
 	for range rounds {
 		for _, name := range []string{"bare", "client"} {
 			rate(sides[name], name, consumers, window/2) // a warm-up
-			found[name] = append(found[name], rate(sides[name], name, consumers, window))
+			fmt.Println(name, "begin")
+			fmt.Println(name, rate(sides[name], name, consumers, window))
 		}
 	}
-	text, err := json.Marshal(found)
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(string(text))
+	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
 var offsets atomic.Uint64 // rise for ever, so that each commit changes something

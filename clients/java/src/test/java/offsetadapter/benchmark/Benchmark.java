@@ -1,11 +1,12 @@
 package offsetadapter.benchmark;
 
-import com.google.gson.Gson;
 import io.grpc.ManagedChannel;
 import io.grpc.netty.shaded.io.grpc.netty.NettyChannelBuilder;
+import io.grpc.netty.shaded.io.netty.channel.ChannelOption;
 import io.grpc.netty.shaded.io.netty.channel.epoll.EpollDomainSocketChannel;
 import io.grpc.netty.shaded.io.netty.channel.epoll.EpollEventLoopGroup;
 import io.grpc.netty.shaded.io.netty.channel.unix.DomainSocketAddress;
+import java.io.IOException;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
@@ -27,8 +28,8 @@ import offsetadapter.rpc.ShardCommit;
  * Commits per second of this client, and of the bare generated stub with one call a commit, in turns: {@code ADDRESS CONSUMERS SECONDS
  * ROUNDS}.
  *
- * <p>Each consumer is a thread, has a shard of its own, and commits as soon as it is answered. Prints {"bare": [...], "client": [...]}, a
- * number for each round. benchmarks/clients.py runs it.
+ * <p>Each consumer is a thread, has a shard of its own, and commits as soon as it is answered. Prints "bare begin" and "bare RATE" around
+ * each window, and the same for "client", and ends with its stdin. benchmarks/clients.py runs it.
  */
 public final class Benchmark {
     private static final long TIMEOUT_S = 30;
@@ -42,12 +43,13 @@ public final class Benchmark {
         void commit(String group, String shard, long offset);
     }
 
-    public static void main(final String[] arguments) throws InterruptedException {
+    public static void main(final String[] arguments) throws InterruptedException, IOException {
         final int consumers = Integer.parseInt(arguments[1]);
         final double seconds = Double.parseDouble(arguments[2]);
         final EpollEventLoopGroup threads = new EpollEventLoopGroup(1);
         final ManagedChannel channel = NettyChannelBuilder.forAddress(new DomainSocketAddress(arguments[0].substring("unix:".length())))
-            .eventLoopGroup(threads).channelType(EpollDomainSocketChannel.class).overrideAuthority("localhost").usePlaintext().build();
+            .eventLoopGroup(threads).channelType(EpollDomainSocketChannel.class).overrideAuthority("localhost")
+            .withOption(ChannelOption.SO_KEEPALIVE, null).usePlaintext().build();
         try (Client client = Client.builder(arguments[0]).timeout(Duration.ofSeconds(TIMEOUT_S)).build()) {
             final OffsetStoreBlockingStub stub = OffsetStoreGrpc.newBlockingStub(channel);
             final Map<String, Side> sides = new LinkedHashMap<>();
@@ -55,15 +57,14 @@ public final class Benchmark {
                 CommitOffsetsRequest.newBuilder().addGroups(GroupCommits.newBuilder().setGroup(group)
                     .addShards(ShardCommit.newBuilder().setShard(shard).setOffset(offset))).build()));
             sides.put("client", (group, shard, offset) -> client.commit(Commit.of(Group.of(group)).offset(shard, offset)));
-            final Map<String, List<Double>> found = new LinkedHashMap<>();
             for (int round = 0; round < Integer.parseInt(arguments[3]); round++) {
                 for (final Map.Entry<String, Side> side : sides.entrySet()) {
                     rate(side.getValue(), side.getKey(), consumers, seconds / 2); // a warm-up
-                    found.computeIfAbsent(side.getKey(), name -> new ArrayList<>())
-                        .add(rate(side.getValue(), side.getKey(), consumers, seconds));
+                    System.out.println(side.getKey() + " begin");
+                    System.out.println(side.getKey() + " " + rate(side.getValue(), side.getKey(), consumers, seconds));
                 }
             }
-            System.out.println(new Gson().toJson(found));
+            System.in.readAllBytes();
         } finally {
             channel.shutdownNow();
             threads.shutdownGracefully();
