@@ -1,6 +1,6 @@
 #!/bin/sh
-# clients/java with its own tests, and two of the gRPC clients of `make interop`: grpc-java's jars from the Maven registry, with our program compiled against them, and
-# @grpc/grpc-js by `npm ci`. All of it goes into a store directory. May run again at any time.
+# clients/java with its own tests (in its target/), and two of the gRPC clients of `make interop`: grpc-java's jars from the Maven
+# registry, with our program compiled against them, and @grpc/grpc-js by `npm ci`, in a store directory. May run again at any time.
 set -eu
 GRPC_JAVA=1.85.1
 HERE=$(cd "$(dirname "$0")" && pwd)

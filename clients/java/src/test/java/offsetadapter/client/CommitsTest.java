@@ -155,7 +155,8 @@ public final class CommitsTest {
     @Test
     public void aFullDiskIsToldToAllWithoutAskingAgain() throws Exception {
         final List<FakeAdapter.Held> held = occupied();
-        final List<CompletableFuture<Committed>> waiting = List.of(client.commitAsync(of("g", "a", 1)), client.commitAsync(of("g", "b", 1)));
+        final List<CompletableFuture<Committed>> waiting =
+            List.of(client.commitAsync(of("g", "a", 1)), client.commitAsync(of("g", "b", 1)));
         held.get(0).done();
         adapter.next().fail(Status.RESOURCE_EXHAUSTED, "the disk is full");
         for (final CompletableFuture<Committed> each : waiting) {

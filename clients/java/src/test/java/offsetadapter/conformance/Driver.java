@@ -6,9 +6,12 @@ import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
 import com.google.gson.JsonParser;
 import java.io.BufferedReader;
+import java.io.FileDescriptor;
+import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.math.BigInteger;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -43,12 +46,12 @@ import offsetadapter.client.Watcher;
 /** The driver of tests/conformance: commands as lines of JSON on stdin, answers on stdout. clients/SPEC.md says what they are. */
 public final class Driver {
     private static final Gson GSON = new GsonBuilder().serializeNulls().disableHtmlEscaping().create();
-    private static final Map<Class<?>, String> KINDS = Map.of(LostException.class, "lost", MovedException.class, "moved", FencedException.class,
-        "fenced", InvalidException.class, "invalid", ExhaustedException.class, "exhausted", RefusedException.class, "refused",
+    private static final Map<Class<?>, String> KINDS = Map.of(LostException.class, "lost", MovedException.class, "moved",
+        FencedException.class, "fenced", InvalidException.class, "invalid", ExhaustedException.class, "exhausted", RefusedException.class, "refused",
         DamagedException.class, "damaged");
 
     private final Client client;
-    private final PrintStream out = new PrintStream(new java.io.FileOutputStream(java.io.FileDescriptor.out), false, StandardCharsets.UTF_8);
+    private final PrintStream out = new PrintStream(new FileOutputStream(FileDescriptor.out), false, StandardCharsets.UTF_8);
     private final Map<Integer, CompletableFuture<?>> calls = new ConcurrentHashMap<>();
     private final ExecutorService threads = Executors.newCachedThreadPool(task -> {
         final Thread thread = new Thread(task);
@@ -193,7 +196,7 @@ public final class Driver {
     }
 
     private static Number unsigned(final long bits) {
-        return new java.math.BigInteger(Long.toUnsignedString(bits));
+        return new BigInteger(Long.toUnsignedString(bits));
     }
 
     private static Group groupOf(final JsonObject command) {
