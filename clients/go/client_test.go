@@ -3,14 +3,19 @@ package offsetadapter
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -217,5 +222,38 @@ func TestAWatchEndsWithItsContextOrItsLoop(t *testing.T) {
 	go func() { (<-fake.watches).replies <- &offsetspb.WatchOffsetsReply{Resync: true} }()
 	for range client.Watch(t.Context()) {
 		break
+	}
+}
+
+func TestACallGoesThroughTLSOrNotAtAll(t *testing.T) {
+	certified := httptest.NewTLSServer(nil) // for its certificate, of example.com
+	t.Cleanup(certified.Close)
+	fake := newFakeAdapter(t)
+	fake.reads = func(context.Context, *offsetspb.ReadOffsetsRequest) (*offsetspb.ReadOffsetsReply, error) {
+		return &offsetspb.ReadOffsetsReply{Offsets: []*offsetspb.ShardOffset{{Shard: "s", Offset: 7}}}, nil
+	}
+	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: certified.TLS.Certificates})))
+	offsetspb.RegisterOffsetStoreServer(server, fake)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	known := x509.NewCertPool()
+	known.AddCert(certified.Certificate())
+	client := newTestClient(t, listener.Addr().String(), WithTLS(&tls.Config{RootCAs: known, ServerName: "example.com"}))
+	if found, err := client.Read(t.Context(), billing, All()); err != nil || found["s"].Offset != 7 {
+		t.Error(found, err)
+	}
+	short := WithTimeout(200 * time.Millisecond)
+	for name, other := range map[string]*Client{
+		"plaintext":         newTestClient(t, listener.Addr().String(), short),
+		"unknown authority": newTestClient(t, listener.Addr().String(), short, WithTLS(&tls.Config{ServerName: "example.com"})),
+		"another name":      newTestClient(t, listener.Addr().String(), short, WithTLS(&tls.Config{RootCAs: known, ServerName: "other"})),
+	} {
+		if _, err := other.Read(t.Context(), billing, All()); !isLost(err) {
+			t.Error(name, err)
+		}
 	}
 }
