@@ -113,7 +113,8 @@ public final class Client implements AutoCloseable {
      * commits of this client wait.
      *
      * <p>Cancelled, the commit may have been carried out or not, as after a {@link LostException}. What was not sent by then is not sent
-     * any more. What depends on the future runs in a thread of the connection, and should not block: use the {@code Async} methods.
+     * any more. What depends on the future runs in a thread of the connection, and holds up the other answers of its request while it
+     * blocks: use the {@code Async} methods.
      */
     public CompletableFuture<Committed> commitAsync(final Commit commit) {
         return commits.commit(commit);

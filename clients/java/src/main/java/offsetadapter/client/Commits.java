@@ -247,7 +247,6 @@ final class Commits {
 
     private void settle(final List<Pending> chosen, final boolean isAlone, final CommitOffsetsReply reply, final Throwable error) {
         final List<Runnable> answers = new ArrayList<>(chosen.size());
-        final boolean isMine;
         synchronized (lock) {
             count(isAlone, -1);
             for (final Pending each : chosen) {
@@ -258,14 +257,11 @@ final class Commits {
             } else {
                 failed(chosen, error, answers);
             }
-            // Dispatch behind the answers, so that what is committed by whom they wake is in the next request.
-            isMine = !isWoken && !isClosed;
-            isWoken |= isMine;
+            if (!queue.isEmpty()) {
+                wake(); // not in this thread: what depends on an answer may wait for another commit
+            }
         }
         answers.forEach(Runnable::run);
-        if (isMine) {
-            dispatch();
-        }
     }
 
     private void answered(final List<Pending> chosen, final CommitOffsetsReply reply, final List<Runnable> answers) {

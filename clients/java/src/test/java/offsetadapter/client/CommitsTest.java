@@ -293,6 +293,23 @@ public final class CommitsTest {
     }
 
     @Test
+    public void whatDependsOnACommitMayMakeAndAwaitAnother() throws Exception {
+        final CompletableFuture<Committed> chained =
+            client.commitAsync(of("g", "s", 1)).thenApply(done -> client.commit(of("g", "t", 2)));
+        final FakeAdapter.Held first = adapter.next();
+        client.commitAsync(of("g", "s", 2)); // waits for the first one
+        first.done();
+        final Map<String, Long> seen = new HashMap<>();
+        while (seen.size() < 2) {
+            final FakeAdapter.Held next = adapter.next();
+            seen.putAll(next.offsets());
+            next.done();
+        }
+        assertEquals(Map.of("g s", 2L, "g t", 2L), seen);
+        answer(chained);
+    }
+
+    @Test
     public void aThreadThatIsInterruptedGivesItsCommitUp() throws Exception {
         Thread.currentThread().interrupt();
         assertThrows(LostException.class, () -> client.commit(of("g", "s", 1)));
