@@ -2968,7 +2968,9 @@ type ExportOffsetsRequest struct {
 	// Where no groups are named: only those of this namespace. Empty: of all.
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// The offsets come as `keys` and `records`: at a third of the cost.
-	AsPacked      bool `protobuf:"varint,3,opt,name=as_packed,json=asPacked,proto3" json:"as_packed,omitempty"`
+	AsPacked bool `protobuf:"varint,3,opt,name=as_packed,json=asPacked,proto3" json:"as_packed,omitempty"`
+	// Where no groups are named: the first replies tell what is not exported.
+	TellMissing   bool `protobuf:"varint,4,opt,name=tell_missing,json=tellMissing,proto3" json:"tell_missing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3024,6 +3026,13 @@ func (x *ExportOffsetsRequest) GetAsPacked() bool {
 	return false
 }
 
+func (x *ExportOffsetsRequest) GetTellMissing() bool {
+	if x != nil {
+		return x.TellMissing
+	}
+	return false
+}
+
 type ExportOffsetsReply struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Offsets []*ShardOffset         `protobuf:"bytes,1,rep,name=offsets,proto3" json:"offsets,omitempty"`
@@ -3031,7 +3040,9 @@ type ExportOffsetsReply struct {
 	Keys [][]byte `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
 	// At the same indexes, encoded by `codec.encode_record`, without tombstones. The
 	// write counter has no meaning.
-	Records       [][]byte `protobuf:"bytes,3,rep,name=records,proto3" json:"records,omitempty"`
+	Records [][]byte `protobuf:"bytes,3,rep,name=records,proto3" json:"records,omitempty"`
+	// Up to here: each takes the place of the one before.
+	Missing       *ExportOffsetsReply_Missing `protobuf:"bytes,4,opt,name=missing,proto3,oneof" json:"missing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3083,6 +3094,13 @@ func (x *ExportOffsetsReply) GetKeys() [][]byte {
 func (x *ExportOffsetsReply) GetRecords() [][]byte {
 	if x != nil {
 		return x.Records
+	}
+	return nil
+}
+
+func (x *ExportOffsetsReply) GetMissing() *ExportOffsetsReply_Missing {
+	if x != nil {
+		return x.Missing
 	}
 	return nil
 }
@@ -5312,6 +5330,69 @@ func (x *PlannedReset_Row) GetWarning() string {
 	return ""
 }
 
+// What stands in the Meta Service under groups that have no offset in this
+// adapter, and so is not exported.
+type ExportOffsetsReply_Missing struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Groups  uint64                 `protobuf:"varint,1,opt,name=groups,proto3" json:"groups,omitempty"`
+	Offsets uint64                 `protobuf:"varint,2,opt,name=offsets,proto3" json:"offsets,omitempty"`
+	// Why this is not known, or not all of it; or empty.
+	Unknown       string `protobuf:"bytes,3,opt,name=unknown,proto3" json:"unknown,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportOffsetsReply_Missing) Reset() {
+	*x = ExportOffsetsReply_Missing{}
+	mi := &file_offsets_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportOffsetsReply_Missing) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportOffsetsReply_Missing) ProtoMessage() {}
+
+func (x *ExportOffsetsReply_Missing) ProtoReflect() protoreflect.Message {
+	mi := &file_offsets_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportOffsetsReply_Missing.ProtoReflect.Descriptor instead.
+func (*ExportOffsetsReply_Missing) Descriptor() ([]byte, []int) {
+	return file_offsets_proto_rawDescGZIP(), []int{40, 0}
+}
+
+func (x *ExportOffsetsReply_Missing) GetGroups() uint64 {
+	if x != nil {
+		return x.Groups
+	}
+	return 0
+}
+
+func (x *ExportOffsetsReply_Missing) GetOffsets() uint64 {
+	if x != nil {
+		return x.Offsets
+	}
+	return 0
+}
+
+func (x *ExportOffsetsReply_Missing) GetUnknown() string {
+	if x != nil {
+		return x.Unknown
+	}
+	return ""
+}
+
 type ChangeReply_Row struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -5331,7 +5412,7 @@ type ChangeReply_Row struct {
 
 func (x *ChangeReply_Row) Reset() {
 	*x = ChangeReply_Row{}
-	mi := &file_offsets_proto_msgTypes[68]
+	mi := &file_offsets_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5343,7 +5424,7 @@ func (x *ChangeReply_Row) String() string {
 func (*ChangeReply_Row) ProtoMessage() {}
 
 func (x *ChangeReply_Row) ProtoReflect() protoreflect.Message {
-	mi := &file_offsets_proto_msgTypes[68]
+	mi := &file_offsets_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5432,7 +5513,7 @@ type ListChangesReply_Change struct {
 
 func (x *ListChangesReply_Change) Reset() {
 	*x = ListChangesReply_Change{}
-	mi := &file_offsets_proto_msgTypes[69]
+	mi := &file_offsets_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5444,7 +5525,7 @@ func (x *ListChangesReply_Change) String() string {
 func (*ListChangesReply_Change) ProtoMessage() {}
 
 func (x *ListChangesReply_Change) ProtoReflect() protoreflect.Message {
-	mi := &file_offsets_proto_msgTypes[69]
+	mi := &file_offsets_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5538,7 +5619,7 @@ type GetBoundsReply_Bounds struct {
 
 func (x *GetBoundsReply_Bounds) Reset() {
 	*x = GetBoundsReply_Bounds{}
-	mi := &file_offsets_proto_msgTypes[70]
+	mi := &file_offsets_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5550,7 +5631,7 @@ func (x *GetBoundsReply_Bounds) String() string {
 func (*GetBoundsReply_Bounds) ProtoMessage() {}
 
 func (x *GetBoundsReply_Bounds) ProtoReflect() protoreflect.Message {
-	mi := &file_offsets_proto_msgTypes[70]
+	mi := &file_offsets_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5605,7 +5686,7 @@ type GetOffsetsForTimeReply_Found struct {
 
 func (x *GetOffsetsForTimeReply_Found) Reset() {
 	*x = GetOffsetsForTimeReply_Found{}
-	mi := &file_offsets_proto_msgTypes[71]
+	mi := &file_offsets_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5617,7 +5698,7 @@ func (x *GetOffsetsForTimeReply_Found) String() string {
 func (*GetOffsetsForTimeReply_Found) ProtoMessage() {}
 
 func (x *GetOffsetsForTimeReply_Found) ProtoReflect() protoreflect.Message {
-	mi := &file_offsets_proto_msgTypes[71]
+	mi := &file_offsets_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5663,7 +5744,7 @@ type SnapshotOffsetsReply_Head struct {
 
 func (x *SnapshotOffsetsReply_Head) Reset() {
 	*x = SnapshotOffsetsReply_Head{}
-	mi := &file_offsets_proto_msgTypes[72]
+	mi := &file_offsets_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5675,7 +5756,7 @@ func (x *SnapshotOffsetsReply_Head) String() string {
 func (*SnapshotOffsetsReply_Head) ProtoMessage() {}
 
 func (x *SnapshotOffsetsReply_Head) ProtoReflect() protoreflect.Message {
-	mi := &file_offsets_proto_msgTypes[72]
+	mi := &file_offsets_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5982,15 +6063,23 @@ const file_offsets_proto_rawDesc = "" +
 	"\bto_group\x18\x03 \x01(\tR\atoGroup\x12\x16\n" +
 	"\x06shards\x18\x04 \x03(\tR\x06shards\x12\x18\n" +
 	"\aexecute\x18\x05 \x01(\bR\aexecute\x12\x16\n" +
-	"\x06topics\x18\x06 \x03(\tR\x06topics\"\x82\x01\n" +
+	"\x06topics\x18\x06 \x03(\tR\x06topics\"\xa5\x01\n" +
 	"\x14ExportOffsetsRequest\x12/\n" +
 	"\x06groups\x18\x01 \x03(\v2\x17.offsets.v1.GroupShardsR\x06groups\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x1b\n" +
-	"\tas_packed\x18\x03 \x01(\bR\basPacked\"u\n" +
+	"\tas_packed\x18\x03 \x01(\bR\basPacked\x12!\n" +
+	"\ftell_missing\x18\x04 \x01(\bR\vtellMissing\"\x9f\x02\n" +
 	"\x12ExportOffsetsReply\x121\n" +
 	"\aoffsets\x18\x01 \x03(\v2\x17.offsets.v1.ShardOffsetR\aoffsets\x12\x12\n" +
 	"\x04keys\x18\x02 \x03(\fR\x04keys\x12\x18\n" +
-	"\arecords\x18\x03 \x03(\fR\arecords\"b\n" +
+	"\arecords\x18\x03 \x03(\fR\arecords\x12E\n" +
+	"\amissing\x18\x04 \x01(\v2&.offsets.v1.ExportOffsetsReply.MissingH\x00R\amissing\x88\x01\x01\x1aU\n" +
+	"\aMissing\x12\x16\n" +
+	"\x06groups\x18\x01 \x01(\x04R\x06groups\x12\x18\n" +
+	"\aoffsets\x18\x02 \x01(\x04R\aoffsets\x12\x18\n" +
+	"\aunknown\x18\x03 \x01(\tR\aunknownB\n" +
+	"\n" +
+	"\b_missing\"b\n" +
 	"\x14ImportOffsetsRequest\x120\n" +
 	"\x06groups\x18\x01 \x03(\v2\x18.offsets.v1.GroupCommitsR\x06groups\x12\x18\n" +
 	"\aexecute\x18\x02 \x01(\bR\aexecute\"\x97\x03\n" +
@@ -6247,7 +6336,7 @@ func file_offsets_proto_rawDescGZIP() []byte {
 }
 
 var file_offsets_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_offsets_proto_msgTypes = make([]protoimpl.MessageInfo, 73)
+var file_offsets_proto_msgTypes = make([]protoimpl.MessageInfo, 74)
 var file_offsets_proto_goTypes = []any{
 	(CommitMode)(0),                      // 0: offsets.v1.CommitMode
 	(ReadMode)(0),                        // 1: offsets.v1.ReadMode
@@ -6320,11 +6409,12 @@ var file_offsets_proto_goTypes = []any{
 	(*ResetOffsetsRequest_Target)(nil),   // 68: offsets.v1.ResetOffsetsRequest.Target
 	(*ResetOffsetsRequest_Targets)(nil),  // 69: offsets.v1.ResetOffsetsRequest.Targets
 	(*PlannedReset_Row)(nil),             // 70: offsets.v1.PlannedReset.Row
-	(*ChangeReply_Row)(nil),              // 71: offsets.v1.ChangeReply.Row
-	(*ListChangesReply_Change)(nil),      // 72: offsets.v1.ListChangesReply.Change
-	(*GetBoundsReply_Bounds)(nil),        // 73: offsets.v1.GetBoundsReply.Bounds
-	(*GetOffsetsForTimeReply_Found)(nil), // 74: offsets.v1.GetOffsetsForTimeReply.Found
-	(*SnapshotOffsetsReply_Head)(nil),    // 75: offsets.v1.SnapshotOffsetsReply.Head
+	(*ExportOffsetsReply_Missing)(nil),   // 71: offsets.v1.ExportOffsetsReply.Missing
+	(*ChangeReply_Row)(nil),              // 72: offsets.v1.ChangeReply.Row
+	(*ListChangesReply_Change)(nil),      // 73: offsets.v1.ListChangesReply.Change
+	(*GetBoundsReply_Bounds)(nil),        // 74: offsets.v1.GetBoundsReply.Bounds
+	(*GetOffsetsForTimeReply_Found)(nil), // 75: offsets.v1.GetOffsetsForTimeReply.Found
+	(*SnapshotOffsetsReply_Head)(nil),    // 76: offsets.v1.SnapshotOffsetsReply.Head
 }
 var file_offsets_proto_depIdxs = []int32{
 	3,  // 0: offsets.v1.GroupCommits.shards:type_name -> offsets.v1.ShardCommit
@@ -6353,81 +6443,82 @@ var file_offsets_proto_depIdxs = []int32{
 	70, // 23: offsets.v1.PlannedReset.rows:type_name -> offsets.v1.PlannedReset.Row
 	11, // 24: offsets.v1.ExportOffsetsRequest.groups:type_name -> offsets.v1.GroupShards
 	13, // 25: offsets.v1.ExportOffsetsReply.offsets:type_name -> offsets.v1.ShardOffset
-	4,  // 26: offsets.v1.ImportOffsetsRequest.groups:type_name -> offsets.v1.GroupCommits
-	71, // 27: offsets.v1.ChangeReply.rows:type_name -> offsets.v1.ChangeReply.Row
-	72, // 28: offsets.v1.ListChangesReply.changes:type_name -> offsets.v1.ListChangesReply.Change
-	73, // 29: offsets.v1.GetBoundsReply.bounds:type_name -> offsets.v1.GetBoundsReply.Bounds
-	74, // 30: offsets.v1.GetOffsetsForTimeReply.found:type_name -> offsets.v1.GetOffsetsForTimeReply.Found
-	2,  // 31: offsets.v1.StatusReply.state:type_name -> offsets.v1.StatusReply.State
-	53, // 32: offsets.v1.StatusReply.recovery:type_name -> offsets.v1.RecoveryStatus
-	54, // 33: offsets.v1.StatusReply.loss:type_name -> offsets.v1.LossStatus
-	61, // 34: offsets.v1.StatusReply.journal:type_name -> offsets.v1.JournalStatus
-	58, // 35: offsets.v1.StatusReply.store:type_name -> offsets.v1.StoreStatus
-	59, // 36: offsets.v1.StatusReply.rocketmq:type_name -> offsets.v1.RocketmqStatus
-	60, // 37: offsets.v1.StatusReply.robustmq:type_name -> offsets.v1.RobustmqStatus
-	56, // 38: offsets.v1.StatusReply.changes_elsewhere:type_name -> offsets.v1.ChangesElsewhereStatus
-	57, // 39: offsets.v1.StatusReply.config:type_name -> offsets.v1.ConfigStatus
-	75, // 40: offsets.v1.SnapshotOffsetsReply.head:type_name -> offsets.v1.SnapshotOffsetsReply.Head
-	34, // 41: offsets.v1.DescribeGroupReply.Shard.local:type_name -> offsets.v1.Position
-	34, // 42: offsets.v1.DescribeGroupReply.Shard.remote:type_name -> offsets.v1.Position
-	35, // 43: offsets.v1.DescribeGroupsReply.Group.description:type_name -> offsets.v1.DescribeGroupReply
-	68, // 44: offsets.v1.ResetOffsetsRequest.Targets.targets:type_name -> offsets.v1.ResetOffsetsRequest.Target
-	34, // 45: offsets.v1.ChangeReply.Row.before:type_name -> offsets.v1.Position
-	34, // 46: offsets.v1.ChangeReply.Row.after:type_name -> offsets.v1.Position
-	71, // 47: offsets.v1.ListChangesReply.Change.rows:type_name -> offsets.v1.ChangeReply.Row
-	5,  // 48: offsets.v1.OffsetStore.CommitOffsets:input_type -> offsets.v1.CommitOffsetsRequest
-	9,  // 49: offsets.v1.OffsetStore.StreamCommits:input_type -> offsets.v1.StreamCommitsRequest
-	12, // 50: offsets.v1.OffsetStore.ReadOffsets:input_type -> offsets.v1.ReadOffsetsRequest
-	15, // 51: offsets.v1.OffsetStore.PersistOffsets:input_type -> offsets.v1.PersistOffsetsRequest
-	17, // 52: offsets.v1.OffsetStore.RemoveOffsets:input_type -> offsets.v1.RemoveOffsetsRequest
-	19, // 53: offsets.v1.OffsetStore.CommitBroadcast:input_type -> offsets.v1.CommitBroadcastRequest
-	20, // 54: offsets.v1.OffsetStore.ReadBroadcast:input_type -> offsets.v1.ReadBroadcastRequest
-	29, // 55: offsets.v1.OffsetStore.ListOffsets:input_type -> offsets.v1.ListOffsetsRequest
-	23, // 56: offsets.v1.OffsetStore.WatchOffsets:input_type -> offsets.v1.WatchOffsetsRequest
-	52, // 57: offsets.v1.OffsetAdmin.Status:input_type -> offsets.v1.StatusRequest
-	25, // 58: offsets.v1.OffsetAdmin.Flush:input_type -> offsets.v1.FlushRequest
-	31, // 59: offsets.v1.OffsetAdmin.ListGroups:input_type -> offsets.v1.ListGroupsRequest
-	33, // 60: offsets.v1.OffsetAdmin.DescribeGroup:input_type -> offsets.v1.DescribeGroupRequest
-	36, // 61: offsets.v1.OffsetAdmin.DescribeGroups:input_type -> offsets.v1.DescribeGroupsRequest
-	38, // 62: offsets.v1.OffsetAdmin.ResetOffsets:input_type -> offsets.v1.ResetOffsetsRequest
-	40, // 63: offsets.v1.OffsetAdmin.DeleteOffsets:input_type -> offsets.v1.DeleteOffsetsRequest
-	41, // 64: offsets.v1.OffsetAdmin.CloneGroup:input_type -> offsets.v1.CloneGroupRequest
-	42, // 65: offsets.v1.OffsetAdmin.ExportOffsets:input_type -> offsets.v1.ExportOffsetsRequest
-	44, // 66: offsets.v1.OffsetAdmin.ImportOffsets:input_type -> offsets.v1.ImportOffsetsRequest
-	62, // 67: offsets.v1.OffsetAdmin.SnapshotOffsets:input_type -> offsets.v1.SnapshotOffsetsRequest
-	27, // 68: offsets.v1.OffsetAdmin.Reload:input_type -> offsets.v1.ReloadRequest
-	46, // 69: offsets.v1.OffsetAdmin.ListChanges:input_type -> offsets.v1.ListChangesRequest
-	48, // 70: offsets.v1.BrokerLog.GetBounds:input_type -> offsets.v1.GetBoundsRequest
-	50, // 71: offsets.v1.BrokerLog.GetOffsetsForTime:input_type -> offsets.v1.GetOffsetsForTimeRequest
-	8,  // 72: offsets.v1.OffsetStore.CommitOffsets:output_type -> offsets.v1.CommitOffsetsReply
-	10, // 73: offsets.v1.OffsetStore.StreamCommits:output_type -> offsets.v1.StreamCommitsReply
-	14, // 74: offsets.v1.OffsetStore.ReadOffsets:output_type -> offsets.v1.ReadOffsetsReply
-	16, // 75: offsets.v1.OffsetStore.PersistOffsets:output_type -> offsets.v1.PersistOffsetsReply
-	18, // 76: offsets.v1.OffsetStore.RemoveOffsets:output_type -> offsets.v1.RemoveOffsetsReply
-	8,  // 77: offsets.v1.OffsetStore.CommitBroadcast:output_type -> offsets.v1.CommitOffsetsReply
-	22, // 78: offsets.v1.OffsetStore.ReadBroadcast:output_type -> offsets.v1.ReadBroadcastReply
-	30, // 79: offsets.v1.OffsetStore.ListOffsets:output_type -> offsets.v1.ListOffsetsReply
-	24, // 80: offsets.v1.OffsetStore.WatchOffsets:output_type -> offsets.v1.WatchOffsetsReply
-	55, // 81: offsets.v1.OffsetAdmin.Status:output_type -> offsets.v1.StatusReply
-	26, // 82: offsets.v1.OffsetAdmin.Flush:output_type -> offsets.v1.FlushReply
-	32, // 83: offsets.v1.OffsetAdmin.ListGroups:output_type -> offsets.v1.ListGroupsReply
-	35, // 84: offsets.v1.OffsetAdmin.DescribeGroup:output_type -> offsets.v1.DescribeGroupReply
-	37, // 85: offsets.v1.OffsetAdmin.DescribeGroups:output_type -> offsets.v1.DescribeGroupsReply
-	45, // 86: offsets.v1.OffsetAdmin.ResetOffsets:output_type -> offsets.v1.ChangeReply
-	45, // 87: offsets.v1.OffsetAdmin.DeleteOffsets:output_type -> offsets.v1.ChangeReply
-	45, // 88: offsets.v1.OffsetAdmin.CloneGroup:output_type -> offsets.v1.ChangeReply
-	43, // 89: offsets.v1.OffsetAdmin.ExportOffsets:output_type -> offsets.v1.ExportOffsetsReply
-	45, // 90: offsets.v1.OffsetAdmin.ImportOffsets:output_type -> offsets.v1.ChangeReply
-	63, // 91: offsets.v1.OffsetAdmin.SnapshotOffsets:output_type -> offsets.v1.SnapshotOffsetsReply
-	28, // 92: offsets.v1.OffsetAdmin.Reload:output_type -> offsets.v1.ReloadReply
-	47, // 93: offsets.v1.OffsetAdmin.ListChanges:output_type -> offsets.v1.ListChangesReply
-	49, // 94: offsets.v1.BrokerLog.GetBounds:output_type -> offsets.v1.GetBoundsReply
-	51, // 95: offsets.v1.BrokerLog.GetOffsetsForTime:output_type -> offsets.v1.GetOffsetsForTimeReply
-	72, // [72:96] is the sub-list for method output_type
-	48, // [48:72] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	71, // 26: offsets.v1.ExportOffsetsReply.missing:type_name -> offsets.v1.ExportOffsetsReply.Missing
+	4,  // 27: offsets.v1.ImportOffsetsRequest.groups:type_name -> offsets.v1.GroupCommits
+	72, // 28: offsets.v1.ChangeReply.rows:type_name -> offsets.v1.ChangeReply.Row
+	73, // 29: offsets.v1.ListChangesReply.changes:type_name -> offsets.v1.ListChangesReply.Change
+	74, // 30: offsets.v1.GetBoundsReply.bounds:type_name -> offsets.v1.GetBoundsReply.Bounds
+	75, // 31: offsets.v1.GetOffsetsForTimeReply.found:type_name -> offsets.v1.GetOffsetsForTimeReply.Found
+	2,  // 32: offsets.v1.StatusReply.state:type_name -> offsets.v1.StatusReply.State
+	53, // 33: offsets.v1.StatusReply.recovery:type_name -> offsets.v1.RecoveryStatus
+	54, // 34: offsets.v1.StatusReply.loss:type_name -> offsets.v1.LossStatus
+	61, // 35: offsets.v1.StatusReply.journal:type_name -> offsets.v1.JournalStatus
+	58, // 36: offsets.v1.StatusReply.store:type_name -> offsets.v1.StoreStatus
+	59, // 37: offsets.v1.StatusReply.rocketmq:type_name -> offsets.v1.RocketmqStatus
+	60, // 38: offsets.v1.StatusReply.robustmq:type_name -> offsets.v1.RobustmqStatus
+	56, // 39: offsets.v1.StatusReply.changes_elsewhere:type_name -> offsets.v1.ChangesElsewhereStatus
+	57, // 40: offsets.v1.StatusReply.config:type_name -> offsets.v1.ConfigStatus
+	76, // 41: offsets.v1.SnapshotOffsetsReply.head:type_name -> offsets.v1.SnapshotOffsetsReply.Head
+	34, // 42: offsets.v1.DescribeGroupReply.Shard.local:type_name -> offsets.v1.Position
+	34, // 43: offsets.v1.DescribeGroupReply.Shard.remote:type_name -> offsets.v1.Position
+	35, // 44: offsets.v1.DescribeGroupsReply.Group.description:type_name -> offsets.v1.DescribeGroupReply
+	68, // 45: offsets.v1.ResetOffsetsRequest.Targets.targets:type_name -> offsets.v1.ResetOffsetsRequest.Target
+	34, // 46: offsets.v1.ChangeReply.Row.before:type_name -> offsets.v1.Position
+	34, // 47: offsets.v1.ChangeReply.Row.after:type_name -> offsets.v1.Position
+	72, // 48: offsets.v1.ListChangesReply.Change.rows:type_name -> offsets.v1.ChangeReply.Row
+	5,  // 49: offsets.v1.OffsetStore.CommitOffsets:input_type -> offsets.v1.CommitOffsetsRequest
+	9,  // 50: offsets.v1.OffsetStore.StreamCommits:input_type -> offsets.v1.StreamCommitsRequest
+	12, // 51: offsets.v1.OffsetStore.ReadOffsets:input_type -> offsets.v1.ReadOffsetsRequest
+	15, // 52: offsets.v1.OffsetStore.PersistOffsets:input_type -> offsets.v1.PersistOffsetsRequest
+	17, // 53: offsets.v1.OffsetStore.RemoveOffsets:input_type -> offsets.v1.RemoveOffsetsRequest
+	19, // 54: offsets.v1.OffsetStore.CommitBroadcast:input_type -> offsets.v1.CommitBroadcastRequest
+	20, // 55: offsets.v1.OffsetStore.ReadBroadcast:input_type -> offsets.v1.ReadBroadcastRequest
+	29, // 56: offsets.v1.OffsetStore.ListOffsets:input_type -> offsets.v1.ListOffsetsRequest
+	23, // 57: offsets.v1.OffsetStore.WatchOffsets:input_type -> offsets.v1.WatchOffsetsRequest
+	52, // 58: offsets.v1.OffsetAdmin.Status:input_type -> offsets.v1.StatusRequest
+	25, // 59: offsets.v1.OffsetAdmin.Flush:input_type -> offsets.v1.FlushRequest
+	31, // 60: offsets.v1.OffsetAdmin.ListGroups:input_type -> offsets.v1.ListGroupsRequest
+	33, // 61: offsets.v1.OffsetAdmin.DescribeGroup:input_type -> offsets.v1.DescribeGroupRequest
+	36, // 62: offsets.v1.OffsetAdmin.DescribeGroups:input_type -> offsets.v1.DescribeGroupsRequest
+	38, // 63: offsets.v1.OffsetAdmin.ResetOffsets:input_type -> offsets.v1.ResetOffsetsRequest
+	40, // 64: offsets.v1.OffsetAdmin.DeleteOffsets:input_type -> offsets.v1.DeleteOffsetsRequest
+	41, // 65: offsets.v1.OffsetAdmin.CloneGroup:input_type -> offsets.v1.CloneGroupRequest
+	42, // 66: offsets.v1.OffsetAdmin.ExportOffsets:input_type -> offsets.v1.ExportOffsetsRequest
+	44, // 67: offsets.v1.OffsetAdmin.ImportOffsets:input_type -> offsets.v1.ImportOffsetsRequest
+	62, // 68: offsets.v1.OffsetAdmin.SnapshotOffsets:input_type -> offsets.v1.SnapshotOffsetsRequest
+	27, // 69: offsets.v1.OffsetAdmin.Reload:input_type -> offsets.v1.ReloadRequest
+	46, // 70: offsets.v1.OffsetAdmin.ListChanges:input_type -> offsets.v1.ListChangesRequest
+	48, // 71: offsets.v1.BrokerLog.GetBounds:input_type -> offsets.v1.GetBoundsRequest
+	50, // 72: offsets.v1.BrokerLog.GetOffsetsForTime:input_type -> offsets.v1.GetOffsetsForTimeRequest
+	8,  // 73: offsets.v1.OffsetStore.CommitOffsets:output_type -> offsets.v1.CommitOffsetsReply
+	10, // 74: offsets.v1.OffsetStore.StreamCommits:output_type -> offsets.v1.StreamCommitsReply
+	14, // 75: offsets.v1.OffsetStore.ReadOffsets:output_type -> offsets.v1.ReadOffsetsReply
+	16, // 76: offsets.v1.OffsetStore.PersistOffsets:output_type -> offsets.v1.PersistOffsetsReply
+	18, // 77: offsets.v1.OffsetStore.RemoveOffsets:output_type -> offsets.v1.RemoveOffsetsReply
+	8,  // 78: offsets.v1.OffsetStore.CommitBroadcast:output_type -> offsets.v1.CommitOffsetsReply
+	22, // 79: offsets.v1.OffsetStore.ReadBroadcast:output_type -> offsets.v1.ReadBroadcastReply
+	30, // 80: offsets.v1.OffsetStore.ListOffsets:output_type -> offsets.v1.ListOffsetsReply
+	24, // 81: offsets.v1.OffsetStore.WatchOffsets:output_type -> offsets.v1.WatchOffsetsReply
+	55, // 82: offsets.v1.OffsetAdmin.Status:output_type -> offsets.v1.StatusReply
+	26, // 83: offsets.v1.OffsetAdmin.Flush:output_type -> offsets.v1.FlushReply
+	32, // 84: offsets.v1.OffsetAdmin.ListGroups:output_type -> offsets.v1.ListGroupsReply
+	35, // 85: offsets.v1.OffsetAdmin.DescribeGroup:output_type -> offsets.v1.DescribeGroupReply
+	37, // 86: offsets.v1.OffsetAdmin.DescribeGroups:output_type -> offsets.v1.DescribeGroupsReply
+	45, // 87: offsets.v1.OffsetAdmin.ResetOffsets:output_type -> offsets.v1.ChangeReply
+	45, // 88: offsets.v1.OffsetAdmin.DeleteOffsets:output_type -> offsets.v1.ChangeReply
+	45, // 89: offsets.v1.OffsetAdmin.CloneGroup:output_type -> offsets.v1.ChangeReply
+	43, // 90: offsets.v1.OffsetAdmin.ExportOffsets:output_type -> offsets.v1.ExportOffsetsReply
+	45, // 91: offsets.v1.OffsetAdmin.ImportOffsets:output_type -> offsets.v1.ChangeReply
+	63, // 92: offsets.v1.OffsetAdmin.SnapshotOffsets:output_type -> offsets.v1.SnapshotOffsetsReply
+	28, // 93: offsets.v1.OffsetAdmin.Reload:output_type -> offsets.v1.ReloadReply
+	47, // 94: offsets.v1.OffsetAdmin.ListChanges:output_type -> offsets.v1.ListChangesReply
+	49, // 95: offsets.v1.BrokerLog.GetBounds:output_type -> offsets.v1.GetBoundsReply
+	51, // 96: offsets.v1.BrokerLog.GetOffsetsForTime:output_type -> offsets.v1.GetOffsetsForTimeReply
+	73, // [73:97] is the sub-list for method output_type
+	49, // [49:73] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_offsets_proto_init() }
@@ -6448,17 +6539,18 @@ func file_offsets_proto_init() {
 		(*ResetOffsetsRequest_ToTimestampMs)(nil),
 		(*ResetOffsetsRequest_ToTargets)(nil),
 	}
+	file_offsets_proto_msgTypes[40].OneofWrappers = []any{}
 	file_offsets_proto_msgTypes[52].OneofWrappers = []any{}
 	file_offsets_proto_msgTypes[63].OneofWrappers = []any{}
 	file_offsets_proto_msgTypes[65].OneofWrappers = []any{}
-	file_offsets_proto_msgTypes[71].OneofWrappers = []any{}
+	file_offsets_proto_msgTypes[72].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_offsets_proto_rawDesc), len(file_offsets_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   73,
+			NumMessages:   74,
 			NumExtensions: 0,
 			NumServices:   3,
 		},
