@@ -247,6 +247,7 @@ final class Commits {
 
     private void settle(final List<Pending> chosen, final boolean isAlone, final CommitOffsetsReply reply, final Throwable error) {
         final List<Runnable> answers = new ArrayList<>(chosen.size());
+        final boolean isMine;
         synchronized (lock) {
             count(isAlone, -1);
             for (final Pending each : chosen) {
@@ -257,9 +258,11 @@ final class Commits {
             } else {
                 failed(chosen, error, answers);
             }
-            if (!queue.isEmpty()) {
-                wake(); // not in this thread: what depends on an answer may wait for another commit
-            }
+            isMine = !queue.isEmpty() && !isWoken && !isClosed;
+            isWoken |= isMine;
+        }
+        if (isMine) {
+            dispatch(); // before the answers: what depends on one may wait for another commit
         }
         answers.forEach(Runnable::run);
     }
