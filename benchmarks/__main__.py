@@ -17,6 +17,7 @@ from adapter.runtime.settings.config import LogSection
 from adapter.runtime.telemetry import logs
 from benchmarks import (
     ack_window,
+    clients,
     command,
     console_pages,
     drain,
@@ -73,6 +74,7 @@ ALL: dict[str, Benchmark] = {
     "ack_window": ack_window.run,
     "floor": fast_path_floor.run,
     "client": fast_path_client.run,
+    "clients": clients.run,
     "batches": fast_path_batches.run,
     "wal_sync": fast_path_sync.run,
     "http2": http2.run,

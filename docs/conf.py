@@ -29,6 +29,7 @@ copyright = "Apache-2.0"  # noqa: A001 - Sphinx's name
 
 root_doc = "docs/index"
 include_patterns = ["*.md", "docs/**", "examples/README.md", "tests/fuzz/README.md"]
+include_patterns += [f"clients/{page}.md" for page in ("SPEC", "go/README", "java/README", "rust/README")]
 include_patterns += [f"benchmarks/{page}.md" for page in ("README", "peers/README", "results/summary")]
 exclude_patterns = [".*", "build", "data", "adapter", "deploy", "demo", "config", "proto", "requirements", "**/__pycache__"]
 

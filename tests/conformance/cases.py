@@ -201,6 +201,21 @@ async def many_commits_at_once(world: World) -> None:
     assert sum(map(len, found)) == 64
 
 
+async def a_request_names_no_shard_twice(world: World) -> None:
+    """20 commits of each of two shards that are made without waiting: an adapter refuses a request with one of them twice."""
+    async with answering() as service, world.driver(service.address) as driver:
+        answers = [
+            driver.begin("commit", group=world.group, offsets=[{"shard": shard, "offset": offset}])[1]
+            for offset in range(1, 21)
+            for shard in (SHARD, OTHER)
+        ]
+        assert not any("error" in answer for answer in await asyncio.gather(*answers))  # some may be behind the last one
+    for request in service.requests:
+        for group in request.groups:
+            names = [*group.shard_names, *(row.shard for row in group.shards)]
+            assert len(names) == len(set(names)), names
+
+
 async def a_hand_over_is_read_at_the_next_adapter(world: World) -> None:
     """`remove` at the one, `read` at the other; and back."""
     other = world.new_adapter()
@@ -353,7 +368,7 @@ async def each_status_is_the_error_that_says_what_to_do(world: World) -> None:
             answer = await driver.commit(world.group, SHARD, 1, overwrite=True)
             assert (answer["error"], text.removeprefix("groups[0].") in answer["message"]) == (kind, True), (code, answer)
             assert answer.get("field", "shards[0].metadata") in {"shards[0].metadata", "groups[0].shards[0].metadata"}
-        assert service.calls == len(expected)
+        assert len(service.requests) == len(expected)
 
 
 async def a_call_ends_at_its_timeout(world: World) -> None:
@@ -399,6 +414,7 @@ CASES: dict[str, Case] = {
         a_generation_that_has_ended_is_fenced,
         an_invalid_commit_names_the_field_and_hurts_no_other,
         many_commits_at_once,
+        a_request_names_no_shard_twice,
         a_hand_over_is_read_at_the_next_adapter,
         what_is_persisted_needs_no_adapter,
         a_watch_hears_what_others_move,

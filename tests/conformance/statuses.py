@@ -1,4 +1,4 @@
-"""A server whose CommitOffsets answers every call with the status that a case sets."""
+"""A server whose CommitOffsets answers every call with the status that a case sets, and keeps what it was asked."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -6,6 +6,8 @@ from typing import Any
 
 import grpc
 import grpc.aio
+
+from adapter.rpc import offsets_pb
 
 COMMIT = "/offsets.v1.OffsetStore/CommitOffsets"
 
@@ -16,15 +18,17 @@ class Answering(grpc.GenericRpcHandler):
     def __init__(self) -> None:
         self.address = ""
         self.status = (grpc.StatusCode.OK, "")
-        self.calls = 0
+        self.requests: list[offsets_pb.CommitOffsetsRequest] = []
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any] | None":
         """The one method."""
-        return grpc.unary_unary_rpc_method_handler(self._refuse) if handler_call_details.method == COMMIT else None
+        return grpc.unary_unary_rpc_method_handler(self._answer) if handler_call_details.method == COMMIT else None
 
-    async def _refuse(self, _: bytes, context: "grpc.aio.ServicerContext[bytes, bytes]") -> bytes:
-        self.calls += 1
-        await context.abort(*self.status)
+    async def _answer(self, request: bytes, context: "grpc.aio.ServicerContext[bytes, bytes]") -> bytes:
+        self.requests.append(offsets_pb.CommitOffsetsRequest.FromString(request))
+        if self.status[0] is not grpc.StatusCode.OK:
+            await context.abort(*self.status)
+        return offsets_pb.CommitOffsetsReply().SerializeToString()
 
 
 @asynccontextmanager

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What `make interop` uses of Go and Rust: h2spec, the clients of clients.md and the drivers of clients/rust, built into a store
+# What `make interop` uses of Go and Rust: h2spec, the clients of clients.md and the programs of clients/go and clients/rust, built into a store
 # directory from what go.sum and Cargo.lock pin. May run again at any time. Neither Go nor Cargo is installed here: what is missing is named, and that is the end of it.
 # rustup's cargo looks for toolchains below $HOME. With another one (env -i, sudo) they are beside the .cargo that it is in itself.
 set -eu
@@ -21,7 +21,7 @@ if [ -n "$missing" ]; then
   echo "not installed:$missing"
   exit 1
 fi
-mkdir -p "$CACHE/go" "$CACHE/rust"
+mkdir -p "$CACHE/go" "$CACHE/go-client" "$CACHE/rust"
 
 quietly() { # what is built, and the command: its output is shown only when it fails
   what=$1
@@ -37,9 +37,13 @@ cd "$HERE/go"
 quietly "h2spec" go build -mod=readonly -buildvcs=false -o "$CACHE/go/h2spec" github.com/summerwind/h2spec/cmd/h2spec
 quietly "the Go client" go build -mod=readonly -buildvcs=false -o "$CACHE/go/client" .
 
+cd "$HERE/../../clients/go"
+quietly "clients/go" go build -mod=readonly -buildvcs=false -o "$CACHE/go-client/" ./internal/conformance ./internal/benchmark ./examples/first
+
 cd "$HERE/rust"
 quietly "the Rust client" cargo build --quiet --release --locked --target-dir "$CACHE/rust/target"
 ln -sf target/release/client "$CACHE/rust/client"
 
 cd "$HERE/../../clients/rust"
 quietly "clients/rust" cargo build --quiet --examples --locked --target-dir "$CACHE/rust-client"
+quietly "the benchmark of clients/rust" cargo build --quiet --release --example benchmark --locked --target-dir "$CACHE/rust-client"

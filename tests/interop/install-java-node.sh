@@ -1,12 +1,17 @@
 #!/bin/sh
-# Two of the gRPC clients of `make interop`: grpc-java's jars from the Maven registry, with our program compiled against them, and
-# @grpc/grpc-js by `npm ci`. All of it goes into a store directory. May run again at any time.
+# clients/java with its own tests (in its target/), and two of the gRPC clients of `make interop`: grpc-java's jars from the Maven
+# registry, with our program compiled against them, and @grpc/grpc-js by `npm ci`, in a store directory. May run again at any time.
 set -eu
 GRPC_JAVA=1.85.1
 HERE=$(cd "$(dirname "$0")" && pwd)
 CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/offset-adapter-interop"
 
 sh "$(dirname "$0")/install-packages.sh" javac:openjdk-17-jdk-headless mvn:maven node:nodejs npm:npm
+
+mvn -q -B -f "$HERE/../../clients/java/pom.xml" package || {
+  echo "not built: clients/java (mvn says why above)"
+  exit 1
+}
 
 java="$CACHE/java-grpc"
 if [ ! -e "$java/complete-$GRPC_JAVA" ]; then

@@ -35,12 +35,14 @@ def test_the_tree_agrees_on_its_version() -> None:
             'name = "offset-adapter-client"\nversion = "',
             'name = "offset-adapter-client"\nversion = "9',
         ),
+        ("clients/java/pom.xml", "client</artifactId>\n  <version>", "client</artifactId>\n  <version>9"),
         ("CHANGELOG.md", f"## [{project_version(ROOT)}]", "## [9.9.9]"),
     ],
 )
 def test_a_place_with_another_version_is_named(file: str, old: str, new: str, tmp_path: Path) -> None:
     """One sentence for each: the file, and what it has."""
-    for part in ("deploy", "clients/rust/Cargo.toml", "clients/rust/Cargo.lock", "CHANGELOG.md", "pyproject.toml"):
+    clients = ("clients/rust/Cargo.toml", "clients/rust/Cargo.lock", "clients/java/pom.xml")
+    for part in ("deploy", *clients, "CHANGELOG.md", "pyproject.toml"):
         source = ROOT / part
         (tmp_path / part).parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if source.is_dir() else shutil.copyfile)(source, tmp_path / part)

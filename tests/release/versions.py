@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.release.manifests import images, parts
 
 CRATE = "offset-adapter-client"
+POM = re.compile(rf"<artifactId>{CRATE}</artifactId>\s*<version>([^<]*)</version>")
 DATED = re.compile(r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d{2}-\d{2}$", re.MULTILINE)
 
 
@@ -33,13 +34,20 @@ def disagreeing(root: Path) -> Iterator[str]:
             name, _, tag = image.rpartition(":")
             if name == "offset-adapter" and tag != version:
                 yield f"{path.relative_to(root)}: the image is {image}, not {version}: run make chart"
+    yield from _disagreeing_clients(root, version)
+    if problem := changelog_problem((root / "CHANGELOG.md").read_text(encoding="utf-8"), version):
+        yield f"CHANGELOG.md: {problem}"
+
+
+def _disagreeing_clients(root: Path, version: str) -> Iterator[str]:
     for name in ("Cargo.toml", "Cargo.lock"):
         package = tomllib.loads((root / "clients/rust" / name).read_text(encoding="utf-8"))["package"]
         (found,) = (each for each in (package if isinstance(package, list) else [package]) if each["name"] == CRATE)
         if found["version"] != version:
             yield f"clients/rust/{name}: the version is {found['version']}, not {version}"
-    if problem := changelog_problem((root / "CHANGELOG.md").read_text(encoding="utf-8"), version):
-        yield f"CHANGELOG.md: {problem}"
+    (found,) = POM.findall((root / "clients/java/pom.xml").read_text(encoding="utf-8"))
+    if found != version:
+        yield f"clients/java/pom.xml: the version is {found}, not {version}"
 
 
 def changelog_problem(text: str, version: str) -> str | None:

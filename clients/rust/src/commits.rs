@@ -177,7 +177,8 @@ impl Sender {
     fn next_request(&mut self) -> Option<(Vec<Entry>, bool)> {
         let mut chosen: Vec<Entry> = Vec::new();
         let mut members: HashMap<Group, Option<Member>> = HashMap::new();
-        let mut waiting: HashSet<Shard> = HashSet::new(); // of commits that stay in the queue: no later one overtakes them
+        // No later commit of these shards is in the request, and none overtakes one that stays in the queue.
+        let mut taken: HashSet<Shard> = HashSet::new();
         let mut stay = VecDeque::new();
         let mut weight = 0;
         let is_paused = self.pauses.until().is_some();
@@ -187,7 +188,8 @@ impl Sender {
             }
             let alone = entry.alone || self.written_through.contains(&entry.commit.group);
             let is_ready = !(entry.lost && is_paused)
-                && entry.shards().all(|shard| !self.busy.contains(&shard) && !waiting.contains(&shard));
+                && entry.shards().all(|shard| !self.busy.contains(&shard) && !taken.contains(&shard));
+            taken.extend(entry.shards());
             let fits = if alone {
                 chosen.is_empty() && self.alone < MAX_ALONE
             } else {
@@ -196,7 +198,6 @@ impl Sender {
                 room && members.get(&entry.commit.group).is_none_or(|member| *member == entry.commit.member)
             };
             if !(is_ready && fits) {
-                waiting.extend(entry.shards());
                 stay.push_back(entry);
                 continue;
             }

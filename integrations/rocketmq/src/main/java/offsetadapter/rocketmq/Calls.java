@@ -9,21 +9,21 @@ import io.grpc.Status;
 import java.io.ByteArrayInputStream;
 import java.io.IOException;
 import java.io.InputStream;
-import offsets.v1.Offsets.ChangeReply;
-import offsets.v1.Offsets.CommitOffsetsReply;
-import offsets.v1.Offsets.CommitOffsetsRequest;
-import offsets.v1.Offsets.DeleteOffsetsRequest;
-import offsets.v1.Offsets.GetBoundsReply;
-import offsets.v1.Offsets.GetBoundsRequest;
-import offsets.v1.Offsets.GetOffsetsForTimeReply;
-import offsets.v1.Offsets.GetOffsetsForTimeRequest;
-import offsets.v1.Offsets.ListOffsetsReply;
-import offsets.v1.Offsets.ListOffsetsRequest;
-import offsets.v1.Offsets.ReadOffsetsReply;
-import offsets.v1.Offsets.ReadOffsetsRequest;
-import offsets.v1.Offsets.ResetOffsetsRequest;
-import offsets.v1.Offsets.WatchOffsetsReply;
-import offsets.v1.Offsets.WatchOffsetsRequest;
+import offsetadapter.rpc.ChangeReply;
+import offsetadapter.rpc.CommitOffsetsReply;
+import offsetadapter.rpc.CommitOffsetsRequest;
+import offsetadapter.rpc.DeleteOffsetsRequest;
+import offsetadapter.rpc.GetBoundsReply;
+import offsetadapter.rpc.GetBoundsRequest;
+import offsetadapter.rpc.GetOffsetsForTimeReply;
+import offsetadapter.rpc.GetOffsetsForTimeRequest;
+import offsetadapter.rpc.ListOffsetsReply;
+import offsetadapter.rpc.ListOffsetsRequest;
+import offsetadapter.rpc.ReadOffsetsReply;
+import offsetadapter.rpc.ReadOffsetsRequest;
+import offsetadapter.rpc.ResetOffsetsRequest;
+import offsetadapter.rpc.WatchOffsetsReply;
+import offsetadapter.rpc.WatchOffsetsRequest;
 
 /** The methods of proto/offsets.proto that are used here. By hand, since brokers do not bring grpc-protobuf along. */
 final class Calls {
