@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from adapter.cli.top.rows import Order, Rows
 from adapter.fleet.table import GroupTable
+from adapter.model.codec import pack_names
 from adapter.model.lag_rows import US_OF_MS
 from adapter.model.records import GroupKey
 from adapter.rpc import lag_pb
@@ -51,7 +52,9 @@ def view_of(said: Sequence[lag_pb.GroupLag]) -> View:
         return np.array([getattr(group, name) if group.HasField(name) else none for group in said], kind)  # type: ignore[arg-type]
 
     keys = [GroupKey(group.namespace, group.group) for group in said]
-    ranks = np.argsort(np.argsort(np.array([table._name(key) for key in keys]))) if keys else np.zeros(0, np.int64)
+    ranks = (
+        np.argsort(np.argsort(np.array([table._sorting(pack_names(*key)) for key in keys]))) if keys else np.zeros(0, np.int64)
+    )
     nothing = View.nothing()
     sums = {name: np.zeros(len(said)) for name in nothing.sums.__dataclass_fields__}
     sums |= {"shards": np.ones(len(said), np.int64), "lag": column("lag", -1, np.int64)}
