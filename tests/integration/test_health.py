@@ -69,6 +69,7 @@ async def test_reflection_lists_the_services(directory: Path) -> None:
         "offsets.v1.OffsetStore",
         "offsets.v1.OffsetAdmin",
         "offsets.v1.OffsetLag",
+        "offsets.v1.StoreBackup",
         "externalscaler.ExternalScaler",
         "grpc.health.v1.Health",
         "grpc.reflection.v1alpha.ServerReflection",
