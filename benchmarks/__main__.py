@@ -107,7 +107,7 @@ ALL: dict[str, Benchmark] = {
     "rocketmq": rocketmq.run,
     "peers": peers.run,
 }
-# These start the servers of other projects, or Spark, or need clients that are built: a short run leaves them out unless it names them.
+# These start servers of others, or Spark, or need clients that are built: a short run leaves them out unless it names them.
 HEAVY = {name for name in ALL if name in {"clients", "peers", "robustmq", "rocketmq"} or name.startswith(("pipeline", "etcd"))}
 RESULTS = Path(__file__).parent / "results"
 
