@@ -21,7 +21,9 @@ from adapter.sidecar.engine.core import Core, running_core
 from adapter.sidecar.engine.flush_spans import FlushSpans
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.ledger.disk import RocksDisk
+from adapter.sidecar.ledger.group_state import MAX_GROUPS
 from adapter.sidecar.ledger.operations import Commit, Standing
+from adapter.sidecar.ledger.resting import RestingGroups
 from adapter.sidecar.ledger.store import LocalStore
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.testing.fake_meta import FakeMeta
@@ -116,7 +118,9 @@ async def recover(core: Core) -> None:
 
 def forget_loads(core: Core) -> None:
     """Let no group count as loaded."""
-    for state in core.ledger.store.states._states.values():
+    states = core.ledger.store.states
+    states._resting = RestingGroups(MAX_GROUPS)
+    for state in states._states.values():
         state.loaded = False
 
 
