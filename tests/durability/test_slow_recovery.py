@@ -68,6 +68,7 @@ async def test_a_kill_while_columns_are_adopted_loses_nothing(tmp_path: Path) ->
     proxy = Proxy(meta.address)
     adapter = adapter_process(tmp_path, proxy.address)
     committed: dict[OffsetKey, int] = {}
+    in_the_middle = 0  # on a busy machine a later kill may come behind the last row
     async with proxy.listening():
         with ended(adapter, meta):
             meta.start()
@@ -94,7 +95,8 @@ async def test_a_kill_while_columns_are_adopted_loses_nothing(tmp_path: Path) ->
                     store = LocalStore.open(tmp_path / "adapter", "interval")
                     assert not store.loss_at_open
                     found = {stored.key: stored.record for stored in store.scan()}
-                    assert part * len(there) // (KILLS + 1) <= len(found) < len(there)
+                    assert part * len(there) // (KILLS + 1) <= len(found) <= len(there)
+                    in_the_middle += len(found) < len(there)
                     assert {found[where].offset for where in committed} == {100}
                     assert all(found[where] == held[where] for where in found if where not in committed and where not in local)
                     store.close()
@@ -104,3 +106,4 @@ async def test_a_kill_while_columns_are_adopted_loses_nothing(tmp_path: Path) ->
                 assert await anyio.to_thread.run_sync(adapter.stop) == 0, adapter.log
                 held = await client.get(there)
     assert {where: held[where].offset for where in there} == {where: committed.get(where, 7) for where in there}
+    assert in_the_middle
