@@ -21,7 +21,7 @@ from adapter.client.client import OffsetClient
 from adapter.sidecar.ledger.ledger import IDLE_S
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 from benchmarks.machine import cpu_s
-from benchmarks.processes import ROOT
+from benchmarks.processes import of_tree, trees
 from benchmarks.report import Bar, Cell, Result, Table
 from benchmarks.resident import memory
 from benchmarks.scale import Scale
@@ -73,7 +73,7 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
     with ExitStack() as running:
         found = [
             running.enter_context(_started(name, root, directory / f"{name.replace(' ', '-')}-{lag}", lag=lag))
-            for name, root in _trees().items()
+            for name, root in trees().items()
             for lag in (False, True)
         ]
         task = progress.add_task("memory", total=len(found) + 3)
@@ -110,20 +110,13 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
     return result
 
 
-def _trees() -> dict[str, Path]:
-    before = os.environ.get("BENCH_BEFORE")
-    return {"this tree": ROOT, "before": Path(before).resolve(strict=True)} if before else {"this tree": ROOT}
-
-
 @contextmanager
 def _started(tree: str, root: Path, directory: Path, *, lag: bool) -> Iterator[Held]:
     directory.mkdir()
     meta = meta_process(directory)
     with ended(meta):
         meta.start()
-        adapter = adapter_process(directory, meta.address, extra=f"[lag]\nshards = {100_000 if lag else 0}")
-        # Not the directory of this tree: Python would import from there.
-        adapter.prefix, adapter.environment = ("env", "-C", str(root)), {"PYTHONPATH": str(root)}
+        adapter = of_tree(adapter_process(directory, meta.address, extra=f"[lag]\nshards = {100_000 if lag else 0}"), root)
         with ended(adapter):
             adapter.start()
             yield Held(tree, lag, adapter)

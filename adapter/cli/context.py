@@ -11,7 +11,7 @@ from adapter.cli.table import LEFT, Side
 from adapter.errors import ConfigError, InvalidInputError
 
 FIELDS = ("name", "current", *Context._fields)
-_COLUMNS: dict[str, Side] = dict.fromkeys(("current", "name", "address", "meta", "console"), LEFT)
+_COLUMNS: dict[str, Side] = dict.fromkeys(("current", "name", "address", "meta"), LEFT)
 
 _Row = tuple[str, bool, Context]
 _name = click.argument("name", shell_complete=completing.context)
@@ -59,7 +59,6 @@ def use(name: str) -> None:
 @_name
 @click.option("--address", help="The adapter: unix:PATH or HOST:PORT.")
 @click.option("--meta", help="The Meta Service: unix:PATH or HOST:PORT.")
-@click.option("--console", help="The console: https://HOST:PORT, for `context show`.")
 @click.option("--token-file", help="A file with the token that the adapter requires on HOST:PORT.")
 @click.option("--tls-ca", help="Use TLS on HOST:PORT and verify the servers with this CA certificate. PEM.")
 @click.option("--tls-cert", help="The client certificate (mTLS). PEM.")
@@ -101,7 +100,7 @@ def remove(name: str) -> None:
 
 def _cells(row: _Row) -> Sequence[str]:
     name, current, each = row
-    return ("*" if current else "", name, each.address, each.meta, each.console)
+    return ("*" if current else "", name, each.address, each.meta)
 
 
 def _values(row: _Row) -> dict[str, object]:

@@ -23,11 +23,10 @@ _HEAD = "# Written by `offset-adapter context`. It may be edited; comments are l
 
 
 class Context(NamedTuple):
-    """Whom commands call. Empty: not said. `address` is the adapter's, `meta` the Meta Service's, `console` a URL."""
+    """Whom commands call. Empty: not said. `address` is the adapter's, `meta` the Meta Service's."""
 
     address: str = ""
     meta: str = ""
-    console: str = ""
     token_file: str = ""
     tls_ca: str = ""
     tls_cert: str = ""
@@ -136,8 +135,6 @@ def checked(values: Mapping[str, Any], source: str) -> Context:
         raise ConfigError(f"{source}tls_ca: is missing, which verifies the server")
     if bool(context.tls_cert) is not bool(context.tls_key):
         raise ConfigError(f"{source}tls_cert: tls_cert and tls_key belong together: give both or none")
-    if context.console and not context.console.startswith(("http://", "https://")):
-        raise ConfigError(f"{source}console: {context.console!r} is not a URL; it begins with http:// or https://")
     return context
 
 

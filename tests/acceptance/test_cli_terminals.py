@@ -204,20 +204,20 @@ def test_contexts_are_listed_changed_and_removed(home: dict[str, str], tmp_path:
     assert context("show").err.startswith("error: no context is in use")
     token = tmp_path / "token"
     assert context("set", "prod", "--address", "unix:data/a.sock", "--token-file", "token").code == OK
-    assert context("set", "test", "--address", "127.0.0.1:9520", "--console", "https://c:9540").code == OK
+    assert context("set", "test", "--address", "127.0.0.1:9520", "--meta", "127.0.0.1:9530").code == OK
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     rows = {row["name"]: row for row in context("list", "--json").json}
     assert (rows["prod"]["current"], rows["test"]["current"]) == (True, False)
     assert (rows["prod"]["address"], rows["prod"]["token_file"]) == (f"unix:{tmp_path}/data/a.sock", str(token))
     assert context("use", "test").out == "in use: test\n"
-    assert context("set", "test", "--console", "").code == OK
+    assert context("set", "test", "--meta", "").code == OK
     assert context("show").out.splitlines()[1:] == ["name\ttest", "address\t127.0.0.1:9520"]
     assert "it was in use" in context("remove", "test").err
     for arguments, error in (
         (("use", "tset"), "NAME: no context 'tset' (there are prod)"),
         (("set", "prod", "--address", "host"), "context prod: address: 'host' is not host:port"),
         (("set", "prod", "--tls-cert", "c.pem"), "context prod: tls_ca: is missing"),
-        (("set", "new", "--console", "https://c"), "--address: is missing"),
+        (("set", "new", "--token-file", "token"), "--address: is missing"),
     ):
         ran = context(*arguments)
         assert (ran.code, error in ran.err) == (ERROR, True), (arguments, ran.err)

@@ -166,7 +166,7 @@ class RocksDisk:
                 if create:
                     path.mkdir(0o700, parents=True, exist_ok=True)
                 if path.exists():
-                    opening.enter_context(_one_at_a_time(path))
+                    opening.enter_context(one_at_a_time(path))
                 existed = database.exists() and any(database.iterdir())
                 if not existed and not create:
                     raise StorageFailedError(f"{path}: the store is gone; is its disk mounted?")
@@ -311,7 +311,7 @@ class RocksDisk:
 
 
 @contextlib.contextmanager
-def _one_at_a_time(path: Path) -> Iterator[None]:
+def one_at_a_time(path: Path) -> Iterator[None]:
     """Wait until no other process opens the store at `path`: two that make it at once would take each other's files for damage.
 
     Behind that RocksDB's own lock decides. Where directories cannot be locked, as on NFS, it does so alone. Raises

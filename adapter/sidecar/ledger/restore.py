@@ -4,21 +4,19 @@ So the first open counts it as a store that has lost writes (`LocalStore.over`):
 """
 
 import contextlib
-import fcntl
-import os
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
 from rocksdict import AccessType, Rdict
 
-from adapter.errors import StoreDamagedError, StoreLockedError
+from adapter.errors import StoreDamagedError
 from adapter.model.codec import decode_seq
 from adapter.runtime.durable import backups, format_mark, rocks
 from adapter.runtime.durable.backups import Backup
 from adapter.runtime.durable.format_mark import ADAPTER_STORE
 from adapter.runtime.wording import counted
-from adapter.sidecar.ledger.disk import ADVICE, FORMAT
+from adapter.sidecar.ledger.disk import ADVICE, FORMAT, one_at_a_time
 from adapter.sidecar.ledger.write_batch import FIRST_KEY, RESTORED, STATE, STORE_ID, Bookkeeping, Restored
 
 log = structlog.get_logger(__name__)
@@ -63,32 +61,22 @@ def check(database: Path, seq: int) -> Checked:
 def restore(backup: Backup, path: Path) -> str:
     """Make the store at `path`, where there is none, of a backup. Blocks. Returns a report. If it is killed, it can be repeated.
 
-    Raises StoreLockedError while an adapter is being started there, and what `backups.make_directory`, `backups.putting_back` and
-    `check` raise.
+    Raises StoreLockedError if another process is making or opening a store there, and what `backups.make_directory`,
+    `backups.putting_back` and `check` raise.
     """
     try:
         backups.make_directory(path)
-        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise rocks.unusable(error, path) from error
-    try:
+    with one_at_a_time(path), backups.putting_back(backup, path) as database:
+        found = check(database, backup.seq)
+        opened = rocks.open_store(database, ("default",), ADVICE)
         try:
-            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StoreLockedError(f"{path}: another process opens a store here: stop it") from error
-        except OSError:  # it cannot be locked, as on NFS
-            pass
-        with backups.putting_back(backup, path) as database:
-            found = check(database, backup.seq)
-            opened = rocks.open_store(database, ("default",), ADVICE)
-            try:
-                row = Restored(backup.taken_at_ms, backup.unused_seq(found.seq))
-                rocks.guarded(opened.db.put, RESTORED, row.encode())
-                rocks.sync(opened.db)
-            finally:
-                opened.close()
-    finally:
-        os.close(directory)
+            row = Restored(backup.taken_at_ms, backup.unused_seq(found.seq))
+            rocks.guarded(opened.db.put, RESTORED, row.encode())
+            rocks.sync(opened.db)
+        finally:
+            opened.close()
     log.info("store.restored", path=str(path), records=found.records, taken_at_ms=backup.taken_at_ms)
     return (
         f"{path}: restored {counted(found.records, 'record')} from the backup of {backup.taken_at}. When the adapter starts, it "
