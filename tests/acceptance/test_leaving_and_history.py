@@ -42,7 +42,11 @@ def test_who_hands_over_nothing_is_told(shared: Pair) -> None:
     """No group, no name, or both."""
     nothing = shared("groups", "handover", "nobody-*")
     assert (nothing.code, nothing.out) == (FAILED, "namespace\tgroup\toffsets\terror\n")
-    assert "there is no such group" in nothing.err
+    assert "no group 'nobody-*' is here" in nothing.err
+    commit(shared, "somebody", a=1)
+    some = shared("groups", "handover", "somebody", "nobody")
+    assert (some.code, "no group 'nobody' is here" in some.err) == (FAILED, True)
+    assert "1 group handed over" in some.err
     for arguments in ((), ("some", "--all-groups")):
         refused = shared("groups", "handover", *arguments)
         assert (refused.code, "name at least one GROUP, or give --all-groups" in refused.err) == (ERROR, True)

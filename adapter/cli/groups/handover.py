@@ -11,7 +11,7 @@ from adapter.cli import completing, options
 from adapter.cli.connection import Target, connected, run_or_exit
 from adapter.cli.names import matcher
 from adapter.cli.offsets.reading import TIMEOUT_S, groups_of
-from adapter.cli.output import TABLE, Form, listing, note, progress
+from adapter.cli.output import TABLE, Form, listing, note, progress, warn
 from adapter.cli.table import LEFT, RIGHT, Side
 from adapter.errors import InvalidInputError
 from adapter.model.records import GroupKey
@@ -35,7 +35,7 @@ def handover(names: tuple[str, ...], namespace: str, target: Target, form: Form,
     elsewhere: a group that is being committed stays. With --all-groups nothing of the namespace is left here, as before a broker
     goes for good.
 
-    Exit code 1 when there is no such group, or one stays: nothing is lost by that, and the command can be repeated.
+    Exit code 1 when a name has no group here, or a group stays: nothing is lost by that, and the command can be repeated.
     """
     if bool(names) is all_groups:
         raise InvalidInputError("name at least one GROUP, or give --all-groups")
@@ -43,7 +43,7 @@ def handover(names: tuple[str, ...], namespace: str, target: Target, form: Form,
 
 
 async def _handover(target: Target, namespace: str, names: Sequence[str], form: Form) -> bool:
-    """True if there are such groups, and all are handed over."""
+    """True if there is a group for each name, and all are handed over."""
     takes, count = matcher(names), 0
     async with connected(target) as client:
         groups = [GroupKey(row.namespace, row.group) async for row in groups_of(client, namespace) if takes(row.group)]
@@ -63,9 +63,12 @@ async def _handover(target: Target, namespace: str, names: Sequence[str], form: 
     if form == TABLE:
         stay = len(groups) - count
         note(f"{counted(count, 'group')} handed over" + (f"; {stay:,} stayed: stop its consumers, and repeat it" if stay else ""))
-        if not groups:
-            note("there is no such group; `groups list` shows those that are here")
-    return bool(groups) and count == len(groups)
+    absent = [name for name in names if not any(map(matcher([name]), (group.group for group in groups)))]
+    for name in absent:
+        warn(f"no group {name!r} is here; `groups list` shows those that are")
+    if not names and not groups:
+        warn("no group is here")
+    return bool(groups) and not absent and count == len(groups)
 
 
 def _cells(row: dict[str, Any]) -> Sequence[str]:
