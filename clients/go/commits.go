@@ -20,7 +20,8 @@ const (
 	maxPending        = 8_192 // commits that are queued or in flight; beyond it, callers wait
 	maxWrittenThrough = 4_096 // groups that are remembered
 
-	isClosedText = "the client is closed"
+	isClosedText  = "the client is closed"
+	notInTimeText = "not answered in time"
 )
 
 type shardOf struct {
@@ -92,7 +93,7 @@ func (c *commits) commit(ctx context.Context, commit Commit) (Committed, error) 
 		select {
 		case found = <-mine.answer:
 		default:
-			return Committed{}, &LostError{Message: "not answered in time", cause: ctx.Err()}
+			return Committed{}, &LostError{Message: notInTimeText, cause: ctx.Err()}
 		}
 	}
 	if found.err != nil {
@@ -223,9 +224,9 @@ func (c *commits) nextRequest() ([]*entry, bool) {
 	taken := map[shardOf]struct{}{} // no later commit of them is in the request, and none overtakes one that stays in the queue
 	weight := 0
 	for at, next := range c.queue {
-		if next.ctx.Err() != nil { // nobody waits for it
+		if err := next.ctx.Err(); err != nil { // its caller goes away, or is about to look for an answer
 			c.left(next)
-			c.finish(next, outcome{})
+			c.finish(next, outcome{err: &LostError{Message: notInTimeText, cause: err}})
 			continue
 		}
 		_, isWrittenThrough := c.writtenThrough[next.commit.Group]

@@ -76,6 +76,19 @@ func TestCommitsOfOneShardAreSentOneAfterTheOther(t *testing.T) {
 	}
 }
 
+// Its caller may look for the answer only now: it must not be told as done.
+func TestACommitThatIsTakenFromTheQueueTooLateIsLost(t *testing.T) {
+	client := newTestClient(t, newFakeAdapter(t).address)
+	ctx, drop := context.WithCancel(t.Context())
+	drop()
+	late := newEntry(ctx, of("g", "s", 100))
+	client.commits.slots <- struct{}{}
+	client.commits.add(late)
+	if found := <-late.answer; !errors.Is(found.err, context.Canceled) || !Retryable(found.err) {
+		t.Fatal(found)
+	}
+}
+
 func TestACommitThatNobodyWaitsForIsNotSent(t *testing.T) {
 	fake := newFakeAdapter(t)
 	client := newTestClient(t, fake.address)
