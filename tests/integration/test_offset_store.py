@@ -139,9 +139,11 @@ class World(Protocol):
 class Remote:
     """Over a real adapter."""
 
-    def __init__(self, client: OffsetClient, meta: FakeMeta) -> None:
-        self.store: OffsetStore = RemoteOffsetStore({"broker-a": client}, "FooBarGroup")
+    def __init__(self, client: OffsetClient, impatient: OffsetClient, meta: FakeMeta) -> None:
+        self._clients = {"broker-a": client}
+        self.store: OffsetStore = RemoteOffsetStore(self._clients, "FooBarGroup")
         self._client = client
+        self._impatient = impatient
         self._meta = meta
 
     async def elsewhere(self, offset: int) -> None:
@@ -149,8 +151,9 @@ class Remote:
         await self._client.commit("FooBarGroup", {shard_of(QUEUE): offset}, mode=CommitMode.OVERWRITE)
 
     def broken(self) -> None:
-        """By a Meta Service that is away."""
+        """By a Meta Service that is away, as a client finds it that does not wait for it."""
         self._meta.down = MetaUnavailableError("no route")
+        self._clients["broker-a"] = self._impatient
 
 
 class Local:
@@ -179,8 +182,8 @@ async def world(kind: str, directory: Path) -> AsyncIterator[World]:
         yield Local(directory)
         return
     meta = FakeMeta()
-    async with serving(directory, meta) as (_, client):
-        yield Remote(client, meta)
+    async with serving(directory, meta) as (sidecar, client), OffsetClient.connect(sidecar.addresses[-1], 0.2) as impatient:
+        yield Remote(client, impatient, meta)
 
 
 async def step(world: World, name: str, word: str) -> None:
