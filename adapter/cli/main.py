@@ -38,6 +38,10 @@ COMMANDS = {
         "adapter.cli.doctor.command:doctor",
         "Check what an adapter needs, whether it runs or not: configuration, disk, limits, clock, Meta Service, certificates.",
     ),
+    "config": Lazy(
+        "adapter.cli.process.config:config",
+        "Print a commented configuration file, with every setting: `offset-adapter config adapter > adapter.toml`.",
+    ),
     "check-config": Lazy(
         "adapter.cli.process.check_config:check_config",
         "Check a configuration file, and the certificates, keys and tokens that it names; show the settings that result.",
