@@ -30,6 +30,10 @@ COMMANDS = {
     "commit": Lazy("adapter.cli.offsets.commit_flush:commit", "Commit OFFSET, the next offset to read."),
     "list": Lazy("adapter.cli.offsets.get_list:list_command", "List the adapter's local offsets, or the Meta Service's."),
     "flush": Lazy("adapter.cli.offsets.commit_flush:flush", "Send every dirty offset to the Meta Service now."),
+    "drain": Lazy(
+        "adapter.cli.groups.drain:drain",
+        "Hand over every group of the adapter, and go on until none is left: before its broker goes for good.",
+    ),
     "console": Lazy(
         "adapter.cli.process.console:console", "Run the console: a web page that shows adapters, Meta Service and groups."
     ),

@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor
 
 from adapter.cli.doctor import command as doctor
-from adapter.cli.groups import broadcast, handover, show
+from adapter.cli.groups import broadcast, drain, handover, show
 from adapter.cli.groups import lag as groups_lag
 from adapter.cli.groups.lag import Brief, GroupLive
 from adapter.cli.groups.show import Described, Selection
@@ -148,6 +148,7 @@ def test_the_fields_of_rows() -> None:
     """Of listings that are not of the proto."""
     assert tuple(documented("Fields of `groups broadcast`")) == broadcast.FIELDS
     assert tuple(documented("Fields of `groups handover`")) == handover.FIELDS
+    assert tuple(documented("Fields of `drain`")) == drain.FIELDS
     assert tuple(documented("Fields of `doctor` and `meta doctor`")) == doctor.FIELDS
     assert tuple(documented("Fields of `meta kv list` and `meta kv get`")) == kv.FIELDS
 
