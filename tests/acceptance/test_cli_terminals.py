@@ -72,20 +72,6 @@ def test_daily_commands_are_tables_at_every_width(filled: Pair, columns: int) ->
     assert [line.split()[1] for line in described] == [*(f"{TOPIC}/{number}" for number in range(SHARDS)), "refunds/0"]
 
 
-@pytest.mark.parametrize("columns", WIDTHS)
-def test_the_history_of_a_group_is_a_table_at_every_width(filled: Pair, columns: int) -> None:
-    """Who, from where to where, and when; where there is little room not what was typed anyway."""
-    commit(filled, "moved", {"orders/0": 7, "orders/1": 8})
-    assert filled("offsets", "reset", "moved", "--to-offset", "3", "--execute").code == OK
-    lines = shown(filled, "offsets", "history", "moved", columns=columns)
-    head = next(at for at, line in enumerate(lines) if line.startswith("when"))
-    rows = [line.split() for line in lines[head + 1 : head + 3]]
-    assert [(row[2], "orders/0" in row, "orders/1" in row) for row in rows] == [("reset", True, False), ("reset", False, True)]
-    assert all(any(cell.startswith("unix:") for cell in row) for row in rows)
-    assert max(map(len, lines[head : head + 3])) <= columns
-    assert ("known-from" in lines[head].split()) is (columns > 80)
-
-
 def test_eight_columns_fit_120_and_others_are_asked_for(filled: Pair) -> None:
     """What a terminal of 80 leaves out is said; `--wide` has all, `--columns` those that are named, in their order."""
 

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 
 from adapter.testing.waiting import eventually
 from tests.acceptance.conftest import Pair, run
+from tests.acceptance.terminals import at_a_terminal
 
 OK, FAILED, ERROR = 0, 1, 2
 
@@ -135,6 +137,21 @@ async def test_what_a_killed_adapter_remembered_is_in_its_log_and_its_journal(pa
     assert {line.split("\t")[-1] for line in table} == {f"journal of {rewind['broker']}"}
     for option in ("--log", "--journal"):
         assert pair("offsets", "history", option, pair.directory / "nowhere").code == ERROR
+
+
+@pytest.mark.parametrize("columns", [80, 120, 200])
+def test_the_history_of_a_group_is_a_table_at_every_width(shared: Pair, columns: int) -> None:
+    """Who, from where to where, and when; where there is little room not what was typed anyway."""
+    group = f"wide-{columns}"
+    commit(shared, group, **{"orders/0": 7, "orders/1": 8})
+    execute(shared, "offsets", "reset", group, "--to-offset", "3")
+    arguments = ["offsets", "history", group, "--address", shared.adapter.address]
+    lines = at_a_terminal(arguments, {}, columns)[1].splitlines()
+    rows = [line.split() for line in lines[1:3]]
+    assert [(row[2], "orders/0" in row, "orders/1" in row) for row in rows] == [("reset", True, False), ("reset", False, True)]
+    assert all(any(cell.startswith("unix:") for cell in row) for row in rows)
+    assert max(map(len, lines[:3])) <= columns
+    assert ("known-from" in lines[0].split()) is (columns > 80)
 
 
 def shown(pair: Pair, *arguments: str | Path) -> list[dict[str, Any]]:
