@@ -105,6 +105,18 @@ async def fewer_than(groups: int, pair: Pair) -> None:
             await asyncio.sleep(0.005)
 
 
+async def test_without_the_meta_service_a_drain_ends_with_an_error_and_what_it_does_not_have_stays(pair: Pair) -> None:
+    """The error says who does not answer; afterwards it is repeated."""
+    pair.meta.kill()
+    assert pair("commit", "g", "s", "5").code == OK
+    refused = pair("drain")
+    assert (refused.code, "the adapter answers, the Meta Service does not" in refused.err) == (ERROR, True)
+    assert offsets(pair=pair) == {("g", "s"): 5}
+    pair.meta.start()
+    await eventually(lambda: pair("drain").code == OK, WAIT_S)
+    assert (offsets(pair=pair), offsets(pair.meta.address)) == ({}, {("g", "s"): 5})
+
+
 @pytest.mark.parametrize("columns", [80, 120, 200])
 def test_a_drain_at_a_terminal_is_a_table_and_says_that_nothing_is_left(shared: Pair, columns: int) -> None:
     """A line for each group."""

@@ -97,6 +97,19 @@ def test_garbage_is_not_looked_for_while_modules_are_imported_and_is_when_the_co
     assert ran.stdout.splitlines()[-1] == found
 
 
+@pytest.mark.parametrize(("command", "exit_code"), [("--help", 0), ("get g", 2), ("groups nothing", 2)])
+def test_a_command_leaves_when_all_is_written_without_freeing_what_was_imported(command: str, exit_code: int) -> None:
+    """That took a tenth of the CPU of a short one. What is to be done at an exit is done, and the exit code is kept."""
+    code = (
+        "import atexit; from adapter.__main__ import main\n"
+        "class Imported:\n    def __del__(self): print('freed')\n"
+        "there = Imported(); atexit.register(print, 'at exit'); main()"
+    )
+    arguments = [sys.executable, "-c", code, *command.split(), *(NOWHERE if "get" in command else ())]
+    ran = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.returncode, ran.stdout.splitlines()[-1]) == (exit_code, "at exit")
+
+
 @pytest.mark.parametrize("name", [*COMMANDS, *META_COMMANDS])
 def test_help_says_of_a_command_what_its_own_help_begins_with(name: str) -> None:
     """The short help stands twice, so that listing commands imports none."""
