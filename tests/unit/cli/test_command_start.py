@@ -23,7 +23,14 @@ HEAVY = (
     "textual",
 )
 # What only JSON, CSV, archives, threads and consumers need.
-NEEDLESS = ("json", "csv", "shutil", "adapter.client.blocking", "adapter.client.ack_window")
+NEEDLESS = (
+    "json",
+    "csv",
+    "shutil",
+    "adapter.client.blocking",
+    "adapter.client.ack_window",
+    "adapter.runtime.settings.certificates",
+)
 GRPC = ("grpc", "asyncio", "google.protobuf")
 NOWHERE = ("--address", "127.0.0.1:1")
 
