@@ -19,7 +19,7 @@ from adapter.runtime.version import install_extra
 Change = offsets_pb.ListChangesReply.Change
 Row = offsets_pb.ChangeReply.Row
 
-MEMORY, LOG, JOURNAL = "memory", "log", "journal"
+_SOURCES = MEMORY, LOG, JOURNAL = "memory", "log", "journal"  # the one that says most first
 _KINDS = {"ResetOffsets": "reset", "DeleteOffsets": "delete", "CloneGroup": "clone", "ImportOffsets": "import"}
 _NOT_MOVED = ["flush", "heartbeat"]  # kinds of a journal's rows
 _COLUMNS = ("at", "kind", "namespace", "group", "shard", "epoch", "offset", "live", "from_epoch", "from_offset")
@@ -99,13 +99,14 @@ def merged(found: Sequence[Found], since_ms: int, broker: str) -> list[Found]:
 
     The adapter `broker` remembers all of its changes since `since_ms`.
     """
-    known = {place for one in found if one.source != JOURNAL for place in _places(one.change)}
-
-    def is_told(one: Found) -> bool:
+    kept: list[Found] = []
+    known: set[tuple[Any, ...]] = set()
+    for one in sorted(found, key=lambda one: _SOURCES.index(one.source)):
+        places = {*_places(one.change)}
         remembered = one.change.at_ms >= since_ms and one.broker in {"", broker}
-        return remembered or (one.source == JOURNAL and not known.isdisjoint(_places(one.change)))
-
-    kept = [one for one in found if one.source == MEMORY or not is_told(one)]
+        if one.source == MEMORY or not (remembered or known & places):
+            kept.append(one)
+            known |= places
     return sorted(kept, key=lambda one: one.change.at_ms, reverse=True)
 
 

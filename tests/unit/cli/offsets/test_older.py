@@ -79,7 +79,7 @@ def change(source: str, at_ms: int, offset: int, broker: str = "") -> Found:
 
 def test_each_change_is_shown_once_from_the_source_that_says_most() -> None:
     """What the adapter remembers, then its log, then journals; other brokers' journals beside what it remembers."""
-    memory, from_log = change(MEMORY, 100, 3), change(LOG, 51, 2)
+    memory, early, from_log = change(MEMORY, 100, 3), change(MEMORY, 60, 7), change(LOG, 51, 2)
     others = change(JOURNAL, 120, 9, "other")
     found = [
         change(LOG, 101, 3),
@@ -89,7 +89,9 @@ def test_each_change_is_shown_once_from_the_source_that_says_most() -> None:
         change(JOURNAL, 100, 3, "mine"),
         change(JOURNAL, 90, 8, "mine"),
         others,
+        change(LOG, 61, 7),
+        early,
         memory,
     ]
     kept = merged(found, 90, "mine")
-    assert kept == [others, memory, from_log, change(JOURNAL, 40, 1, "mine")]
+    assert kept == [others, memory, early, from_log, change(JOURNAL, 40, 1, "mine")]
