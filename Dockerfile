@@ -14,6 +14,7 @@ RUN /opt/offset-adapter/bin/pip install --no-cache-dir --require-hashes -r "$LOC
 RUN python3 -m venv /opt/build && /opt/build/bin/pip install --no-cache-dir --require-hashes -r requirements/build.lock
 COPY pyproject.toml README.md LICENSE hatch_build.py ./
 COPY adapter adapter
+COPY config config
 COPY pyspark_offsets pyspark_offsets
 COPY pyspark_offset_journal pyspark_offset_journal
 # The history stays out of the image: --build-arg COMMIT=$(git rev-parse HEAD) says what `offset-adapter --version` tells.

@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -24,7 +23,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, TextIO
 
 from adapter import __main__ as command
-from adapter.cli.main import COMMANDS, META_COMMANDS, main
+from adapter.cli.main import COMMANDS, main
+from adapter.cli.process.meta import COMMANDS as META_COMMANDS
 
 if TYPE_CHECKING:  # the process that forks imports what commands do, and no more
     from adapter.testing.processes import Launch
@@ -228,20 +228,8 @@ def become(files: list[int], arguments: list[str], directory: str, environment: 
         main()
     except SystemExit as ended:
         if ended.code is None or isinstance(ended.code, int):
-            _exit(ended.code or 0)
+            command.leave(ended.code or 0)
         raise
-
-
-def _exit(code: int) -> None:
-    """End as Python does, but without freeing each object: that would copy all the memory that is shared with the parent."""
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            code = code or 120  # as Python does
-    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,12 @@
 import gc
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 _HELP_WIDTH = 80  # of a command that is not lazy, beside its name in a shell's list
 
@@ -21,7 +23,7 @@ class Lazy(NamedTuple):
         """Import and return the command."""
         module, _, attribute = self.place.partition(":")
         command = getattr(import_module(module), attribute)
-        if not gc.isenabled():  # by adapter.__main__, until here
+        if not gc.isenabled() and not isinstance(command, LazyGroup):  # by adapter.__main__, until the last import
             gc.freeze()
             gc.enable()
         assert isinstance(command, click.Command)  # noqa: S101 - the table is our own
@@ -49,8 +51,10 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, lines[name]) for name in self.list_commands(ctx)])
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
         """Complete the name of a command, or an option, without importing a lazy command."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - only shells ask
+
         lines = self._lines(_HELP_WIDTH)
         found = [CompletionItem(name, help=lines[name]) for name in self.list_commands(ctx) if name.startswith(incomplete)]
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]

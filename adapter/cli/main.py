@@ -5,13 +5,11 @@ No command is imported before it runs. Exit code 2: an error, printed as one lin
 
 import os
 import sys
-from pathlib import Path
 
 import click
 
 from adapter.cli import terminal
 from adapter.cli.lazy import Lazy, LazyGroup
-from adapter.cli.table import visible
 from adapter.errors import AdapterError, InvalidInputError
 
 WIDEST = 110  # columns of a help text
@@ -32,6 +30,10 @@ COMMANDS = {
     "commit": Lazy("adapter.cli.offsets.commit_flush:commit", "Commit OFFSET, the next offset to read."),
     "list": Lazy("adapter.cli.offsets.get_list:list_command", "List the adapter's local offsets, or the Meta Service's."),
     "flush": Lazy("adapter.cli.offsets.commit_flush:flush", "Send every dirty offset to the Meta Service now."),
+    "drain": Lazy(
+        "adapter.cli.groups.drain:drain",
+        "Hand over every group of the adapter, and go on until none is left: before its broker goes for good.",
+    ),
     "console": Lazy(
         "adapter.cli.process.console:console", "Run the console: a web page that shows adapters, Meta Service and groups."
     ),
@@ -39,6 +41,10 @@ COMMANDS = {
     "doctor": Lazy(
         "adapter.cli.doctor.command:doctor",
         "Check what an adapter needs, whether it runs or not: configuration, disk, limits, clock, Meta Service, certificates.",
+    ),
+    "config": Lazy(
+        "adapter.cli.process.config:config",
+        "Print a commented configuration file, with every setting: `offset-adapter config adapter > adapter.toml`.",
     ),
     "check-config": Lazy(
         "adapter.cli.process.check_config:check_config",
@@ -60,6 +66,7 @@ COMMANDS = {
     ),
     "groups": Lazy("adapter.cli.groups.command:groups", "Consumer groups: list, describe, clone, hand over."),
     "offsets": Lazy("adapter.cli.offsets.command:offsets", "Offsets of groups: reset, delete, and what was moved."),
+    "meta": Lazy("adapter.cli.process.meta:meta", "Run the Meta Service; with a subcommand, operate one that runs."),
     "import": Lazy(
         "adapter.cli.files.import_export:import_command",
         "Merge the offsets of FILE (- is standard input): only those larger than the stored ones.",
@@ -72,36 +79,6 @@ COMMANDS = {
         "adapter.cli.files.snapshot:snapshot",
         "Write all local offsets as they are at one instant to a Parquet file, tombstones included, while the adapter serves.",
     ),
-}
-META_COMMANDS = {
-    "copy": Lazy(
-        "adapter.cli.meta.copy:copy",
-        "Copy all offsets from the Meta Service SOURCE (host:port) to the one at --address, tombstones included.",
-    ),
-    "doctor": Lazy(
-        "adapter.cli.doctor.command:meta_doctor",
-        "Check what a Meta Service needs, whether it runs or not: configuration, disk, limits, clock, etcd, certificates.",
-    ),
-    "kv": Lazy("adapter.cli.meta.kv:kv", "Metadata by key: put, get, delete, list."),
-    "placement": Lazy("adapter.cli.meta.placement:placement", "Show or balance the leaders of the etcd Raft groups."),
-    "rebalance": Lazy(
-        "adapter.cli.meta.rebalance:rebalance",
-        "Move the offsets into the configured Raft groups while the Meta Services keep serving.",
-    ),
-    "repair": Lazy("adapter.cli.meta.repair:repair", "Repair an embedded store that does not start."),
-    "backup": Lazy(
-        "adapter.cli.backup.command:meta_backup",
-        "Back up a Meta Service's embedded store into the directory DIR while it serves, as `backup` does an adapter's.",
-    ),
-    "restore": Lazy(
-        "adapter.cli.backup.command:meta_restore",
-        "Put a backup in the place of a Meta Service's embedded store, which must not be there.",
-    ),
-    "snapshot": Lazy(
-        "adapter.cli.meta.snapshot:snapshot",
-        "Write all offsets as they are at one instant as Parquet files, tombstones included, while the Meta Service serves.",
-    ),
-    "status": Lazy("adapter.cli.meta.status:status", "Show a Meta Service's stores, their revisions, and what they lost."),
 }
 
 
@@ -138,21 +115,6 @@ def cli(**_: object) -> None:
     """Keeps a message broker's consumer offsets: durable at once, batched to the Meta Service."""
 
 
-@cli.group(cls=LazyGroup, lazy=META_COMMANDS, invoke_without_command=True)
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="A TOML file; without it every setting has its default.",
-)
-@click.pass_context
-def meta(context: click.Context, config: Path | None) -> None:
-    """Run the Meta Service; with a subcommand, operate one that runs."""
-    if context.invoked_subcommand is None:
-        from adapter.cli.process.serve import serve_meta  # noqa: PLC0415 - the subcommands do not need it
-
-        serve_meta(config)
-
-
 def main() -> None:
     """The console script. An AdapterError is printed, one line each, and ends the process with exit code 2."""
     # Files with offsets, metadata or tokens are readable by their owner only, whatever the umask was.
@@ -172,7 +134,7 @@ def main() -> None:
         sys.exit(READER_GONE)
     except AdapterError as error:
         for line in str(error).splitlines():
-            click.secho(f"error: {visible(line)}", err=True, fg="red", color=terminal.colour())
+            click.secho(f"error: {terminal.visible(line)}", err=True, fg="red", color=terminal.colour())
         sys.exit(2)
 
 

@@ -16,7 +16,8 @@ import click
 
 from adapter.cli import terminal
 from adapter.cli.columns import Chosen
-from adapter.cli.table import LEFT, CsvRows, JsonRows, Rows, Side, Table, print_json, print_table, visible
+from adapter.cli.table import LEFT, CsvRows, JsonRows, Rows, Side, Table, print_json, print_table
+from adapter.cli.terminal import visible
 
 if TYPE_CHECKING:  # only names of types: the commands that print no messages do not load protobuf
     from collections.abc import Iterable, Mapping, Sequence

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Final, Generic, Literal, Protocol, Self, TypeVar
 
 from adapter.cli import terminal
+from adapter.cli.terminal import visible
 
 Side = Literal["left", "right"]
 LEFT: Final = "left"
@@ -20,8 +21,7 @@ RIGHT: Final = "right"
 PAGE = 500  # rows that determine the column widths at a terminal; a wider cell in a later row shifts that row
 GAP = "  "
 PROSE_MIN = 20  # columns that a folded last cell needs at least
-_RAW_BYTES = range(0xDC80, 0xDD00)  # bytes that are not UTF-8, as errors="surrogateescape" decodes them
-_SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
+
 
 R = TypeVar("R")
 R_contra = TypeVar("R_contra", contravariant=True)
@@ -286,20 +286,6 @@ def json_text(value: Any) -> str:  # noqa: ANN401 - anything json takes
     import json  # noqa: PLC0415 - as above; found in sys.modules for each further row
 
     return _printable_json(json.dumps(value, ensure_ascii=False))
-
-
-def visible(text: str) -> str:
-    """A text from outside as one printable line: unprintable characters are escaped as in a Python string."""
-    return text if text.isprintable() else "".join(letter if letter.isprintable() else _escape(letter) for letter in text)
-
-
-def _escape(letter: str) -> str:
-    code = ord(letter)
-    if code in _RAW_BYTES:
-        return f"\\x{code - 0xDC00:02x}"
-    return _SHORT.get(letter) or (
-        f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"  # noqa: PLR2004
-    )
 
 
 def _printable_json(text: str) -> str:

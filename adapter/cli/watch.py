@@ -15,7 +15,7 @@ import click
 from adapter.cli import terminal
 from adapter.cli.connection import Target
 from adapter.cli.output import note
-from adapter.cli.table import visible
+from adapter.cli.terminal import visible
 from adapter.errors import AdapterError
 
 EVERY_S = 2.0

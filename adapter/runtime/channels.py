@@ -9,9 +9,9 @@ import grpc.aio
 
 from adapter.errors import ConfigError
 from adapter.runtime.settings.addresses import check_target
-from adapter.runtime.settings.certificates import PemFiles, read_client_files
 
-if TYPE_CHECKING:  # pydantic takes time to import, and a command without TLS does not need it
+if TYPE_CHECKING:  # a command without TLS needs neither pydantic nor certificates
+    from adapter.runtime.settings.certificates import PemFiles
     from adapter.runtime.settings.config import ClientTls
 
 R = TypeVar("R")
@@ -35,11 +35,15 @@ def open_channel(
     `server_name` is the name that the server's certificate has to have, if it is not that of the address.
     Raises ConfigError for an address without a port and, with `name`, for bad files.
     """
-    needed = None if address.startswith("unix:") else tls
-    return open_channel_with(address, read_client_files(needed, name) if needed else None, options, server_name)
+    files = None
+    if tls and not address.startswith("unix:"):
+        from adapter.runtime.settings.certificates import read_client_files  # noqa: PLC0415 - as above
+
+        files = read_client_files(tls, name)
+    return open_channel_with(address, files, options, server_name)
 
 
-def open_channel_with(address: str, files: PemFiles | None, options: Options, server_name: str = "") -> grpc.aio.Channel:
+def open_channel_with(address: str, files: "PemFiles | None", options: Options, server_name: str = "") -> grpc.aio.Channel:
     """Make a channel as `open_channel` does, with files that are read already."""
     _check(address)
     if files is None or address.startswith("unix:"):
@@ -122,4 +126,6 @@ class RetiredChannels:
 
 def credentials(tls: "ClientTls", name: str) -> grpc.ChannelCredentials:
     """Read the CA and the client's own certificate. Raises ConfigError, with `name`, for files that cannot be used."""
+    from adapter.runtime.settings.certificates import read_client_files  # noqa: PLC0415 - as above
+
     return read_client_files(tls, name).channel_credentials()

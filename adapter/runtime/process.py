@@ -56,5 +56,6 @@ def run_process(main: Callable[[Until], Awaitable[int]]) -> int:
     # A full collection takes 50 ms and more once a flush of many keys has filled the memory with objects, and every commit waits
     # for it. Almost all objects are freed by their reference counts; the few cycles may wait for the 10 millionth new object.
     gc.freeze()
+    gc.enable()  # adapter.__main__ begins without it
     gc.set_threshold(1_000, 10, 1_000)
     return anyio.run(guarded, backend_options={"use_uvloop": True})

@@ -1,9 +1,15 @@
 """`groups handover` and `offsets history` as an operator uses them."""
 
 import csv
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
 
 from adapter.testing.waiting import eventually
 from tests.acceptance.conftest import Pair, run
+from tests.acceptance.terminals import at_a_terminal
 
 OK, FAILED, ERROR = 0, 1, 2
 
@@ -91,3 +97,72 @@ def test_the_history_says_who_moved_what_from_where_to_where(shared: Pair) -> No
         "reset",
     ]
     assert shared("offsets", "history", "nobody").code == OK
+
+
+async def test_what_a_killed_adapter_remembered_is_in_its_log_and_its_journal(pair: Pair) -> None:
+    """The log says who; the journal has the rewind as well; with both each change is shown once."""
+    path = pair.directory / "journal"
+    pair.adapter.settings += f"\n[journal]\npath = '{path}'\nsegment_max_age_ms = 100"
+    pair.restart()
+    commit(pair, "g", a=50, b=60)
+    execute(pair, "offsets", "reset", "g", "--to-offset", "10")
+    commit(pair, "other", a=50)
+    execute(pair, "offsets", "delete", "other")
+    assert pair("commit", "g", "a", "20", "--epoch", "1.0").code == OK
+    assert pair("commit", "g", "a", "5", "--overwrite").code == OK
+    log = pair.adapter.directory / "serve.log"
+    await eventually(lambda: in_segments(path) == 4)  # two of the reset, one of the delete, one rewind
+    remembered = [(change["kind"], change["source"]) for change in shown(pair, "g", "--log", log, "--journal", path)]
+    assert remembered == [("rewind", "memory"), ("reset", "memory")]
+    pair.adapter.kill()
+    away = pair("offsets", "history", "g", "--log", log, "--json")
+    assert (away.code, "what it remembers is missing here" in away.err) == (OK, True)
+    assert pair("offsets", "history", "g", "--json").code == ERROR
+    pair.adapter.start()
+    assert shown(pair, "g") == []
+    (reset,) = shown(pair, "g", "--log", log)
+    assert (reset["kind"], reset["source"], reset["shards"], [row["shard"] for row in reset["rows"]]) == (
+        "reset",
+        "log",
+        2,
+        ["a", "b"],
+    )
+    assert reset["who"].startswith("unix:")
+    rewind, same = shown(pair, "g", "--journal", path)
+    assert (rewind["kind"], same["kind"], same["source"], same["who"]) == ("rewind", "reset", "journal", "")
+    assert [(row["shard"], row["before"]["offset"], row["after"]["offset"]) for row in rewind["rows"]] == [("a", 20, 5)]
+    both = shown(pair, "--log", log, "--journal", path)
+    assert [(change["kind"], change["source"]) for change in both] == [("rewind", "journal"), ("delete", "log"), ("reset", "log")]
+    table = pair("offsets", "history", "g", "--journal", path).out.splitlines()[1:]
+    assert {line.split("\t")[-1] for line in table} == {f"journal of {rewind['broker']}"}
+    for option in ("--log", "--journal"):
+        assert pair("offsets", "history", option, pair.directory / "nowhere").code == ERROR
+
+
+@pytest.mark.parametrize("columns", [80, 120, 200])
+def test_the_history_of_a_group_is_a_table_at_every_width(shared: Pair, columns: int) -> None:
+    """Who, from where to where, and when; where there is little room not what was typed anyway."""
+    group = f"wide-{columns}"
+    commit(shared, group, **{"orders/0": 7, "orders/1": 8})
+    execute(shared, "offsets", "reset", group, "--to-offset", "3")
+    arguments = ["offsets", "history", group, "--address", shared.adapter.address]
+    lines = at_a_terminal(arguments, {}, columns)[1].splitlines()
+    rows = [line.split() for line in lines[1:3]]
+    assert [(row[2], "orders/0" in row, "orders/1" in row) for row in rows] == [("reset", True, False), ("reset", False, True)]
+    assert all(any(cell.startswith("unix:") for cell in row) for row in rows)
+    assert max(map(len, lines[:3])) <= columns
+    assert ("known-from" in lines[0].split()) is (columns > 80)
+
+
+def shown(pair: Pair, *arguments: str | Path) -> list[dict[str, Any]]:
+    """The changes that `offsets history` shows."""
+    ran = pair("offsets", "history", *arguments, "--json")
+    assert ran.code == OK, ran.err
+    found: list[dict[str, Any]] = ran.json
+    return found
+
+
+def in_segments(journal: Path) -> int:
+    """Rows of changes that were made on purpose, in the closed segments of a journal."""
+    tables = [pq.read_table(file, columns=["kind"], partitioning=None) for file in journal.glob("date=*/*/*.parquet")]
+    return sum(kind not in {"flush", "heartbeat"} for table in tables for kind in table["kind"].to_pylist())

@@ -8,6 +8,22 @@ DISK = "unit/cli/doctor/test_disk.py::"
 
 CLI_MUTANTS = (
     Mutant(
+        "drain-ends-after-one-look",
+        "cli/groups/drain.py",
+        "            while groups := [",
+        "            if groups := [",
+        "groups that are being committed, or come meanwhile, are left at a broker that goes for good",
+        ("acceptance/test_drain_command.py::test_a_drain_ends_when_nothing_is_left_and_names_who_still_commits",),
+    ),
+    Mutant(
+        "history-tells-a-change-once-for-each-source",
+        "cli/offsets/older.py",
+        "not (remembered or known & places)",
+        "not remembered",
+        "who looks for what happened sees it twice, and once without who did it",
+        ("unit/cli/offsets/test_older.py::test_each_change_is_shown_once_from_the_source_that_says_most",),
+    ),
+    Mutant(
         "shift-sent-before-its-id-is-kept",
         "cli/offsets/shift.py",
         "    unanswered.keep(path, address, requests)\n",

@@ -67,7 +67,10 @@ def try_installed(root: Path, built: Built, version: str) -> str:
         if said != (expected := f"offset-adapter, version {version}, commit {built.commit}"):
             raise ReleaseError(f"the installed wheel says `{said}` instead of `{expected}`")
         for name, kind in (("adapter", "adapter"), ("meta", "meta")):
-            run(str(command), "check-config", "--kind", kind, str(root / f"config/{name}.toml"), cwd=Path(work))
+            file = root / f"config/{name}.toml"
+            run(str(command), "check-config", "--kind", kind, str(file), cwd=Path(work))
+            if run(str(command), "config", name, cwd=Path(work)) != file.read_text(encoding="utf-8"):
+                raise ReleaseError(f"the installed wheel prints another {name}.toml than {file}")
         size = sum(path.stat().st_size for path in Path(work, "venv/lib").rglob("*") if path.is_file() and not path.is_symlink())
         _commit_and_read(command, Path(work))
     return f"the wheel, installed from the lock ({size / 1e6:.0f} MB), took a commit to the Meta Service and read it there"

@@ -65,6 +65,13 @@ def in_wheel(directory: Path) -> str | None:
         return file.read(PLACE).decode().strip() if PLACE in file.namelist() else None
 
 
+def configurations(directory: Path) -> dict[str, bytes]:
+    """The files that `offset-adapter config` prints, as the wheel has them."""
+    (wheel,) = directory.glob("*.whl")
+    with zipfile.ZipFile(wheel) as file:
+        return {name.rpartition("/")[2]: file.read(name) for name in file.namelist() if name.startswith("adapter/config/")}
+
+
 def test_wheel_and_sdist_of_a_checkout_say_its_commit_and_so_does_a_wheel_of_the_sdist(tree: Path, tmp_path: Path) -> None:
     """The sdist has no history any more, but brings the commit along."""
     git(tree, "init", "-q")
@@ -73,6 +80,7 @@ def test_wheel_and_sdist_of_a_checkout_say_its_commit_and_so_does_a_wheel_of_the
     commit = git(tree, "rev-parse", "HEAD")
     built = build(tree, "sdist", "wheel")
     assert in_wheel(built) == commit
+    assert configurations(built) == {file.name: file.read_bytes() for file in (ROOT / "config").iterdir()}
     (sdist,) = built.glob("*.tar.gz")
     unpack(sdist, tmp_path / "unpacked")
     (root,) = (tmp_path / "unpacked").iterdir()

@@ -13,6 +13,7 @@ from adapter.cli.names import matcher
 from adapter.cli.offsets.reading import TIMEOUT_S, groups_of
 from adapter.cli.output import TABLE, Form, listing, note, progress, warn
 from adapter.cli.table import LEFT, RIGHT, Side
+from adapter.client.client import OffsetClient
 from adapter.errors import InvalidInputError
 from adapter.model.records import GroupKey
 from adapter.rpc import offsets_pb
@@ -32,8 +33,7 @@ def handover(names: tuple[str, ...], namespace: str, target: Target, form: Form,
     """Hand groups over: the Meta Service gets all their offsets, and this adapter forgets them.
 
     Another adapter then reads them from there. GROUP is a name, or a pattern: 'orders-*'. Let the consumers stop first, or go on
-    elsewhere: a group that is being committed stays. With --all-groups nothing of the namespace is left here, as before a broker
-    goes for good.
+    elsewhere: a group that is being committed stays. Before a broker goes for good, `drain` does it with all of them.
 
     Exit code 1 when a name has no group here, or a group stays: nothing is lost by that, and the command can be repeated.
     """
@@ -49,15 +49,8 @@ async def _handover(target: Target, namespace: str, names: Sequence[str], form: 
         groups = [GroupKey(row.namespace, row.group) async for row in groups_of(client, namespace) if takes(row.group)]
         with listing(form, _COLUMNS, _cells, FIELDS, dict) as rows, progress("handing over", len(groups)) as advance:
             for group in groups:
-                row: dict[str, Any] = group._asdict()
-                request = offsets_pb.RemoveOffsetsRequest(groups=[offsets_pb.GroupShards(**row)])
-                try:
-                    row["offsets"] = (await client.store.RemoveOffsets(request, timeout=TIMEOUT_S)).removed
-                    count += 1
-                except grpc.aio.AioRpcError as error:
-                    if error.code() is not grpc.StatusCode.ABORTED:  # as while the Meta Service is away: the others would be, too
-                        raise
-                    row |= {"offsets": 0, "error": error.details()}
+                row = await hand_over(client, group)
+                count += "error" not in row
                 rows.add(row)
                 advance(1)
     if form == TABLE:
@@ -69,6 +62,18 @@ async def _handover(target: Target, namespace: str, names: Sequence[str], form: 
     if not names and not groups:
         warn("no group is here")
     return bool(groups) and not absent and count == len(groups)
+
+
+async def hand_over(client: OffsetClient, group: GroupKey) -> dict[str, Any]:
+    """Hand a group over; a row of FIELDS, with an `error` if it stays because it is being committed. Raises AioRpcError."""
+    row: dict[str, Any] = group._asdict()
+    request = offsets_pb.RemoveOffsetsRequest(groups=[offsets_pb.GroupShards(**row)])
+    try:
+        return {**row, "offsets": (await client.store.RemoveOffsets(request, timeout=TIMEOUT_S)).removed}
+    except grpc.aio.AioRpcError as error:
+        if error.code() is not grpc.StatusCode.ABORTED:  # as while the Meta Service is away: the others would be, too
+            raise
+        return {**row, "offsets": 0, "error": error.details()}
 
 
 def _cells(row: dict[str, Any]) -> Sequence[str]:

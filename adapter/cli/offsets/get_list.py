@@ -7,7 +7,6 @@ import grpc.aio
 
 from adapter.cli import completing, options
 from adapter.cli.connection import Target, connected, not_by_meta, run, run_or_exit
-from adapter.cli.offsets.reading import perhaps_meant
 from adapter.cli.output import TABLE, Form, fields_of, listing, note, when
 from adapter.cli.table import LEFT, RIGHT, Rows, Side
 from adapter.model.records import ReadMode, epoch_text
@@ -75,7 +74,11 @@ async def _get(target: Target, namespace: str, group: str, shards: Sequence[str]
             if mode != "memory" and not_by_meta(error):
                 note("--mode memory shows what is at the adapter, without the Meta Service")
             raise
-        absent = "" if found or form != TABLE else await perhaps_meant(client, namespace, group)
+        absent = ""
+        if not found and form == TABLE:
+            from adapter.cli.offsets.reading import perhaps_meant  # noqa: PLC0415 - takes as long as the rest of this module
+
+            absent = await perhaps_meant(client, namespace, group)
     with offsets_listing(form) as rows:
         for row in found.values():
             rows.add(row)

@@ -1,18 +1,22 @@
 """The command `offsets history`: who moved which offsets, and where to."""
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TextIO
 
 import click
 
 from adapter.cli import completing, options
-from adapter.cli.connection import Target, connected, run
+from adapter.cli.columns import Asked, Chosen, Columns
+from adapter.cli.connection import CallError, Target, connected, run
+from adapter.cli.offsets.older import MEMORY, Found, in_journal, in_log, merged
 from adapter.cli.offsets.reading import TIMEOUT_S, position_text
-from adapter.cli.output import TABLE, Form, fields_of, listing, note, when
+from adapter.cli.output import TABLE, Form, as_dict, fields_of, listing, note, warn, when
 from adapter.cli.table import LEFT, RIGHT, Rows, Side
-from adapter.model.records import DEFAULT_NAMESPACE
+from adapter.model.records import DEFAULT_NAMESPACE, U64_MAX
 from adapter.rpc import offsets_pb
 from adapter.runtime.wording import counted
+
+ListChangesRequest = offsets_pb.ListChangesRequest
 
 MAX_CHANGES = 1_000  # of ListChanges
 
@@ -25,14 +29,15 @@ _COLUMNS: dict[str, Side] = {
     "before": RIGHT,
     "after": RIGHT,
     "who": LEFT,
+    "known-from": LEFT,
 }
-FIELDS = fields_of(offsets_pb.ListChangesReply.Change)
+FIELDS = [*fields_of(offsets_pb.ListChangesReply.Change), "source", "broker"]
 
 
 class Moved(NamedTuple):
     """A change, and one of its shards; None: it told none."""
 
-    change: offsets_pb.ListChangesReply.Change
+    found: Found
     row: offsets_pb.ChangeReply.Row | None
 
 
@@ -42,44 +47,81 @@ class Moved(NamedTuple):
 @click.option(
     "--limit", type=click.IntRange(1, MAX_CHANGES), default=100, show_default=True, help="At most so many changes, the newest."
 )
+@click.option(
+    "--log",
+    type=click.File(encoding="utf-8", errors="replace", lazy=False),
+    metavar="FILE",
+    help="Also what the adapter's log has; - is standard input.",
+)
+@click.option("--journal", metavar="DIR", help="Also what a journal has: [journal] path of the adapter, or a copy.")
 @options.target
+@options.columns
 @options.form
-def history(group: str, namespace: str, limit: int, target: Target, form: Form) -> None:
-    """Show who moved offsets on purpose, and where to: resets, deletes, clones, imports, rewinds, expiries. The newest first.
+def history(
+    group: str,
+    namespace: str,
+    limit: int,
+    log: TextIO | None,
+    journal: str | None,
+    target: Target,
+    columns: Asked,
+    form: Form,
+) -> None:
+    r"""Show who moved offsets on purpose, and where to: resets, deletes, clones, imports, rewinds, expiries. The newest first.
 
     Of GROUP, or of all groups. The adapter remembers its newest changes until it stops; a line below the table says since when
-    they are complete. Earlier ones are in its log, as events admin.call, and every change is in the journal.
+    they are complete. Earlier ones are in its log, as events admin.call, which say who, and in its journal, with rewinds and
+    expiries: --log and --journal read them, also while the adapter is away. Each line says where it is from.
+
+    \b
+    journalctl --unit offset-adapter --output cat | offset-adapter offsets history my-group --log -
     """
-    run(_history, target, (namespace or DEFAULT_NAMESPACE) if group else namespace, group, limit, form)
+    shown = Columns(_COLUMNS, len(_COLUMNS), ("known-from", "namespace", *(["group"] if group else ()))).chosen(columns)
+    wanted = ListChangesRequest(namespace=(namespace or DEFAULT_NAMESPACE) if group else namespace, group=group, limit=limit)
+    run(_history, target, wanted, shown, form, log=log, journal=journal)
 
 
-async def _history(target: Target, namespace: str, group: str, limit: int, form: Form) -> None:
-    async with connected(target) as client:
-        request = offsets_pb.ListChangesRequest(namespace=namespace, group=group, limit=limit)
-        reply = await client.admin.ListChanges(request, timeout=TIMEOUT_S)
-    if form == TABLE:
-        with listing(form, _COLUMNS, _cells, []) as rows:
-            for moved in _rows(reply.changes):
-                rows.add(moved)
-        since = when(reply.since_ms)
-        note(f"{counted(len(reply.changes), 'change')}; all since {since} are remembered, earlier ones are in the adapter's log")
-    else:
-        changes: Rows[offsets_pb.ListChangesReply.Change] = listing(form, {}, lambda _: (), FIELDS)
+async def _history(
+    target: Target, wanted: ListChangesRequest, shown: Chosen, form: Form, *, log: TextIO | None, journal: str | None
+) -> None:
+    found = [*in_log(log, wanted.namespace, wanted.group)] if log else []
+    found += in_journal(journal, wanted.namespace, wanted.group) if journal else ()
+    reply, broker = offsets_pb.ListChangesReply(since_ms=U64_MAX), ""
+    try:
+        async with connected(target) as client:
+            reply = await client.admin.ListChanges(wanted, timeout=TIMEOUT_S)
+            if journal:
+                broker = (await client.admin.Status(offsets_pb.StatusRequest(), timeout=TIMEOUT_S)).store.broker
+    except CallError as error:
+        if not (log or journal):
+            raise
+        warn(f"{error}; what it remembers is missing here")
+    every = merged([*found, *(Found(change, MEMORY) for change in reply.changes)], reply.since_ms, broker)[: wanted.limit]
+    if form != TABLE:
+        changes: Rows[Found] = listing(form, {}, lambda _: (), FIELDS, _values)
         with changes:
-            for change in reply.changes:
-                changes.add(change)
+            for one in every:
+                changes.add(one)
+        return
+    with listing(form, shown, _cells, []) as rows:
+        for one in every:
+            for row in one.change.rows or [None]:
+                rows.add(Moved(one, row))
+    if reply.since_ms != U64_MAX:
+        since = when(reply.since_ms)
+        others = " and ".join(name for name, asked in (("log", log), ("journal", journal)) if not asked)
+        note(
+            f"{counted(len(every), 'change')}; all since {since} are remembered"
+            + (f", earlier ones are in the adapter's {others}" if others else "")
+        )
 
 
-def _rows(changes: Sequence[offsets_pb.ListChangesReply.Change]) -> Iterator[Moved]:
-    for change in changes:
-        for row in change.rows:
-            yield Moved(change, row)
-        if not change.rows:
-            yield Moved(change, None)
+def _values(found: Found) -> dict[str, Any]:
+    return {**as_dict(found.change), "source": found.source, "broker": found.broker}
 
 
 def _cells(moved: Moved) -> Sequence[str]:
-    change, row = moved
+    (change, source, broker), row = moved
     shard, before, after = "", "", ""
     if row is not None:
         before = position_text(row.before if row.HasField("before") else None)
@@ -87,4 +129,5 @@ def _cells(moved: Moved) -> Sequence[str]:
         more = change.shards - len(change.rows)
         shard = row.shard + (f" (and {more:,} more)" if more > 0 and row is change.rows[-1] else "")
     who = change.who + (f" ({change.claimed})" if change.claimed else "")
-    return when(change.at_ms), change.kind, change.namespace, change.group, shard, before, after, who
+    known_from = f"{source} of {broker}" if broker else source
+    return when(change.at_ms), change.kind, change.namespace, change.group, shard, before, after, who, known_from

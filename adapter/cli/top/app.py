@@ -20,7 +20,8 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Footer, Input, Static
 
 from adapter.cli.lag_text import STATUSES, age_text, arrow, count_text, rate_text, shards_text, span_text, status_word, trend_text
-from adapter.cli.table import RIGHT, visible
+from adapter.cli.table import RIGHT
+from adapter.cli.terminal import visible
 from adapter.cli.top.feed import Event, Feed, Lost, State
 from adapter.cli.top.live_table import DIM, PLAIN, Cell, Column, LiveTable
 from adapter.cli.top.rows import BETTER, CHANGED, ORDERS, SAME, WORSE, GroupRow, Order, Rows

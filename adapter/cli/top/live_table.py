@@ -1,6 +1,6 @@
 """The table of a live screen: a Textual widget that makes the cells of the rows that are seen, and of no others.
 
-Texts are put into segments as they are, never through markup. Callers pass printable texts (`adapter.cli.table.visible`).
+Texts are put into segments as they are, never through markup. Callers pass printable texts (`adapter.cli.terminal.visible`).
 """
 
 from collections.abc import Callable, Hashable, Sequence

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from adapter.cli.names import searcher
-from adapter.cli.table import visible
+from adapter.cli.terminal import visible
 from adapter.model.lag_order import DECIDING, sort_key
 from adapter.model.lag_status import severity
 from adapter.rpc import lag_pb

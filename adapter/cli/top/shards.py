@@ -16,7 +16,8 @@ from textual.widgets import Footer, Static
 
 from adapter.cli.lag_text import age_text, arrow, count_text, rate_text, shards_text, span_text, status_word, trend_text
 from adapter.cli.names import natural_order
-from adapter.cli.table import RIGHT, visible
+from adapter.cli.table import RIGHT
+from adapter.cli.terminal import visible
 from adapter.cli.top.feed import Feed, Shards, why
 from adapter.cli.top.live_table import DIM, PLAIN, Cell, Column, LiveTable
 from adapter.cli.top.rows import Key

@@ -10,11 +10,13 @@ import pytest
 from google.protobuf.descriptor import Descriptor
 
 from adapter.cli.doctor import command as doctor
-from adapter.cli.groups import broadcast, handover, show
+from adapter.cli.groups import broadcast, drain, handover, show
 from adapter.cli.groups import lag as groups_lag
 from adapter.cli.groups.lag import Brief, GroupLive
 from adapter.cli.groups.show import Described, Selection
 from adapter.cli.meta import kv, placement, status
+from adapter.cli.offsets import history as offsets_history
+from adapter.cli.offsets.older import MEMORY, Found
 from adapter.cli.output import CSV, as_dict, fields_of
 from adapter.metaservice.etcd.leader_placement import ClusterState, RaftGroup, RaftMember
 from adapter.rpc import lag_pb, meta_pb, offsets_pb
@@ -64,7 +66,6 @@ def of_value(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
     [
         ("Fields of `list` and `get`", offsets_pb.ShardOffset),
         ("Fields of `top`", lag_pb.GroupLag),
-        ("Fields of `offsets history`", offsets_pb.ListChangesReply.Change),
     ],
 )
 def test_replies_are_printed_as_the_proto_has_them(title: str, message: Any) -> None:
@@ -73,6 +74,14 @@ def test_replies_are_printed_as_the_proto_has_them(title: str, message: Any) -> 
     assert fields == dict(of_message(message.DESCRIPTOR))
     assert fields_of(message) == list(dict.fromkeys(re.split(r"[.\[]", name)[0] for name in fields))
     assert {*as_dict(message())} <= {*fields_of(message)}
+
+
+def test_a_change_says_where_it_is_from_beside_what_the_proto_has() -> None:
+    """In JSON and CSV."""
+    fields = documented("Fields of `offsets history`")
+    assert fields == {**dict(of_message(offsets_pb.ListChangesReply.Change.DESCRIPTOR)), "source": "string", "broker": "string"}
+    values = offsets_history._values(Found(offsets_pb.ListChangesReply.Change(), MEMORY))
+    assert [*values] == offsets_history.FIELDS == list(dict.fromkeys(name.partition("[")[0] for name in fields))
 
 
 def test_a_listed_group_has_its_lag_beside_what_the_proto_has() -> None:
@@ -139,6 +148,7 @@ def test_the_fields_of_rows() -> None:
     """Of listings that are not of the proto."""
     assert tuple(documented("Fields of `groups broadcast`")) == broadcast.FIELDS
     assert tuple(documented("Fields of `groups handover`")) == handover.FIELDS
+    assert tuple(documented("Fields of `drain`")) == drain.FIELDS
     assert tuple(documented("Fields of `doctor` and `meta doctor`")) == doctor.FIELDS
     assert tuple(documented("Fields of `meta kv list` and `meta kv get`")) == kv.FIELDS
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.cli.table import LEFT, PAGE, RIGHT, CsvRows, JsonRows, Side, Table, json_text, print_json, print_table, visible
+from adapter.cli.table import LEFT, PAGE, RIGHT, CsvRows, JsonRows, Side, Table, json_text, print_json, print_table
+from adapter.cli.terminal import visible
 
 COLUMNS: dict[str, Side] = {"group": LEFT, "offset": RIGHT, "note": LEFT}
 LONG = "a-group-of-which-only-the-end-differs-" * 10

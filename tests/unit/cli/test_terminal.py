@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from adapter.cli import terminal
 from adapter.cli.completion import SHELLS
-from adapter.cli.main import COMMANDS, META_COMMANDS, cli
+from adapter.cli.main import COMMANDS, cli
+from adapter.cli.process.meta import COMMANDS as META_COMMANDS
 from tests.unit.cli.test_command_start import GRPC, HEAVY
 from tests.unit.cli.test_table import Terminal
 
@@ -62,8 +63,8 @@ def test_words_are_completed(monkeypatch: pytest.MonkeyPatch, words: str, expect
 def test_completing_a_command_imports_none() -> None:
     """It is done at every press of the tabulator key."""
     code = (
-        "import sys; sys.argv[0] = 'offset-adapter'; from adapter.__main__ import main\n"
-        "try: main()\nexcept SystemExit: pass\nprint('\\n', *sys.modules)"
+        "import atexit, sys; sys.argv[0] = 'offset-adapter'; from adapter.__main__ import main\n"
+        "atexit.register(lambda: print('\\n', *sys.modules)); main()"
     )
     words = {"_OFFSET_ADAPTER_COMPLETE": "bash_complete", "COMP_WORDS": "offset-adapter meta ", "COMP_CWORD": "2"}
     command = [sys.executable, "-c", code]
