@@ -1,4 +1,4 @@
-"""The lag job's own metrics: what they count, and that the reference lists them."""
+"""The lag job's own metrics: what they count, and that the documents list them."""
 
 import json
 import math
