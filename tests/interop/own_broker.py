@@ -54,9 +54,10 @@ async def test_the_consumer_skips_nothing_and_repeats_only_what_was_in_hand(
     program: Callable[[Path, str], str], tmp_path: Path
 ) -> None:
     """As the one in Python."""
+    program(tmp_path, ADDRESS)  # what it depends on takes minutes, in which a port would not stay free
     pair = Pair(tmp_path / "p")
+    built = program(tmp_path, pair.adapter.tcp_address)
     with ended(pair.adapter, pair.meta):
         pair.meta.start()
         pair.adapter.start()
-        built = program(tmp_path, pair.adapter.tcp_address)
         await stands_kills_and_a_reset(Consumer(tmp_path, (built,)), pair)
