@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import click
+from pygments.lexers.rust import RustLexer
 from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
 
@@ -63,5 +64,6 @@ def patterns_as_they_are(app: Sphinx, context: click.Context, lines: list[str]) 
 def setup(app: Sphinx) -> None:
     """Write the page of the RPCs, show Mermaid as it is written where it is not drawn, and a pattern of a command as it is."""
     app.add_lexer("mermaid", TextLexer)
+    app.add_lexer("rust,no_run", RustLexer)  # of the crate's README: rustdoc compiles it, and runs nothing
     app.connect("sphinx-click-process-description", patterns_as_they_are)
     rpc_reference.write(ROOT / "proto", ROOT / "docs" / "rpc.md")
