@@ -8,6 +8,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import click
+from pygments.lexers.rust import RustLexer
 from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
 
@@ -54,7 +56,14 @@ if address := os.environ.get("MERMAID_JS"):
     mermaid_use_local = address
 
 
+def patterns_as_they_are(app: Sphinx, context: click.Context, lines: list[str]) -> None:  # noqa: ARG001 - Sphinx passes them
+    """In the description of a command `'orders-*'` begins no emphasis."""
+    lines[:] = [line.replace("*", r"\*") for line in lines]
+
+
 def setup(app: Sphinx) -> None:
-    """Write the page of the RPCs, and show Mermaid as it is written where it is not drawn."""
+    """Write the page of the RPCs, show Mermaid as it is written where it is not drawn, and a pattern of a command as it is."""
     app.add_lexer("mermaid", TextLexer)
+    app.add_lexer("rust,no_run", RustLexer)  # of the crate's README: rustdoc compiles it, and runs nothing
+    app.connect("sphinx-click-process-description", patterns_as_they_are)
     rpc_reference.write(ROOT / "proto", ROOT / "docs" / "rpc.md")

@@ -20,7 +20,8 @@ PAGES = {  # file -> the page's heading for it
 }
 HEAD = """# RPC reference
 
-Generated from the files in [proto](../proto/offsets.proto). Limits and errors are in the [reference](reference.md).
+Generated from the files in [proto](../proto/offsets.proto). Limits and errors are in [the adapter's API](api.md) and
+[the Meta Service's](meta-api.md).
 """
 MEMBERS = {"service": "call", "enum": "value", "message": "field"}
 _FIELD = re.compile(r"(?:(repeated|optional)\s+)?([\w.]+)\s+(\w+)\s*=\s*(\d+)")

@@ -1,16 +1,19 @@
-"""The how-to documents, their sections and their blocks of code."""
+"""Pages of the documents, their sections, commands and blocks of code."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-HOW_TO = (ROOT / "docs" / "how-to.md").read_text()
-CONSUMERS = (ROOT / "docs" / "consumers.md").read_text()
 
 
-def section(title: str, page: str = HOW_TO) -> str:
-    """The text below a heading."""
-    found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
+def page(name: str) -> str:
+    """One of docs/, without its ending."""
+    return (ROOT / "docs" / f"{name}.md").read_text()
+
+
+def section(title: str, text: str) -> str:
+    """What is below a heading of a page."""
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     assert found, title
     return found[1]
 

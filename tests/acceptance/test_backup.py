@@ -8,10 +8,10 @@ from pathlib import Path
 from adapter.testing.processes import adapter_process, ended, free_port, meta_process
 from adapter.testing.waiting import PATIENCE_S
 from tests import forking
-from tests.acceptance.documents import ROOT, blocks, section
+from tests.acceptance.documents import blocks, page, section
 from tests.integration.helpers import commits, rpc, wait_until
 
-DRILL = section("A drill", (ROOT / "docs/backup.md").read_text())
+DRILL = section("A drill", page("backup"))
 
 
 def test_the_drill_shows_what_was_backed_up(tmp_path: Path) -> None:

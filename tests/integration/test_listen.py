@@ -22,13 +22,12 @@ from adapter.testing.processes import ServiceProcess, adapter_process, ended, fr
 from adapter.testing.sidecars import adapter_config, running_sidecar
 from tests.integration.helpers import PATIENCE_S, commits, key, rpc, serving
 
-REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
+METRICS = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 def _documented(prefix: str) -> set[str]:
-    """Names in the reference's section on metrics; `*` stands for any end."""
-    section = REFERENCE.read_text().partition("## Metrics")[2].partition("\n## ")[0]
-    return set(re.findall(rf"`({prefix}_[a-z0-9_]+\*?)", section))
+    """Names in the documents' page of metrics; `*` stands for any end."""
+    return set(re.findall(rf"`({prefix}_[a-z0-9_]+\*?)", METRICS.read_text()))
 
 
 def _served(port: int, prefix: str) -> set[str]:

@@ -117,7 +117,7 @@ def _state(where: str, reply: offsets_pb.StatusReply, installed: str) -> Iterato
     else:
         yield Finding("adapter", OK, seen)
     if reply.HasField("loss"):
-        advice = "docs/how-to.md, A damaged local store"
+        advice = "docs/broken.md, A damaged local store"
         yield Finding("losses", WARN, f"up to {reply.loss.writes:,} acknowledged writes are missing: {reply.loss.why}", advice)
     yield from _front(reply.robustmq)
 

@@ -72,7 +72,9 @@ def _answer(
     yield Finding(NAME, OK, f"{name}: {OURS}, engine {reply.engine}, version {reply.version}, {ended_ms - begun_ms} ms")
     if reply.HasField("loss"):
         seen = f"{name}: it once lost about {reply.loss.writes:,} acknowledged writes"
-        yield Finding("losses", WARN, seen, "adapters pushed again what they held: docs/how-to.md, A damaged store")
+        yield Finding(
+            "losses", WARN, seen, "adapters pushed again what they held: docs/broken.md, A damaged store of the Meta Service"
+        )
     # The server's time is of an instant between the call and its reply; what that leaves open counts for it.
     ahead_ms = max(reply.now_ms - ended_ms, begun_ms - reply.now_ms, 0)
     seen = f"{name}: its clock and this one are {ahead_ms / 1000:,.1f} s apart, or less than a call takes"

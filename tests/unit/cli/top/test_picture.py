@@ -30,4 +30,4 @@ async def test_the_picture_shows_the_table_as_it_is() -> None:
     assert texts(await drawing().drawn()) == texts(kept)
     assert len(texts(kept)) > 50
     assert {*re.findall(r"https?://[^\"' ]+", kept)} == {"http://www.w3.org/2000/svg"}
-    assert "docs/top_picture.py" in (DOCS / "how-to.md").read_text()
+    assert "(top.svg)" in (DOCS / "watch-lag.md").read_text()

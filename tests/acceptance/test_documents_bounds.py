@@ -1,4 +1,4 @@
-"""The examples in docs/how-to.md run as they stand there."""
+"""The examples in docs/bounds.md run as they stand there."""
 
 import ast
 import subprocess
@@ -14,19 +14,18 @@ from adapter.errors import BrokerLogError
 from adapter.model.bounds import ShardKey
 from adapter.testing.processes import free_port
 from adapter.testing.waiting import PATIENCE_S
-from tests.acceptance.documents import ROOT, blocks, section
+from tests.acceptance.documents import ROOT, blocks, page
 from tests.integration.helpers import serving
 
 LIMIT_S = PATIENCE_S  # for a Python process to start
 SHOWN = "127.0.0.1:9540"
 
-
-BOUNDS = section("Give the adapter the bounds of your shards")
+BOUNDS = page("bounds")
 
 
 async def test_a_commit_with_bounds_is_written_like_this(tmp_path: Path) -> None:
     """The adapter has them then."""
-    sample = compile(blocks(BOUNDS, "python")[0], "how-to.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    sample = compile(blocks(BOUNDS, "python")[0], "bounds.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     async with serving(tmp_path) as (sidecar, client):
         await eval(sample, {"client": client})  # noqa: S307 - the example is what is tested
         assert (await client.read("billing"))["orders/0"].offset == 42

@@ -1,6 +1,5 @@
-"""The commands in docs/how-to.md that move offsets work as they stand there, one after the other, on a group that is there."""
+"""The commands in the documents that look at offsets and move them work as they stand there, one after the other."""
 
-import re
 import shlex
 import shutil
 import time
@@ -16,24 +15,24 @@ from adapter.model.bounds import ShardKey
 from adapter.testing.broker_log import MemoryLog, serving
 from adapter.testing.processes import adapter_process, ended, meta_process
 from tests.acceptance.conftest import Ran, run
+from tests.acceptance.documents import page, section
 from tests.acceptance.exports import unpack
 from tests.acceptance.helpers import offsets_of, send
 
-HOW_TO = (Path(__file__).parents[2] / "docs" / "how-to.md").read_text()
 OK = 0
-TITLES = (
-    "Watch the lag of groups",
-    "Why is this group behind?",
-    "Move offsets (reset)",
-    "Delete, clone",
-    "Export and import",
-    "Moving from RocketMQ's consumerOffset.json",
-    "Moving from Kafka's group offsets",
-)
+SECTIONS = {
+    "Watch the lag of groups": "watch-lag",
+    "Why is this group behind?": "watch-lag",
+    "Reset": "reset",
+    "Delete, clone": "reset",
+    "Commands": "import-export",
+    "From RocketMQ's consumerOffset.json": "move-here",
+    "From Kafka's group offsets": "move-here",
+}
 WRITTEN = {
-    "Export and import": ("offsets.csv", "offsets-of-two.json"),
-    "Moving from RocketMQ's consumerOffset.json": ("consumerOffset.json", "consumerOffsets/CURRENT"),
-    "Moving from Kafka's group offsets": ("offsets.csv", "offsets-of-one.csv"),
+    "Commands": ("offsets.csv", "offsets-of-two.json"),
+    "From RocketMQ's consumerOffset.json": ("consumerOffset.json", "consumerOffsets/CURRENT"),
+    "From Kafka's group offsets": ("offsets.csv", "offsets-of-one.csv"),
 }
 ROCKETMQ = Path(__file__).parents[1] / "data" / "rocketmq"
 OFFSETS = {"orders/0": 50, "orders/1": 60}
@@ -41,9 +40,8 @@ OFFSETS = {"orders/0": 50, "orders/1": 60}
 
 def commands(title: str) -> list[str]:
     """The indented lines below a heading, without their comments."""
-    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", HOW_TO, re.DOTALL | re.MULTILINE)
-    assert found, title
-    return [line.partition("  #")[0].strip() for line in found[1].splitlines() if line.startswith("    ")]
+    lines = section(title, page(SECTIONS[title])).splitlines()
+    return [line.partition("  #")[0].strip() for line in lines if line.startswith("    ")]
 
 
 def put_files(directory: Path) -> None:
@@ -87,7 +85,7 @@ def typed(line: str, meta: str, address: str, directory: Path) -> Ran:
     return ran
 
 
-@pytest.mark.parametrize("title", TITLES)
+@pytest.mark.parametrize("title", SECTIONS)
 async def test_every_command_of_a_section_works(tmp_path_factory: pytest.TempPathFactory, title: str) -> None:
     """Exit code 0, in the order of the text."""
     directory = tmp_path_factory.mktemp("h")

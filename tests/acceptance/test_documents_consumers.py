@@ -12,10 +12,10 @@ from adapter.client.offset_store.local_file import LocalFileOffsetStore
 from adapter.model.queues import MessageQueue, shard_of
 from adapter.rpc import offsets_pb
 from adapter.testing.waiting import PATIENCE_S
-from tests.acceptance.documents import CONSUMERS, blocks, section
+from tests.acceptance.documents import blocks, page, section
 from tests.integration.helpers import serving
 
-TEXT = section("OffsetStore", CONSUMERS)
+TEXT = section("OffsetStore", page("consumers"))
 QUEUES = [MessageQueue("orders", number, "broker-a") for number in range(2)]
 MESSAGES = 60  # of each queue
 LIMIT_S = PATIENCE_S
