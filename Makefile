@@ -151,6 +151,7 @@ interop: $(SPARK_STAMP) ## Others' software: RobustMQ's Meta Service (ROBUSTMQ_M
 	$(BIN)/python -m pytest tests/interop/exchange.py tests/interop/h2spec.py
 	$(BIN)/python -m pytest tests/interop/spark_cluster.py
 	$(BIN)/python -m pytest tests/interop/spark_libraries.py tests/interop/spark_kafka.py tests/interop/spark_urls.py
+	$(BIN)/python -m pytest tests/interop/kafka_leave.py
 	$(BIN)/python -m pytest --timeout=1200 tests/interop/rocketmq_takeover.py tests/interop/rocketmq_bridge.py
 	$(BIN)/python -m pytest tests/interop/grpc_clients.py --numprocesses=2
 	$(BIN)/python -m pytest tests/interop/go_client.py tests/interop/rust_client.py tests/interop/clients.py tests/interop/own_broker.py

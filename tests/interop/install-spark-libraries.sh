@@ -51,7 +51,9 @@ fetch openlineage io.openlineage:openlineage-spark_2.13:1.53.0 "$spark"
 # With Spark's token provider, which comes with the connector.
 fetch kafka org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 "
   <exclusion><groupId>org.scala-lang</groupId><artifactId>*</artifactId></exclusion>"
-fetch kafka-broker org.apache.kafka:kafka_2.13:4.3.0 ""
+# Kafka's own commands, and a broker.
+fetch kafka-broker org.apache.kafka:kafka-tools:4.3.0 "" \
+  "<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>4.3.0</version></dependency>"
 # With the log that Hadoop's own Maven file leaves to others.
 fetch hdfs org.apache.hadoop:hadoop-client-minicluster:3.5.0 "" \
   "<dependency><groupId>commons-logging</groupId><artifactId>commons-logging</artifactId><version>1.3.5</version></dependency>"
