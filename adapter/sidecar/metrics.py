@@ -128,9 +128,9 @@ class CommitsCollector(Collector):
         while len(groups) > SUPERSEDED_GROUPS:
             groups.popitem(last=False)
 
-    def add_together(self, requests: int, seconds: float) -> None:
-        """Count acknowledged requests of one offset each, `seconds` after the first of them arrived."""
-        self.offsets += requests
+    def add_together(self, requests: int, offsets: int, seconds: float) -> None:
+        """Count acknowledged requests, and all their offsets, `seconds` after the first of them arrived."""
+        self.offsets += offsets
         self._seconds += requests * seconds
         self._buckets[bisect_left(LATENCY_BUCKETS, seconds)] += requests
 

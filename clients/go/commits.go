@@ -8,13 +8,16 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"offset-adapter/clients/go/offsetspb"
 )
 
 const (
 	maxShared         = 2     // shared requests in flight: the adapter works on one while the next is on the wire
+	minSpread         = 32    // commits; more than that are spread evenly over the shared requests
 	maxAlone          = 32    // requests of a single commit in flight
 	maxWeight         = 2_048 // offsets of a shared request: with the longest names 2.7 of the 4 MiB that are allowed
 	maxPending        = 8_192 // commits that are queued or in flight; beyond it, callers wait
@@ -59,6 +62,7 @@ type commits struct {
 	mutex          sync.Mutex
 	queue          []*entry
 	shared, alone  int                  // requests in flight
+	underway       int                  // commits in the shared ones
 	waitingAlone   int                  // entries of the queue that are sent in requests of their own
 	busy           map[shardOf]struct{} // shards of requests in flight
 	writtenThrough map[Group]struct{}   // their commits wait for the Meta Service: others should not wait with them
@@ -192,7 +196,7 @@ func (c *commits) left(gone *entry) {
 
 // wake lets dispatch run soon, once for all that happens until then.
 func (c *commits) wake() {
-	if !c.isWoken {
+	if !c.isWoken && (c.maySendShared() || c.maySendAlone()) {
 		c.isWoken = true
 		go c.dispatch()
 	}
@@ -213,12 +217,24 @@ func (c *commits) dispatch() {
 	}
 }
 
+// maySendShared tells whether a shared request may be sent now. Beside another one it has to be about as large: a request costs the
+// adapter much more than a commit in it, and those that were answered together commit again together.
+func (c *commits) maySendShared() bool {
+	return c.shared == 0 || (c.shared < maxShared && 4*len(c.queue) >= 3*c.underway)
+}
+
+func (c *commits) maySendAlone() bool {
+	return c.alone < maxAlone && (c.waitingAlone > 0 || len(c.writtenThrough) > 0)
+}
+
 // nextRequest takes the commits of the next request out of the queue, and tells whether it is one of its own; nil if no more may be
 // sent now.
 func (c *commits) nextRequest() ([]*entry, bool) {
-	if c.shared == maxShared && (c.alone == maxAlone || (c.waitingAlone == 0 && len(c.writtenThrough) == 0)) {
+	maySendShared := c.maySendShared()
+	if !maySendShared && !c.maySendAlone() {
 		return nil, false
 	}
+	most := max(minSpread, (len(c.queue)+c.underway)/maxShared)
 	var chosen, stay []*entry
 	members := map[Group]*Member{}
 	taken := map[shardOf]struct{}{} // no later commit of them is in the request, and none overtakes one that stays in the queue
@@ -237,7 +253,7 @@ func (c *commits) nextRequest() ([]*entry, bool) {
 		case alone:
 			fits = len(chosen) == 0 && c.alone < maxAlone
 		case len(chosen) == 0:
-			fits = c.shared < maxShared
+			fits = maySendShared
 		default:
 			fits = weight+next.weight <= maxWeight && (!isChosen || sameMember(member, next.commit.Member))
 		}
@@ -251,7 +267,7 @@ func (c *commits) nextRequest() ([]*entry, bool) {
 		weight += next.weight
 		members[next.commit.Group] = next.commit.Member
 		chosen = append(chosen, next)
-		if alone || weight >= maxWeight {
+		if alone || len(chosen) == most || weight >= maxWeight {
 			c.queue = append(stay, c.queue[at+1:]...)
 			return chosen, alone
 		}
@@ -283,7 +299,7 @@ func isAnyIn(shards []shardOf, set map[shardOf]struct{}) bool {
 }
 
 func (c *commits) send(chosen []*entry, alone bool) {
-	c.count(alone, 1)
+	c.count(alone, len(chosen), 1)
 	deadline := time.Time{}
 	for _, each := range chosen {
 		take(c.busy, each.shards)
@@ -292,14 +308,19 @@ func (c *commits) send(chosen []*entry, alone bool) {
 		}
 	}
 	go func() {
-		// Not of one caller: when that goes away, the others wait on.
-		ctx, cancel := context.WithDeadline(context.Background(), deadline)
+		// Not of one caller: when that goes away, the others wait on. Without a deadline, which would be another header in each request:
+		// the adapter decodes anew what is not as in the one before.
+		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
+		defer time.AfterFunc(time.Until(deadline), cancel).Stop()
 		var trailer metadata.MD
 		reply, err := c.service.CommitOffsets(ctx, requestOf(chosen), grpc.Trailer(&trailer))
+		if err != nil && ctx.Err() != nil {
+			err = status.Error(codes.DeadlineExceeded, notInTimeText)
+		}
 		c.mutex.Lock()
 		defer c.mutex.Unlock()
-		c.count(alone, -1)
+		c.count(alone, len(chosen), -1)
 		for _, each := range chosen {
 			for _, shard := range each.shards {
 				delete(c.busy, shard)
@@ -316,11 +337,13 @@ func (c *commits) send(chosen []*entry, alone bool) {
 	}()
 }
 
-func (c *commits) count(alone bool, change int) {
+// count a request that begins (1) or ends (-1).
+func (c *commits) count(alone bool, commits, change int) {
 	if alone {
 		c.alone += change
 	} else {
 		c.shared += change
+		c.underway += change * commits
 	}
 }
 

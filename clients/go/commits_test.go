@@ -33,12 +33,12 @@ func TestCommitsThatWaitShareTheNextRequestAndEachIsAnswered(t *testing.T) {
 	client := newTestClient(t, fake.address)
 	one, _ := occupied(t, fake, client)
 	var waiting []<-chan result
-	for at := range 64 {
+	for at := range minSpread {
 		waiting = append(waiting, begin(t, t.Context(), client, of(fmt.Sprint("g", at%8), fmt.Sprint(at), uint64(at))))
 	}
 	one.done()
 	shared := fake.next(t)
-	if len(shared.offsets()) != 64 || len(shared.Groups) != 8 {
+	if len(shared.offsets()) != minSpread || len(shared.Groups) != 8 {
 		t.Fatalf("%d commits in %d groups", len(shared.offsets()), len(shared.Groups))
 	}
 	shared.answer <- answer{reply: &offsetspb.CommitOffsetsReply{
@@ -50,6 +50,38 @@ func TestCommitsThatWaitShareTheNextRequestAndEachIsAnswered(t *testing.T) {
 		if found.err != nil || (len(found.done.Behind) == 1) != (at == 3) || (found.done.Raised["5"] == 9) != (at == 5) {
 			t.Errorf("%d: %+v", at, found)
 		}
+	}
+}
+
+func TestManyCommitsAreSpreadEvenlyOverTheRequestsInFlight(t *testing.T) {
+	fake := newFakeAdapter(t)
+	client := newTestClient(t, fake.address)
+	one, two := occupied(t, fake, client)
+	var waiting []<-chan result
+	for at := range 99 {
+		waiting = append(waiting, begin(t, t.Context(), client, of("g", fmt.Sprint(at), 1)))
+	}
+	one.done()
+	first := fake.next(t)
+	two.done()
+	second := fake.next(t)
+	if len(first.offsets()) != 50 || len(second.offsets()) != 49 {
+		t.Fatalf("%d and %d commits", len(first.offsets()), len(second.offsets()))
+	}
+	first.done()
+	for at := range 50 {
+		answerOf(t, waiting[at])
+	}
+	begin(t, t.Context(), client, of("g", "one more", 1))
+	alone := of("h", "s", 1)
+	alone.Overwrite = true
+	begin(t, t.Context(), client, alone)
+	if next := fake.next(t); next.Mode != offsetspb.CommitMode_OVERWRITE {
+		t.Fatalf("one commit was sent beside 49, which other answers would have joined: %v", next.offsets())
+	}
+	second.done()
+	if next := fake.next(t); !maps.Equal(next.offsets(), map[string]uint64{"g one more": 1}) {
+		t.Fatalf("sent: %v", next.offsets())
 	}
 }
 

@@ -19,8 +19,8 @@ HTTP2_MUTANTS = (
     Mutant(
         "answered-with-the-count-of-another",
         "sidecar/api/commits.py",
-        "zip(runs, counts, strict=True)",
-        "zip(runs, reversed(counts), strict=True)",
+        "zip(runs, taken.counts, strict=True)",
+        "zip(runs, reversed(taken.counts), strict=True)",
         "a commit that nobody looked at is acknowledged, because another one of its group commit was stored",
         (f"{ANSWERS}::test_one_read_of_good_and_bad_calls_answers_each_as_it_deserves",),
     ),

@@ -184,8 +184,8 @@ START_MUTANTS = (
     Mutant(
         "fast-rewind-by-what-is-here",
         "sidecar/ledger/ledger.py",
-        "        return mode <= (OVERWRITE if self.recovered.now else INCREASE_ONLY)\n",
-        "        return mode <= OVERWRITE\n",
+        "        return 0 <= mode <= (OVERWRITE if self.recovered.now else INCREASE_ONLY)\n",
+        "        return 0 <= mode <= OVERWRITE\n",
         "the same, of a key that had a commit since the start",
         (f"{EARLY}test_a_rewind_is_decided_by_what_stands_in_the_meta_service",),
     ),

@@ -2,9 +2,9 @@
 
 A request tries three steps in this order; each one takes what the one before it left:
 
-1. The fast path (`Ledger.commit_plain`): one offset of a key that is in memory. All requests that the HTTP/2 server reads in one
-   iteration of the event loop are offered together, and are one write at its end (`Commits.offer`, group commit), so that none
-   waits for others to come; other callers offer theirs alone.
+1. The fast path (`Ledger.commit_plain`): one offset, or columns, of keys that are in memory. All requests that the HTTP/2 server
+   reads in one iteration of the event loop are offered together, and are one write at its end (`Commits.offer`, group commit), so
+   that none waits for others to come; other callers offer theirs alone.
 2. At once: parsed, decided and written without an await, because nothing has to be loaded, synced or sent to the Meta Service.
 3. Prepared (unknown groups are loaded), then finished (synced, or written through).
 
@@ -28,7 +28,7 @@ from adapter.sidecar.api.commit_requests import ParsedCommit, parse_commit, pars
 from adapter.sidecar.api.replies import raised_rows, superseded_rows
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.policies import Policies
-from adapter.sidecar.ledger.ledger import Run
+from adapter.sidecar.ledger.ledger import Run, Taken
 from adapter.sidecar.ledger.operations import Standing
 from adapter.sidecar.metrics import AdapterMetrics
 
@@ -191,17 +191,17 @@ class Commits:
 
     def _commit_offered(self) -> None:
         runs, self._offered = self._offered, []
-        counts, failure = [0] * len(runs), None
+        taken, failure = Taken([0] * len(runs), 0), None
         try:
             core = self._core()
-            counts = core.ledger.commit_plain([run for run, _ in runs], core.clocks.now_ms())
+            taken = core.ledger.commit_plain([run for run, _ in runs], core.clocks.now_ms())
         except AdapterError as error:
             failure = error
         except Exception:  # left to the next step: each request then reports its own error
             log.exception("group_commit.failed")
-        for (_, done), count in zip(runs, counts, strict=True):
+        for (_, done), count in zip(runs, taken.counts, strict=True):
             self._answer(done, count, failure)
-        self._metrics.committed_together(sum(counts), time.perf_counter() - self._offered_at)
+        self._metrics.committed_together(sum(taken.counts), taken.offsets, time.perf_counter() - self._offered_at)
 
     def _answer(self, done: Done, count: int, failure: AdapterError | None) -> None:
         """Call a `done`. If it raises, the others are still called."""
@@ -220,9 +220,10 @@ class Commits:
         """Commit a request by the fast path; False if the fast path declines it."""
         started = time.perf_counter()
         core = self._core()
-        if not core.ledger.commit_plain([(request,)], core.clocks.now_ms())[0]:
+        taken = core.ledger.commit_plain([(request,)], core.clocks.now_ms())
+        if not taken.offsets:
             return False
-        self._metrics.committed(1, (), time.perf_counter() - started)
+        self._metrics.committed(taken.offsets, (), time.perf_counter() - started)
         return True
 
     async def _check(self, request: offsets_pb.CommitOffsetsRequest) -> CheckedCommit:

@@ -6,12 +6,13 @@ keys, new commits included, are not sent until it is taken up again. A key leave
 or by `discard`, when the Meta Service is known to hold as much.
 """
 
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from adapter.model.records import GroupKey, Held, OffsetKey
 from adapter.runtime.slices import SLICE, others
 from adapter.sidecar.ledger.recovered import Recovered
+from adapter.sidecar.ledger.write_batch import Plain
 
 Tree = dict[GroupKey, dict[str, Held]]
 
@@ -23,14 +24,16 @@ class _Part:
         self.groups: Tree = {}
         self.since: float | None = None
 
-    def add(self, group: GroupKey, held: Mapping[str, Held], since: float | None) -> None:
+    def add(self, group: GroupKey, held: Mapping[str, Held], since: float | None) -> dict[str, Held]:
+        """Returns all that there is of the group."""
         if since is not None and held and (self.since is None or since < self.since):
             self.since = since
         shards = self.groups.get(group)
         if shards is None:
-            self.groups[group] = dict(held)
+            shards = self.groups[group] = dict(held)
         else:
             shards.update(held)
+        return shards
 
     def merge(self, group: GroupKey, older: dict[str, Held] | None, newer: dict[str, Held] | None, *, first: bool) -> None:
         """Hold both, where the newer record of a shard stands. Moves the smaller one; `first`: the newer, behind the older."""
@@ -101,14 +104,19 @@ class DirtyKeys:
         """Mark shards of a group dirty."""
         self._pending.add(group, held, now)
 
-    def add_one(self, group: tuple[str, str], shard: str, held: Held, now: float) -> None:
-        """Mark one shard dirty; faster than `add`."""
+    def add_plain(self, written: Iterable[Plain], now: float) -> None:
+        """Mark what plain commits wrote dirty; faster than `add`."""
         pending = self._pending
-        shards = pending.groups.get(group)  # type: ignore[call-overload]  # a tuple finds the GroupKey that equals it
-        if shards is None:
-            pending.add(GroupKey(*group), {shard: held}, now)
-        else:
-            shards[shard] = held
+        last: tuple[str, str] | None = None
+        shards: dict[str, Held] | None = None
+        for group, shard, _, held in written:
+            if group is not last:
+                last = group
+                shards = pending.groups.get(group)  # type: ignore[call-overload]  # a tuple finds the GroupKey that equals it
+            if shards is None:
+                shards = pending.add(GroupKey(*group), {shard: held}, now)
+            else:
+                shards[shard] = held
 
     def take(self, seq: int = 0, only: Collection[GroupKey] | None = None) -> Mapping[GroupKey, Mapping[str, Held]]:
         """Begin a flush of what is pending and not set aside, or of that of some groups; `seq` is the newest write of the store.

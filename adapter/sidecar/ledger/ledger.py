@@ -6,7 +6,8 @@ most commits are, many in one write, in the fewest steps, since nothing else hap
 
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, repeat
+from typing import NamedTuple
 
 import anyio
 
@@ -27,16 +28,24 @@ from adapter.sidecar.ledger.recovered import Recovered
 from adapter.sidecar.ledger.rules import Holds, check_generation, plainly
 from adapter.sidecar.ledger.store import LocalStore
 from adapter.sidecar.ledger.watching import Watches
-from adapter.sidecar.ledger.write_batch import WriteBatch
+from adapter.sidecar.ledger.write_batch import Change, WriteBatch
 
 Run = Sequence[offsets_pb.CommitOffsetsRequest]  # applied in this order
 
-MAX_REQUEST_BYTES = 1_024  # of a request that `commit_plain` may take: three names of at most 255 bytes, and numbers
+MAX_REQUEST_BYTES = 4_096  # of a request that `commit_plain` may take: 64 offsets and their names, of 50 bytes and more
+MAX_TOGETHER = 1_024  # offsets of one write, with which it takes no more columns: the event loop is held for some milliseconds
 # What nobody used for this long, and up to twice as long, leaves memory. Consumers that commit every 5 or 30 s keep theirs there.
 IDLE_S = 60
 FEW_KEYS = 10_000  # in memory: with more, a collection would hold the event loop for longer than some milliseconds
 INCREASE_ONLY, OVERWRITE = int(offsets_pb.INCREASE_ONLY), int(offsets_pb.OVERWRITE)
 _FRAMING = 9  # bytes of a request with one name each, beside the names and the offset
+
+
+class Taken(NamedTuple):
+    """What `commit_plain` committed: how many requests of each run, and how many offsets they have together."""
+
+    counts: list[int]
+    offsets: int
 
 
 class Ledger:
@@ -125,23 +134,21 @@ class Ledger:
             self.watches.note([one.key for one in standing if one.raised] if isinstance(operation, Commit) else decision.changed)
         return standing
 
-    def commit_plain(self, runs: Sequence[Run], now_ms: int) -> list[int]:
+    def commit_plain(self, runs: Sequence[Run], now_ms: int) -> Taken:
         """Commit of each run the requests before the first that is not plain, all in one write, and mark them dirty.
 
-        Plain is one offset that goes forward, or is confirmed, of a key whose record is in memory. Returns how many requests of
-        each run are committed; the others are for `apply`. Raises DiskFullError or StorageFailedError: then nothing of any run
-        counts as committed. Names are not checked: those of a key that is in memory were.
+        Plain is one offset, or columns of them, that go forward, or are confirmed, of keys whose records are in memory. The other
+        requests are for `apply`. Raises DiskFullError or StorageFailedError: then nothing of any run counts as committed. Names
+        are not checked: those of a key that is in memory were.
         """
         if not self.takes_plain:
-            return [0] * len(runs)
+            return Taken([0] * len(runs), 0)
         writing = self.store.begin()
         counts = [self._decide_run(writing, run, now_ms) for run in runs]
         if writing.plain:
             self.store.finish(writing)
-            now = self._clock()
-            for name, shard, _, after in writing.plain.values():
-                self.dirty.add_one(name, shard, after, now)
-        return counts
+            self.dirty.add_plain(writing.plain.values(), self._clock())
+        return Taken(counts, writing.decided)
 
     def check_members(self, members: Mapping[GroupKey, Member]) -> None:
         """Raise FencedError if a later generation has committed for one of the groups."""
@@ -194,7 +201,7 @@ class Ledger:
     def _decide(self, writing: WriteBatch, request: offsets_pb.CommitOffsetsRequest, now_ms: int) -> bool:
         groups = request.groups
         if len(groups) != 1 or len(shards := groups[0].shards) != 1:
-            return False
+            return self._decide_columns(writing, request, now_ms)
         group, item = groups[0], shards[0]
         name = (group.namespace or DEFAULT_NAMESPACE, group.group)
         shard, offset = item.shard, item.offset
@@ -213,11 +220,44 @@ class Ledger:
             return False
         if after is not fields:  # else it is stored already, or with this write
             writing.put_plain(name, shard, held, before, after)
+        writing.decided += 1
+        return True
+
+    def _decide_columns(self, writing: WriteBatch, request: offsets_pb.CommitOffsetsRequest, now_ms: int) -> bool:
+        """As `_decide`, of a request with only columns: all of it is put, or nothing."""
+        if request.ByteSize() > MAX_REQUEST_BYTES or writing.decided >= MAX_TOGETHER or not self._takes(request.mode):
+            return False
+        plain = writing.plain
+        keys: list[bytes] = []
+        changed: list[Change] = []
+        for group in request.groups:
+            if not _has_only_columns(group):
+                return False
+            name = (group.namespace or DEFAULT_NAMESPACE, group.group)
+            held = self.states.records(name)
+            for shard, offset, knows in zip(group.shard_names, group.offsets, group.epochs or repeat(0), strict=False):
+                before = held.get(shard)
+                if before is None:
+                    return False
+                key = before[2]
+                if key in plain:
+                    before = plain[key][3]
+                fields = before[0]
+                after = plainly(fields, offset, knows, now_ms) if fields[2] else None
+                if after is None:
+                    return False
+                keys.append(key)
+                if after is not fields:
+                    changed.append((name, shard, held, before, after))
+        if not keys or len(set(keys)) != len(keys):  # a shard that is named twice is refused
+            return False
+        writing.put_columns(changed)
+        writing.decided += len(keys)
         return True
 
     def _takes(self, mode: int) -> bool:
         """Whether `commit_plain` decides commits of a mode. During a comparison not OVERWRITE, see `GroupLoader.load_for`."""
-        return mode <= (OVERWRITE if self.recovered.now else INCREASE_ONLY)
+        return 0 <= mode <= (OVERWRITE if self.recovered.now else INCREASE_ONLY)
 
 
 def _is_plain(request: offsets_pb.CommitOffsetsRequest, group: offsets_pb.GroupCommits, item: offsets_pb.ShardCommit) -> bool:
@@ -232,3 +272,11 @@ def _has_more(group: offsets_pb.GroupCommits, item: offsets_pb.ShardCommit) -> b
     if item.metadata or item.committed_at_ms or item.topic or item.partition:
         return True
     return item.HasField("high_watermark") or item.HasField("low_watermark")
+
+
+def _has_only_columns(group: offsets_pb.GroupCommits) -> bool:
+    """True for columns of one length, and no member."""
+    count = len(group.shard_names)
+    if not count or len(group.offsets) != count or len(group.epochs) not in (0, count):
+        return False
+    return not (group.shards or group.member_id or group.HasField("generation"))

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tonic::{Code, Status};
 
@@ -21,6 +21,7 @@ use crate::types::{Commit, Committed, Group, Member, Moved, Raised, Stands};
 use crate::{Service, TIMED_OUT};
 
 const MAX_SHARED: usize = 2; // shared requests in flight: the adapter works on one while the next is on the wire
+const MIN_SPREAD: usize = 32; // commits; more than that are spread evenly over the shared requests
 const MAX_ALONE: usize = 32; // requests of a single commit in flight
 const MAX_WEIGHT: usize = 2_048; // offsets of a shared request: with the longest names 2.7 of the 4 MiB that are allowed
 const MAX_QUEUED: usize = 4_096; // commits; beyond it, callers wait
@@ -119,6 +120,8 @@ struct Sender {
     queue: VecDeque<Entry>,
     requests: JoinSet<Done>,
     shared: usize,
+    /// Commits in the shared requests.
+    underway: usize,
     alone: usize,
     /// Shards of requests in flight.
     busy: HashSet<Shard>,
@@ -134,6 +137,7 @@ impl Sender {
             queue: VecDeque::new(),
             requests: JoinSet::new(),
             shared: 0,
+            underway: 0,
             alone: 0,
             busy: HashSet::new(),
             written_through: HashSet::new(),
@@ -147,7 +151,7 @@ impl Sender {
             let paused = self.pauses.until().filter(|_| self.queue.iter().any(|entry| entry.lost));
             tokio::select! {
                 received = commits.recv(), if open && self.queue.len() < MAX_QUEUED => match received {
-                    Some(entry) => self.accept(entry, &mut commits),
+                    Some(entry) => self.queue.push_back(entry),
                     None => open = false,
                 },
                 Some(done) = self.requests.join_next() => {
@@ -157,15 +161,20 @@ impl Sender {
                 }
                 () = sleep_until(paused.unwrap_or_else(Instant::now)), if paused.is_some() => self.pauses.end(),
             }
+            // Behind every task that can run now: those that were answered together commit again together.
+            yield_now().await;
+            self.accept(&mut commits);
             while let Some((entries, alone)) = self.next_request() {
                 self.send(entries, alone);
+                // Until it is on the wire: two that are written together are answered together, and each end waits for the other.
+                yield_now().await; // behind its own task
+                yield_now().await; // and behind the connection's
             }
         }
     }
 
-    /// Put a commit into the queue, and all that came with it.
-    fn accept(&mut self, entry: Entry, commits: &mut mpsc::Receiver<Entry>) {
-        self.queue.push_back(entry);
+    /// Put all commits that have come into the queue.
+    fn accept(&mut self, commits: &mut mpsc::Receiver<Entry>) {
         while self.queue.len() < MAX_QUEUED
             && let Ok(entry) = commits.try_recv()
         {
@@ -173,8 +182,23 @@ impl Sender {
         }
     }
 
+    /// Whether a shared request may be sent now. Beside another one it has to be about as large: a request costs the adapter much
+    /// more than a commit in it, and those that were answered together commit again together.
+    fn may_share(&self) -> bool {
+        self.shared == 0 || (self.shared < MAX_SHARED && 4 * self.queue.len() >= 3 * self.underway)
+    }
+
+    fn may_be_alone(&self) -> bool {
+        self.alone < MAX_ALONE && (!self.written_through.is_empty() || self.queue.iter().any(|entry| entry.alone))
+    }
+
     /// The commits of the next request, and whether it is one of its own; `None` if no more may be sent now.
     fn next_request(&mut self) -> Option<(Vec<Entry>, bool)> {
+        let may_share = self.may_share();
+        if !may_share && !self.may_be_alone() {
+            return None;
+        }
+        let most = MIN_SPREAD.max((self.queue.len() + self.underway) / MAX_SHARED);
         let mut chosen: Vec<Entry> = Vec::new();
         let mut members: HashMap<Group, Option<Member>> = HashMap::new();
         // No later commit of these shards is in the request, and none overtakes one that stays in the queue.
@@ -187,14 +211,13 @@ impl Sender {
                 continue; // nobody waits for it: it was dropped, or its time is over
             }
             let alone = entry.alone || self.written_through.contains(&entry.commit.group);
-            let is_ready = !(entry.lost && is_paused)
-                && entry.shards().all(|shard| !self.busy.contains(&shard) && !taken.contains(&shard));
+            let is_ready =
+                !(entry.lost && is_paused) && entry.shards().all(|shard| !self.busy.contains(&shard) && !taken.contains(&shard));
             taken.extend(entry.shards());
             let fits = if alone {
                 chosen.is_empty() && self.alone < MAX_ALONE
             } else {
-                let room =
-                    if chosen.is_empty() { self.shared < MAX_SHARED } else { weight + entry.commit.weight() <= MAX_WEIGHT };
+                let room = if chosen.is_empty() { may_share } else { weight + entry.commit.weight() <= MAX_WEIGHT };
                 room && members.get(&entry.commit.group).is_none_or(|member| *member == entry.commit.member)
             };
             if !(is_ready && fits) {
@@ -204,7 +227,7 @@ impl Sender {
             weight += entry.commit.weight();
             members.insert(entry.commit.group.clone(), entry.commit.member.clone());
             chosen.push(entry);
-            if alone || weight >= MAX_WEIGHT {
+            if alone || chosen.len() == most || weight >= MAX_WEIGHT {
                 stay.append(&mut self.queue);
                 self.queue = stay;
                 return Some((chosen, alone));
@@ -215,7 +238,12 @@ impl Sender {
     }
 
     fn send(&mut self, entries: Vec<Entry>, alone: bool) {
-        *(if alone { &mut self.alone } else { &mut self.shared }) += 1;
+        if alone {
+            self.alone += 1;
+        } else {
+            self.shared += 1;
+            self.underway += entries.len();
+        }
         self.busy.extend(entries.iter().flat_map(Entry::shards));
         let request = request_of(&entries);
         let deadline = entries.iter().map(|entry| entry.deadline).max().unwrap_or_else(Instant::now);
@@ -223,7 +251,8 @@ impl Sender {
         self.requests.spawn(async move {
             let limit = deadline.saturating_duration_since(Instant::now());
             let mut request = tonic::Request::new(request);
-            request.set_timeout(limit);
+            // In whole seconds: the adapter knows the headers of a request that are those of the one before. `timeout` is exact.
+            request.set_timeout(Duration::from_secs(limit.as_secs() + 1));
             let result = match timeout(limit, service.commit_offsets(request)).await {
                 Ok(answer) => answer.map(tonic::Response::into_inner),
                 Err(_) => Err(Status::deadline_exceeded(TIMED_OUT)),
@@ -233,7 +262,12 @@ impl Sender {
     }
 
     fn settle(&mut self, done: Done) {
-        *(if done.alone { &mut self.alone } else { &mut self.shared }) -= 1;
+        if done.alone {
+            self.alone -= 1;
+        } else {
+            self.shared -= 1;
+            self.underway -= done.entries.len();
+        }
         for shard in done.entries.iter().flat_map(Entry::shards) {
             self.busy.remove(&shard);
         }

@@ -56,7 +56,7 @@ class Store:
 
     def commit(self, *runs: Sequence[Request], now_ms: int = NOW_MS) -> list[int]:
         """Commit runs that arrive in one iteration of the event loop."""
-        return self.ledger.commit_plain(runs, now_ms)
+        return self.ledger.commit_plain(runs, now_ms).counts
 
     def state(self) -> State:
         """The records, after checking that memory has what the disk has; and the dirty keys."""

@@ -107,7 +107,7 @@ async def test_a_commit_without_an_epoch_does_not_undo_what_an_operator_did(
             for late in plain(offset, mode=mode):
                 [row] = superseded_rows(late, await send(core, late), core.ledger.holds)
                 assert (row.epoch, row.offset, row.deleted, row.held) == (ERA, stands.offset, not stands.live, True)
-            assert core.ledger.commit_plain([[request_of(offset, mode=mode)]], NOW_MS) == [0]
+            assert core.ledger.commit_plain([[request_of(offset, mode=mode)]], NOW_MS).counts == [0]
         assert core.ledger.store.get(A) == meta.records[A] == stands
 
 
@@ -373,9 +373,9 @@ async def test_a_fast_commit_goes_on_behind_a_reset_that_is_taken_up(tmp_path: P
     async with core_over(tmp_path, meta, clocks=hands.clocks()) as core:
         await send(core, commit_of({A: 200}))
         await change(core, "reset")
-        assert core.ledger.commit_plain([[request_of(110, ERA)]], NOW_MS) == [0]
+        assert core.ledger.commit_plain([[request_of(110, ERA)]], NOW_MS).counts == [0]
         await read(core, STORE)
-        assert core.ledger.commit_plain([[request_of(110), request_of(111, TAKEN)]], NOW_MS) == [2]
+        assert core.ledger.commit_plain([[request_of(110), request_of(111, TAKEN)]], NOW_MS).counts == [2]
         assert core.ledger.store.get(A) == at(111, TAKEN)
 
 

@@ -36,8 +36,8 @@ async def test_an_overwrite_waits_until_all_is_compared_once_more(tmp_path: Path
     async with compared_again(tmp_path) as (core, meta):
         with pytest.raises(NotReadyError, match="OVERWRITE is taken when that is done"):
             await send(core, commit_of({A: 50}, overwrite=True))
-        assert core.ledger.commit_plain([[request("a", offset=150, mode=OVERWRITE)]], 0) == [0]
-        assert core.ledger.commit_plain([[request("a", offset=110)]], 0) == [1]
+        assert core.ledger.commit_plain([[request("a", offset=150, mode=OVERWRITE)]], 0).counts == [0]
+        assert core.ledger.commit_plain([[request("a", offset=110)]], 0).counts == [1]
         await core.recovery.run()
         await send(core, commit_of({A: 50}, overwrite=True))
         await core.flusher.flush_once()

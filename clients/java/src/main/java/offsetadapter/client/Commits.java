@@ -1,6 +1,7 @@
 package offsetadapter.client;
 
-import io.grpc.stub.StreamObserver;
+import io.grpc.stub.ClientCallStreamObserver;
+import io.grpc.stub.ClientResponseObserver;
 import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
@@ -16,6 +17,7 @@ import java.util.Objects;
 import java.util.OptionalLong;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.Future;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
@@ -37,6 +39,8 @@ import offsetadapter.rpc.Superseded;
 final class Commits {
     /** Shared requests in flight: the adapter works on one while the next is on the wire. */
     private static final int MAX_SHARED = 2;
+    /** Commits; more than that are spread evenly over the shared requests. */
+    private static final int MIN_SPREAD = 32;
     /** Requests of a single commit in flight. */
     private static final int MAX_ALONE = 32;
     /** Offsets of a shared request: with the longest names 2.7 of the 4 MiB that are allowed. */
@@ -57,6 +61,8 @@ final class Commits {
     private int pending;
     private int shared;
     private int alone;
+    /** Commits in the shared requests. */
+    private int underway;
     /** Commits of the queue that are sent in requests of their own. */
     private int waitingAlone;
     /** Shards of requests in flight. */
@@ -119,7 +125,7 @@ final class Commits {
 
     /** Let dispatch run soon, once for all that happens until then. */
     private void wake() {
-        if (!isWoken && !isClosed) {
+        if (!isWoken && !isClosed && (mayShare() || mayBeAlone())) {
             isWoken = true;
             clock.execute(this::dispatch);
         }
@@ -140,7 +146,7 @@ final class Commits {
                     return;
                 }
                 isAlone = isAlone(chosen.get(0));
-                count(isAlone, 1);
+                count(isAlone, chosen.size(), 1);
                 for (final Pending each : chosen) {
                     busy.addAll(each.shards);
                 }
@@ -149,11 +155,25 @@ final class Commits {
         }
     }
 
+    /**
+     * Whether a shared request may be sent now. Beside another one it has to be about as large: a request costs the adapter much more
+     * than a commit in it, and those that were answered together commit again together.
+     */
+    private boolean mayShare() {
+        return shared == 0 || shared < MAX_SHARED && 4 * queue.size() >= 3 * underway;
+    }
+
+    private boolean mayBeAlone() {
+        return alone < MAX_ALONE && (waitingAlone > 0 || !writtenThrough.isEmpty());
+    }
+
     /** Take the commits of the next request out of the queue; none if no more may be sent now. */
     private List<Pending> nextRequest() {
-        if (shared == MAX_SHARED && (alone == MAX_ALONE || waitingAlone == 0 && writtenThrough.isEmpty())) {
+        final boolean mayShare = mayShare();
+        if (!mayShare && !mayBeAlone()) {
             return Collections.emptyList();
         }
+        final int most = Math.max(MIN_SPREAD, (queue.size() + underway) / MAX_SHARED);
         final List<Pending> chosen = new ArrayList<>();
         final Map<Group, Commit.Member> members = new HashMap<>();
         // No later commit of these shards is in the request, and none overtakes one that stays in the queue.
@@ -173,7 +193,7 @@ final class Commits {
             } else if (isAlone(next)) {
                 fits = chosen.isEmpty() && alone < MAX_ALONE;
             } else if (chosen.isEmpty()) {
-                fits = shared < MAX_SHARED;
+                fits = mayShare;
             } else {
                 fits = weight + next.weight <= MAX_WEIGHT
                     && (!members.containsKey(group) || Objects.equals(members.get(group), next.commit.member()));
@@ -188,7 +208,7 @@ final class Commits {
             weight += next.weight;
             members.put(group, next.commit.member());
             chosen.add(next);
-            if (isAlone(next) || weight >= MAX_WEIGHT) {
+            if (isAlone(next) || chosen.size() == most || weight >= MAX_WEIGHT) {
                 stay.addAll(queue);
                 break;
             }
@@ -212,11 +232,13 @@ final class Commits {
         return false;
     }
 
-    private void count(final boolean isAlone, final int change) {
+    /** Count a request that begins (1) or ends (-1). */
+    private void count(final boolean isAlone, final int commits, final int change) {
         if (isAlone) {
             alone += change;
         } else {
             shared += change;
+            underway += change * commits;
         }
     }
 
@@ -225,8 +247,17 @@ final class Commits {
         for (final Pending each : chosen) {
             left = Math.max(left, each.deadlineNanos - System.nanoTime());
         }
-        stub.withDeadlineAfter(left, TimeUnit.NANOSECONDS).commitOffsets(request(chosen), new StreamObserver<CommitOffsetsReply>() {
+        final long limit = left;
+        stub.commitOffsets(request(chosen), new ClientResponseObserver<CommitOffsetsRequest, CommitOffsetsReply>() {
             private CommitOffsetsReply reply;
+            private Future<?> alarm;
+
+            @Override
+            public void beforeStart(final ClientCallStreamObserver<CommitOffsetsRequest> call) {
+                // Not as a deadline, which would be another header in each request: the adapter decodes anew what is not as in the one
+                // before.
+                alarm = after(limit, () -> call.cancel(Statuses.TIMED_OUT, null));
+            }
 
             @Override
             public void onNext(final CommitOffsetsReply answer) {
@@ -235,11 +266,13 @@ final class Commits {
 
             @Override
             public void onError(final Throwable error) {
+                cancel(alarm);
                 settle(chosen, isAlone, null, error);
             }
 
             @Override
             public void onCompleted() {
+                cancel(alarm);
                 settle(chosen, isAlone, reply, null);
             }
         });
@@ -249,7 +282,7 @@ final class Commits {
         final List<Runnable> answers = new ArrayList<>(chosen.size());
         final boolean isMine;
         synchronized (lock) {
-            count(isAlone, -1);
+            count(isAlone, chosen.size(), -1);
             for (final Pending each : chosen) {
                 busy.removeAll(each.shards);
             }
@@ -333,12 +366,22 @@ final class Commits {
             queue.addFirst(each);
         }
         if (isAgain && isLost && !isPaused) {
-            isPaused = true;
-            try {
-                clock.schedule(this::endPause, pauses.nextMillis(), TimeUnit.MILLISECONDS);
-            } catch (final RejectedExecutionException closing) {
-                isPaused = false;
-            }
+            isPaused = after(TimeUnit.MILLISECONDS.toNanos(pauses.nextMillis()), this::endPause) != null;
+        }
+    }
+
+    /** Null when the client is being closed. */
+    private Future<?> after(final long nanos, final Runnable task) {
+        try {
+            return clock.schedule(task, nanos, TimeUnit.NANOSECONDS);
+        } catch (final RejectedExecutionException closing) {
+            return null;
+        }
+    }
+
+    private static void cancel(final Future<?> alarm) {
+        if (alarm != null) {
+            alarm.cancel(false);
         }
     }
 

@@ -70,21 +70,44 @@ public final class CommitsTest {
     public void commitsThatWaitShareTheNextRequestAndEachIsAnswered() throws Exception {
         final List<FakeAdapter.Held> held = occupied();
         final List<CompletableFuture<Committed>> waiting = new ArrayList<>();
-        for (int at = 0; at < 64; at++) {
+        for (int at = 0; at < 32; at++) {
             waiting.add(client.commitAsync(of("g" + at % 8, "s" + at, at)));
         }
         held.get(0).done();
         final FakeAdapter.Held shared = adapter.next();
-        assertEquals(64, shared.offsets().size());
+        assertEquals(32, shared.offsets().size());
         assertEquals(8, shared.request.getGroupsCount());
         shared.answer(CommitOffsetsReply.newBuilder()
             .addSuperseded(Superseded.newBuilder().setNamespace("default").setGroup("g3").setShard("s3").setOffset(7).setEpoch(1))
             .addRaised(Raised.newBuilder().setNamespace("default").setGroup("g5").setShard("s5").setEpoch(9)).build());
-        for (int at = 0; at < 64; at++) {
+        for (int at = 0; at < 32; at++) {
             final Committed done = answer(waiting.get(at));
             assertEquals(at == 3 ? 1 : 0, done.behind().size());
             assertEquals(at == 5 ? Map.of("s5", 9L) : Map.of(), done.raised());
         }
+    }
+
+    @Test
+    public void manyCommitsAreSpreadEvenlyOverTheRequestsInFlight() throws Exception {
+        final List<FakeAdapter.Held> held = occupied();
+        final List<CompletableFuture<Committed>> waiting = new ArrayList<>();
+        for (int at = 0; at < 99; at++) {
+            waiting.add(client.commitAsync(of("g", "s" + at, 1)));
+        }
+        held.get(0).done();
+        final FakeAdapter.Held first = adapter.next();
+        held.get(1).done();
+        final FakeAdapter.Held second = adapter.next();
+        assertEquals(List.of(50, 49), List.of(first.offsets().size(), second.offsets().size()));
+        first.done();
+        for (final CompletableFuture<Committed> each : waiting.subList(0, 50)) {
+            answer(each);
+        }
+        client.commitAsync(of("g", "one more", 1));
+        client.commitAsync(of("h", "s", 1).overwrite());
+        assertEquals(CommitMode.OVERWRITE, adapter.next().request.getMode()); // the other one waits for as many as are in flight
+        second.done();
+        assertEquals(Map.of("g one more", 1L), adapter.next().offsets());
     }
 
     @Test

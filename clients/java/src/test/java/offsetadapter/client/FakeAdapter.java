@@ -1,9 +1,11 @@
 package offsetadapter.client;
 
+import io.grpc.InsecureServerCredentials;
 import io.grpc.Metadata;
 import io.grpc.Server;
 import io.grpc.ServerCall;
 import io.grpc.ServerCallHandler;
+import io.grpc.ServerCredentials;
 import io.grpc.ServerInterceptor;
 import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
@@ -48,8 +50,13 @@ final class FakeAdapter extends OffsetStoreGrpc.OffsetStoreImplBase implements A
     private final Server server;
 
     FakeAdapter() throws IOException {
-        server = NettyServerBuilder.forAddress(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0)).permitKeepAliveWithoutCalls(true)
-            .permitKeepAliveTime(1, TimeUnit.SECONDS).addService(this).addService(new Admin()).intercept(new ServerInterceptor() {
+        this(InsecureServerCredentials.create());
+    }
+
+    FakeAdapter(final ServerCredentials credentials) throws IOException {
+        server = NettyServerBuilder.forAddress(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), credentials)
+            .permitKeepAliveWithoutCalls(true).permitKeepAliveTime(1, TimeUnit.SECONDS)
+            .addService(this).addService(new Admin()).intercept(new ServerInterceptor() {
                 @Override
                 public <Q, R> ServerCall.Listener<Q> interceptCall(final ServerCall<Q, R> call, final Metadata headers,
                     final ServerCallHandler<Q, R> next) {
