@@ -430,9 +430,9 @@ MUTANTS = (
     ),
     Mutant(
         "newest-unflushed-key-skipped",
-        "sidecar/engine/flusher.py",
-        "if flushed_seq < stored.seq <= left_seq]",
-        "if flushed_seq + 1 < stored.seq <= left_seq]",
+        "sidecar/ledger/store.py",
+        "if above < decode_seq(value) <= upto:",
+        "if above + 1 < decode_seq(value) <= upto:",
         "a stop before the recovery leaves a dirty key behind and exits with 0",
         ("unit/sidecar/engine/test_recovery.py::test_mark_unflushed_marks_what_is_above_the_watermark",),
     ),

@@ -168,8 +168,8 @@ START_MUTANTS = (
     Mutant(
         "first-page-is-marked-alone",
         "sidecar/engine/flusher.py",
-        "while page := await self._store.page(PAGE_KEYS, after=after):",
-        "if page := await self._store.page(PAGE_KEYS, after=after):",
+        "            while last:\n",
+        "            if last:\n",
         "the same, of all keys but the first few thousand",
         ("unit/sidecar/engine/test_recovery.py::test_all_that_is_unflushed_is_marked_page_by_page",),
     ),

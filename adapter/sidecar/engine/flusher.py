@@ -238,15 +238,15 @@ class Flusher:
         """
         flushed_seq, left_seq = self._store.flushed_seq, self._store.left_seq
         if flushed_seq < left_seq:
-            after: OffsetKey | None = None
-            while page := await self._store.page(PAGE_KEYS, after=after):
-                after = page[-1].key
-                async for some in in_slices([stored for stored in page if flushed_seq < stored.seq <= left_seq]):
-                    for key, record, seq in some:
+            some, last = await self._store.written(flushed_seq, left_seq, PAGE_KEYS)
+            while last:
+                async for left in in_slices(some):
+                    for key, record, seq in left:
                         held = None if self._tombstones.is_past(record) else self._store.hold(key)
                         # Not what was committed, flushed or adopted since the page was read.
                         if key not in self._dirty and held and held[1] == seq:
                             self._dirty.mark(key, held, self._clock())
+                some, last = await self._store.written(flushed_seq, left_seq, PAGE_KEYS, last)
             log.info("recovery.unflushed", dirty=len(self._dirty))
         self._finds_all = True
 

@@ -378,6 +378,20 @@ class LocalStore:
         start = after + b"\0" if after else FIRST_KEY
         return await self.apart(lambda: list(islice(self._disk.scan(start, b""), count)))
 
+    async def written(self, above: int, upto: int, count: int, after: bytes = b"") -> tuple[list[Stored], bytes]:
+        """Of the next `count` records those with such write counters, and the last encoded key of all; it is empty at the end."""
+
+        def found() -> tuple[list[Stored], bytes]:
+            some: list[Stored] = []
+            last = b""
+            for key, value in islice(self._disk.scan(after + b"\0" if after else FIRST_KEY, b""), count):
+                last = key
+                if above < decode_seq(value) <= upto:
+                    some.append(Stored(*decode_stored(key, value)))
+            return some, last
+
+        return await self.apart(found)
+
     def snapshot(self) -> Snapshot:
         """All records as they are now, to be read while commits go on. Raises StorageFailedError."""
         self.check()
