@@ -125,6 +125,7 @@ class Sidecar:
         self._metrics = metrics or AdapterMetrics()
         self._journal = self._history = History(journal_of(config.broker, config.journal, clocks), clocks.now_ms)
         self._stop = anyio.Event()
+        self._comparing = anyio.CancelScope()
         self.state = SidecarState()
         self.gauges = SidecarGauges(meta, self.state, self._journal)
         self._telemetry = telemetry_of(config.telemetry, config.broker, self._metrics.registry)
@@ -322,24 +323,26 @@ class Sidecar:
             log.error("sidecar.degraded", reason=str(error), help="commits are taken; reads of the store are refused")
         else:
             self.state.enter(State.SERVING)
-        core.tasks.start_soon(self._compare, core, name="recovery")
+        self._comparing = anyio.CancelScope()
+        core.tasks.start_soon(self._compare, core, self._comparing, name="recovery")
 
-    async def _compare(self, core: Core) -> None:
-        """Compare all keys, while reads have their own groups compared first.
+    async def _compare(self, core: Core, scope: anyio.CancelScope) -> None:
+        """Compare all keys, while reads have their own groups compared first, until `scope` is cancelled.
 
         A part of the Meta Service that does not answer holds up the comparison, but not what is to be sent to the others.
         """
-        if core.ledger.recovered.degraded:
-            await self._recovering(None)(core.meta_watch.begin)
-            core.ledger.recovered.degraded = False
-            if not self._stop.is_set():
-                self.state.enter(State.SERVING)
-        try:
-            await self._recovering(self._config.recovery.timeout_ms / 1000)(core.recovery.run)
-        except AdapterError:
-            await core.flusher.mark_unflushed()
-            await self._recovering(None)(core.recovery.run)
-        self._recovered(core)
+        with scope:
+            if core.ledger.recovered.degraded:
+                await self._recovering(None)(core.meta_watch.begin)
+                core.ledger.recovered.degraded = False
+                if not self._stop.is_set():
+                    self.state.enter(State.SERVING)
+            try:
+                await self._recovering(self._config.recovery.timeout_ms / 1000)(core.recovery.run)
+            except AdapterError:
+                await core.flusher.mark_unflushed()
+                await self._recovering(None)(core.recovery.run)
+            self._recovered(core)
 
     def _recovered(self, core: Core) -> None:
         # Not before: until here, not all that is dirty is known.
@@ -389,6 +392,7 @@ class Sidecar:
         await server.stop(max(until - anyio.current_time(), 0))
 
     async def _drain(self, core: Core) -> int:
+        self._comparing.cancel()  # the next start makes it; beside it, all that follows takes several times as long
         if not core.ledger.recovered.now:
             await core.flusher.mark_unflushed()
         left = await core.flusher.drain(self._config.stop.drain_timeout_ms / 1000)

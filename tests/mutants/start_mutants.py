@@ -74,8 +74,8 @@ START_MUTANTS = (
     Mutant(
         "a-part-holds-up-what-was-left",
         "sidecar/process.py",
-        "            await core.flusher.mark_unflushed()\n            await self._recovering(None)",
-        "            await self._recovering(None)",
+        "                await core.flusher.mark_unflushed()\n                await self._recovering(None)",
+        "                await self._recovering(None)",
         "one part of the Meta Service is away, and what a former process left for the others waits for it",
         (f"{AT_ONCE}test_what_was_left_reaches_the_meta_service_though_a_part_of_it_is_away",),
     ),
@@ -164,6 +164,14 @@ START_MUTANTS = (
         "",
         "a stop during the recovery says that nothing is dirty, and leaves what a former process left",
         (f"{EARLY}test_a_stop_during_the_recovery_flushes_what_was_taken_and_what_was_left",),
+    ),
+    Mutant(
+        "a-comparison-beside-a-stop",
+        "sidecar/process.py",
+        "        self._comparing.cancel()",
+        "        pass",
+        "a stop within seconds of a start takes several times as long, and consumers wait for it",
+        (f"{EARLY}test_a_stop_ends_the_comparison_before_it_flushes",),
     ),
     Mutant(
         "first-page-is-marked-alone",
