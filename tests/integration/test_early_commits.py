@@ -81,6 +81,14 @@ async def left(directory: Path, offsets: dict[str, int], meta: FakeMeta | None =
         await client.commit("g", offsets)
 
 
+async def left_dirty(directory: Path) -> None:
+    """Leave a store with an offset that no Meta Service has."""
+    gone = FakeMeta()
+    gone.down = MetaUnavailableError("gone")
+    async with serving(directory, gone, recovery={"timeout_ms": 0}, stop={"drain_timeout_ms": 100}) as (_, client):
+        await client.commit("g", {"dirty": 5})
+
+
 async def recovered(sidecar: Sidecar, meta: HeldMeta) -> None:
     """Let the recovery go on, and wait until all that it found is flushed."""
     meta.answers.set()
@@ -304,10 +312,7 @@ async def test_a_rewind_does_not_wait_for_a_meta_service_that_is_down(directory:
 
 async def test_nothing_counts_as_flushed_before_the_recovery_has_ended(directory: Path) -> None:
     """What a former process left dirty is not known before, so a kill must find it above `flushed_seq` (3)."""
-    gone = FakeMeta()
-    gone.down = MetaUnavailableError("gone")
-    async with serving(directory, gone, recovery={"timeout_ms": 0}, stop={"drain_timeout_ms": 100}) as (_, client):
-        await client.commit("g", {"dirty": 5})
+    await left_dirty(directory)
     meta = HeldMeta()
     async with recovering(directory, meta) as (sidecar, client):
         await client.commit("g", {"s": 2})
@@ -327,10 +332,7 @@ async def test_a_stop_during_the_recovery_flushes_what_was_taken_and_what_was_le
     directory: Path, taken: dict[str, int]
 ) -> None:
     """It does not wait for the recovery (8)."""
-    gone = FakeMeta()
-    gone.down = MetaUnavailableError("gone")
-    async with serving(directory, gone, recovery={"timeout_ms": 0}, stop={"drain_timeout_ms": 100}) as (_, client):
-        await client.commit("g", {"dirty": 5})
+    await left_dirty(directory)
     meta = HeldMeta()
     async with recovering(directory, meta) as (sidecar, client):
         if taken:
@@ -364,10 +366,7 @@ class ComparingMeta(HeldMeta):
 
 async def test_a_stop_ends_the_comparison_before_it_flushes(directory: Path) -> None:
     """With a million keys, what a stop does took four times as long beside it (8)."""
-    gone = FakeMeta()
-    gone.down = MetaUnavailableError("gone")
-    async with serving(directory, gone, recovery={"timeout_ms": 0}, stop={"drain_timeout_ms": 100}) as (_, client):
-        await client.commit("g", {"dirty": 5})
+    await left_dirty(directory)
     meta = ComparingMeta()
     async with recovering(directory, meta, flush={"interval_ms": 60_000}) as (_, client):
         meta.answers.set()
