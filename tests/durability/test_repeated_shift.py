@@ -5,6 +5,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import grpc
@@ -20,6 +21,8 @@ from tests.durability.both_engines import ENGINES, meta_on
 SHARDS, BEFORE = 1_200, 1_000  # in two requests, the first of them saved in two parts
 STAGES = ("sent", "planned", "half")
 VICTIMS = ("command", "adapter", "meta")
+# Each stage with each victim; on etcd, whose Meta Service takes the same steps, each once.
+KILLS = {"rocksdb": [*product(VICTIMS, STAGES)], "etcd": [*zip(VICTIMS, STAGES, strict=True)]}
 
 
 class Command:
@@ -107,20 +110,19 @@ def test_a_shift_that_is_killed_and_run_again_shifts_once(tmp_path: Path, engine
             scene = Scene(meta, adapter, tmp_path / "state")
             scene.commit()
             expected = BEFORE
-            for victim in VICTIMS:
-                for stage in STAGES:
-                    plans = scene.plans()
-                    command = scene.begin()
-                    until(partial(scene.reached, stage, plans, expected), command)
-                    scene.kill(victim, command)
-                    said, _ = command.ended()
-                    scene.restart(victim)
-                    while any(scene.files.glob("*.json")):
-                        said, code = scene.begin().ended()
-                        assert "and not answered" in said
-                        assert code == 0 or "run the same command again" in said, said
-                    expected -= 1
-                    assert set(scene.offsets()) == {expected}, f"{victim} killed when {stage}: {said}"
+            for victim, stage in KILLS[engine]:
+                plans = scene.plans()
+                command = scene.begin()
+                until(partial(scene.reached, stage, plans, expected), command)
+                scene.kill(victim, command)
+                said, _ = command.ended()
+                scene.restart(victim)
+                while any(scene.files.glob("*.json")):
+                    said, code = scene.begin().ended()
+                    assert "and not answered" in said
+                    assert code == 0 or "run the same command again" in said, said
+                expected -= 1
+                assert set(scene.offsets()) == {expected}, f"{victim} killed when {stage}: {said}"
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -20,7 +20,7 @@ from adapter.testing.processes import ServiceProcess, adapter_process, ended, me
 from adapter.testing.service_manager import ServiceManager, service_manager
 from tests.durability.load import CALL_S, LIMIT_S, Load, Turn, local_positions, watching
 
-RESTARTS = 5
+RESTARTS = 3
 CONNECTIONS = 3  # to each address
 CONSUMERS = 4  # of each connection
 # Without a retry policy: a service config that a name service might give is not taken either.

@@ -432,7 +432,6 @@ def _collecting() -> Iterator[Callable[[], None]]:
         yield collect
     finally:
         gc.enable()
-        gc.unfreeze()
 
 
 @contextmanager

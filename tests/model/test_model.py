@@ -4,7 +4,7 @@ import pytest
 
 from tests.model.runs import run
 
-CI_RUNS = 100  # always the same; CI plays others for two minutes
+CI_RUNS = 60  # always the same; CI plays others for a minute
 
 
 @pytest.mark.no_cover  # it would take more than twice as long

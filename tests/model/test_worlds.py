@@ -5,7 +5,7 @@ import pytest
 from tests.model.runs import Everything, run
 from tests.model.worlds import WORLDS
 
-CI_RUNS = 12  # of each; `make model` and `make evidence` play as many as there is time for
+CI_RUNS = 6  # of each; `make model` and `make evidence` play as many as there is time for
 
 
 @pytest.mark.no_cover

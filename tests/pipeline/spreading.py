@@ -19,7 +19,6 @@ FIRST = (
     "tests/pipeline/test_session.py",
     "tests/pipeline/test_end_to_end.py",
     "tests/pipeline/test_connect.py",
-    "tests/pipeline/test_plain_session.py",
     "tests/model/test_model.py",
     "tests/acceptance/test_demo.py",
 )

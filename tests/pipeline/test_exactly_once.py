@@ -28,7 +28,7 @@ ROWS = len(BROKERS) * SEGMENTS * (5 * GROUPS * SHARDS + 1)
 KILLED = -signal.SIGKILL
 # Each in a life of its own, which is a JVM and its session.
 ALL_STEPS = ("in stage 1", "files written", *faults.IN_DRIVER)
-SOME_STEPS = ("files written", "after the manifest")  # files without a manifest; a complete batch of which Spark knows nothing
+SOME_STEPS = ("after the manifest",)  # a complete batch of which Spark knows nothing
 
 
 def make_journal(root: Path) -> None:

