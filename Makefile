@@ -184,6 +184,7 @@ audit: $(STAMP) $(RELEASE_STAMP) ## Look for known vulnerabilities of what is lo
 .PHONY: release-tests
 release-tests: $(SPARK_STAMP) tools ## The tests that make test leaves out, marked `release`: all benchmarks, whole demos, the console in each width and colour
 	$(BIN)/python -m pytest --numprocesses=$(or $(JOBS),2) --dist=loadfile -p tests.pipeline.spreading -m release
+	$(BIN)/python -m pytest --numprocesses=$(or $(JOBS),2) --dist=loadfile --hypothesis-profile=many -m "hypothesis and not release"
 
 wheel: $(STAMP) ## Build the wheel, in dist/ (the README says how to install it)
 	$(BIN)/python -m hatchling build --target wheel --directory dist

@@ -70,7 +70,7 @@ async def test_a_snapshot_is_of_one_instant_while_pairs_are_committed(tmp_path: 
         await fill(client)
         writers = [asyncio.create_task(write(pair)) for pair in range(PAIRS)]
         moved = 0
-        for _ in range(8):
+        for _ in range(3):
             await eventually(lambda: min(acknowledged) > 0)
             before = list(acknowledged)
             replies = await replies_of(client)
