@@ -78,7 +78,8 @@ def _cells(output: str) -> Iterator[list[str]]:
     return (line.split() for line in output.splitlines() if len(line.split()) == 6)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+# How SIGTERM ends a program and its processes holds the same for servers, whose tests run on each change.
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.release)])
 def test_a_signal_cleans_up(tmp_path: Path, number: signal.Signals) -> None:
     """Ctrl-C in the middle: both processes end, the directory goes, the exit code tells."""
     with demo(tmp_path, "-c", SHORT.format(away_s=60)) as process:

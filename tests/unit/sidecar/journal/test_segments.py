@@ -182,15 +182,15 @@ def test_the_oldest_segments_are_deleted_over_the_bound(tmp_path: Path) -> None:
         old.open()  # the run before has not left
     files = files_of(tmp_path / "own", NOW_MS, segment_max_bytes=KIB_64, disk_max_bytes=MIB)
     files.open()
-    for at in range(60):
-        files.append(batch_of(range(at * 7919, at * 7919 + 4_000), at * 4_000, NOW_MS + at * DAY_MS), NOW_MS + at * DAY_MS)
+    for at in range(300):  # whose metadata takes most of a file
+        files.append(batch_of(range(at * 7919, at * 7919 + 20), at * 20, NOW_MS + at * DAY_MS), NOW_MS + at * DAY_MS)
         held = sum(found.stat().st_size for found in (*segments(tmp_path / "own"), *open_segments(tmp_path / "own")))
         assert held <= MIB
     counts = files._counts
     kept = segments(tmp_path / "own")
     assert counts.deleted_segments > 0
     assert (counts.segments, counts.bytes) == (len(kept), sum(found.stat().st_size for found in kept))
-    assert [int(found.stem[-8:]) for found in kept] == list(range(counts.deleted_segments, 59))
+    assert [int(found.stem[-8:]) for found in kept] == list(range(counts.deleted_segments, 299))
     assert len(list((tmp_path / "own").glob("date=*"))) == len(kept)
     assert stranger.exists()
     assert foreign.exists()

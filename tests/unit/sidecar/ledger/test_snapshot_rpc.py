@@ -20,7 +20,7 @@ from tests.integration.helpers import commits, serving
 Reply = offsets_pb.SnapshotOffsetsReply
 REQUEST = offsets_pb.SnapshotOffsetsRequest()
 PAIRS = 50
-PADDING = 5_000  # records of 4 KB beside the pairs: more than a connection takes, so that a stream waits for its reader
+PADDING = 3_000  # records of 4 KB beside the pairs: more than a connection takes, so that a stream waits for its reader
 
 
 async def replies_of(client: OffsetClient) -> list[Reply]:

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import anyio
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rocksdict import Rdict
 
@@ -124,6 +124,7 @@ def test_a_store_that_is_opened_again_has_everything(tmp_path: Path, end: object
 BATCHES = st.lists(st.dictionaries(KEYS, st.none() | RECORDS, max_size=4), max_size=8)
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(batches=BATCHES)
 def test_the_bookkeeping_agrees_with_any_sequence_of_batches(
     tmp_path_factory: pytest.TempPathFactory, batches: list[dict[OffsetKey, OffsetRecord | None]]
