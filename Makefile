@@ -182,8 +182,9 @@ audit: $(STAMP) $(RELEASE_STAMP) ## Look for known vulnerabilities of what is lo
 	$(BIN)/python -m tests.release.audit $(RELEASE)/bin/pip-audit requirements/runtime.lock requirements/console.lock requirements/journal.lock requirements/spark.lock
 
 .PHONY: release-tests
-release-tests: $(SPARK_STAMP) tools ## The tests that make test leaves out, marked `release`: all benchmarks, whole demos, the console in each width and colour
+release-tests: $(SPARK_STAMP) tools ## The tests that make test leaves out, marked `release`: all benchmarks, whole demos, the console in each width and colour; more examples
 	$(BIN)/python -m pytest --numprocesses=$(or $(JOBS),2) --dist=loadfile -p tests.pipeline.spreading -m release
+	$(BIN)/python -m pytest --numprocesses=$(or $(JOBS),2) --dist=loadfile --hypothesis-profile=many -m "hypothesis and not release"
 
 wheel: $(STAMP) ## Build the wheel, in dist/ (the README says how to install it)
 	$(BIN)/python -m hatchling build --target wheel --directory dist

@@ -1,5 +1,7 @@
 """What holds for all tests: Hypothesis has no time limits; what a command set up for logs ends with its test.
 
+Hypothesis tries few examples in each run of the tests, many for mutants and before a release: cases that matter are named.
+
 A test that fails, or that passes only when it is run again, is named at once: a run that is cut off has told it as well.
 
 Adapters and Meta Services are forks of a process that has imported them, since importing is most of what a start costs.
@@ -19,8 +21,9 @@ from tests import forking
 from tests.contract.etcd import stop_shared
 
 ServiceProcess.by_default = forking.start
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
+settings.register_profile("few", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
+settings.register_profile("many", settings.get_profile("few"), max_examples=100)
+settings.load_profile("few")
 
 
 class FailuresAtOnce:

@@ -179,34 +179,42 @@ def load() -> None:
 
 
 def serve(requests: socket.socket) -> None:
-    """One child for each request, which waits for its own child: that one is the command."""
+    """One child for each request: the command. Who asked is told its process id, and its exit code when it has ended."""
     load()
-    while True:
-        request, files, *_ = socket.recv_fds(requests, LONGEST, FILES)
-        if not request:
-            _reap(LAST_S)
-            return
-        _reap()
-        if not os.fork():
-            requests.close()
+    running: dict[int, tuple[int, int]] = {}  # a descriptor of the process: its id, and where the answer goes
+    waiting = select.poll()
+    waiting.register(requests, select.POLLIN)
+    last: float | None = None
+    while last is None or (running and time.monotonic() < last):
+        for ready, _ in waiting.poll(None if last is None else LAST_S * 1_000):
+            if ready in running:
+                pid, answer = running.pop(ready)
+                waiting.unregister(ready)
+                with suppress(BrokenPipeError):  # who asked has gone
+                    os.write(answer, str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+                os.close(ready)
+                os.close(answer)
+                continue
+            request, files, *_ = socket.recv_fds(requests, LONGEST, FILES)
+            if not request:
+                waiting.unregister(requests)
+                last = time.monotonic() + LAST_S
+                continue
             pid = os.fork()
             if not pid:
+                requests.close()
+                for process, (_, answer) in running.items():
+                    os.close(process)
+                    os.close(answer)
                 become(files, *json.loads(request))
                 return
-            os.write(files[-1], f"{pid}\n".encode())
-            os.write(files[-1], str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
-            os._exit(0)
-        for file in files:
-            os.close(file)
-
-
-def _reap(wait_s: float = 0.0) -> None:
-    """Take note of the children that have ended, or end within this time."""
-    deadline = time.monotonic() + wait_s
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0] or time.monotonic() < deadline:
-            if wait_s:
-                time.sleep(LAST_S / 100)
+            *theirs, answer = files
+            os.write(answer, f"{pid}\n".encode())
+            for file in theirs:
+                os.close(file)
+            process = os.pidfd_open(pid)
+            running[process] = pid, answer
+            waiting.register(process, select.POLLIN)
 
 
 def become(files: list[int], arguments: list[str], directory: str, environment: dict[str, str]) -> None:

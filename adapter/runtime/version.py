@@ -2,12 +2,14 @@
 
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 
 UNKNOWN = "unknown"
 GIT_S_MAX = 10  # a file system that hangs must not hang `--version`
 
 
+@cache
 def version() -> str:
     """The version, as `0.1.0`, of the installed package."""
     from importlib.metadata import version  # noqa: PLC0415 - a third of the time in which a command starts

@@ -263,36 +263,37 @@ def test_contexts_that_are_set_at_once_are_all_kept_and_a_kill_tears_nothing(hom
 def test_words_of_the_adapter_are_completed(filled: Pair, home: dict[str, str]) -> None:
     """Groups, shards and namespaces of the adapter of the context, and contexts; without an answer nothing, and no error."""
 
-    def completed(words: str) -> set[str]:
-        typed = words.split(" ")
-        asked = {"_OFFSET_ADAPTER_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(typed) - 1)}
-        code = "import sys; sys.argv[0] = 'offset-adapter'; from adapter.__main__ import main; main()"
+    def completed(*words: str) -> list[set[str]]:
+        code = (
+            "import grpc, os, sys; from adapter.__main__ import main; sys.argv[0] = 'offset-adapter'\n"
+            f"for words in {words}:\n"
+            "    if not os.fork():\n"
+            "        os.environ.update(COMP_WORDS=words, COMP_CWORD=str(words.count(' '))); main()\n"
+            "    os.wait(); print('end', flush=True)"
+        )
+        environment = {**os.environ, **home, "_OFFSET_ADAPTER_COMPLETE": "bash_complete"}
         ran = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, **home, **asked},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=120
         )
         assert ran.stderr == ""
-        return {line.partition(",")[2] for line in ran.stdout.splitlines()} - {""}
+        answers = ran.stdout.split("end\n")[:-1]
+        return [{line.partition(",")[2] for line in answer.splitlines()} - {""} for answer in answers]
 
     typed("context", "set", "here", "--address", filled.adapter.address, "--meta", filled.meta.address, home=home)
     typed("context", "set", "nobody", "--address", "127.0.0.1:1", home=home)
     orders = {"orders-1", "orders-2", "orders-10"}
-    for words, expected in (
-        ("offset-adapter groups describe ord", orders),
-        ("offset-adapter top ord", orders),
-        ("offset-adapter export orders-1 ord", orders),
-        ("offset-adapter get orders-1 o", {"orders/0"}),
-        (f"offset-adapter offsets reset {GROUP} r", {"refunds/0"}),
-        ("offset-adapter groups list -n def", {"default"}),
-        ("offset-adapter status --context ", {"here", "nobody"}),
-        ("offset-adapter context use n", {"nobody"}),
-        ("offset-adapter get --context nobody ord", set()),
-    ):
-        assert completed(words) == expected, words
+    cases = {
+        "offset-adapter groups describe ord": orders,
+        "offset-adapter top ord": orders,
+        "offset-adapter export orders-1 ord": orders,
+        "offset-adapter get orders-1 o": {"orders/0"},
+        f"offset-adapter offsets reset {GROUP} r": {"refunds/0"},
+        "offset-adapter groups list -n def": {"default"},
+        "offset-adapter status --context ": {"here", "nobody"},
+        "offset-adapter context use n": {"nobody"},
+        "offset-adapter get --context nobody ord": set(),
+    }
+    assert dict(zip(cases, completed(*cases), strict=True)) == cases
 
 
 def test_doctor_looks_at_the_servers_of_the_context(filled: Pair, home: dict[str, str], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 
 import grpc
@@ -22,20 +23,45 @@ HOSTILE = (
     "{{ 7 * 7 }}${7*7}",
 )
 PLAIN_GROUPS = 120
-LAG = "[lag]\ninterval_ms = 200\npoint_distance_ms = 200\nhead_distance_ms = 1000\n"
+LAG = "[lag]\ninterval_ms = 500\npoint_distance_ms = 200\nhead_distance_ms = 1000\n"
 
 
 class Scene:
-    """All that runs. Commits go to an adapter by its number; `console` logs in by token, `reader` asks nobody."""
+    """All that runs. Commits go to an adapter by its number. A console starts when a test asks for it."""
 
-    def __init__(self, meta: ServiceProcess, adapters: list[ServiceProcess], channels: list[grpc.Channel]) -> None:
+    def __init__(self, meta: ServiceProcess, adapters: list[ServiceProcess], stack: ExitStack, directory: Path) -> None:
         self.meta = meta
         self.adapters = adapters
+        channels = [stack.enter_context(grpc.insecure_channel(adapter.address)) for adapter in adapters]
         self.stores = [offsets_grpc.OffsetStoreStub(channel) for channel in channels]
         self.admins = [offsets_grpc.OffsetAdminStub(channel) for channel in channels]
-        self.console = ""
-        self.reader = ""
-        self.consoles: dict[str, ServiceProcess] = {}
+        self._stack = stack
+        self._directory = directory
+
+    @cached_property
+    def console(self) -> str:
+        """The address of one that logs in by token, and makes changes."""
+        tokens = {"view": f"vera {VIEW}\n", "admin": f"ann {ADMIN}\n"}
+        for name, text in tokens.items():
+            path = self._directory / name
+            path.write_text(text)
+            path.chmod(0o600)
+        access = f"""[access]
+changes = true
+view_token_file = '{self._directory / "view"}'
+admin_token_file = '{self._directory / "admin"}'
+"""
+        return self._started("console", access)
+
+    @cached_property
+    def reader(self) -> str:
+        """The address of one that asks nobody who they are."""
+        return self._started("reader", "")
+
+    def _started(self, name: str, section: str) -> str:
+        process = console_process(self._directory / name, self, section)
+        self._stack.enter_context(ended(process))
+        return started(process)
 
     def commit(
         self, group: str, offsets: Mapping[str, int], *, high: int = 1_000, at: int = 0, namespace: str = "default"
@@ -69,25 +95,9 @@ def running(directory: Path, plain: int = PLAIN_GROUPS) -> Iterator[Scene]:
         stack.enter_context(ended(*adapters))
         for adapter in adapters:
             adapter.start()
-        channels = [stack.enter_context(grpc.insecure_channel(adapter.address)) for adapter in adapters]
-        scene = Scene(meta, adapters, channels)
+        scene = Scene(meta, adapters, stack, directory)
         if plain:
             fill(scene, plain)
-        tokens = {"view": f"vera {VIEW}\n", "admin": f"ann {ADMIN}\n"}
-        for name, text in tokens.items():
-            path = directory / name
-            path.write_text(text)
-            path.chmod(0o600)
-        access = f"""[access]
-changes = true
-view_token_file = '{directory / "view"}'
-admin_token_file = '{directory / "admin"}'
-"""
-        for name, section in (("console", access), ("reader", "")):
-            process = console_process(directory / name, scene, section)
-            stack.enter_context(ended(process))
-            scene.consoles[name] = process
-            setattr(scene, name, started(process))
         yield scene
 
 
@@ -112,13 +122,13 @@ def console_process(directory: Path, scene: Scene, more: str) -> ServiceProcess:
 listen = '127.0.0.1:{port}'
 [fleet]
 adapters = [{adapters}]
-interval_ms = 200
+interval_ms = 500
 history_ms = 1000
 [meta]
 endpoints = ['{scene.meta.tcp_address}']
-interval_ms = 500
+interval_ms = 1000
 [charts]
-interval_ms = 500
+interval_ms = 1000
 """
     return ServiceProcess("console", directory, settings, port)
 

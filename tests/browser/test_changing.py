@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, expect
 
 from adapter.rpc import offsets_pb
 from tests.browser.scene import ADMIN, HOSTILE, VIEW, Scene
-from tests.browser.watched import LOOKS, Watched, watching
+from tests.browser.watched import Watched, looks, watching
 
 NAME_OF_ADMIN = "ann (admin)"
 
@@ -244,7 +244,7 @@ def test_without_javascript(browser: Browser, scene: Scene) -> None:
     assert set(scene.offsets(group).values()) == {77}
 
 
-@pytest.mark.parametrize(("scheme", "size"), LOOKS)
+@pytest.mark.parametrize(("scheme", "size"), looks("light-wide"))
 def test_every_page_of_a_change_is_accessible_and_fits(browser: Browser, scene: Scene, scheme: str, size: dict[str, int]) -> None:
     """Axe-core finds nothing serious on the login, the form, a problem, the dry run and the result."""
     group = "plain-026"

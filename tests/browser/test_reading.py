@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.browser.scene import HOSTILE, PLAIN_GROUPS, Scene
-from tests.browser.watched import LOOKS, Watched, watching
+from tests.browser.watched import Watched, looks, watching
 
 GROUPS = PLAIN_GROUPS + len(HOSTILE) + 1
 PAGES = ("/", "/groups", "/groups?at_least=stop", "/group?namespace=default&group=spread", "/group?namespace=default&group=none")
@@ -166,7 +166,7 @@ def test_without_javascript_the_pages_are_all_there(browser: Browser, scene: Sce
         expect(page.page.locator("#shards tr")).to_have_count(3)
 
 
-@pytest.mark.parametrize(("scheme", "size"), LOOKS)
+@pytest.mark.parametrize(("scheme", "size"), looks("dark-phone"))
 def test_every_page_is_accessible_and_fits(browser: Browser, scene: Scene, scheme: str, size: dict[str, int]) -> None:
     """Axe-core finds nothing serious, light and dark; at 360 pixels nothing has to be scrolled sideways."""
     with watching(browser, scene.reader, color_scheme=scheme, viewport=size) as page:

@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, expect
 
 from adapter.pipeline.places import Place
 from adapter.pipeline.report import job as report_job
-from tests.browser.watched import LOOKS, Watched, launched, watching
+from tests.browser.watched import Watched, launched, looks, watching
 from tests.unit.pipeline.reports import AT_MS, HOSTILE, fleet
 
 CONSOLE = "https://console.example"
@@ -43,7 +43,7 @@ def groups(page: Watched) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(("colours", "size"), LOOKS)
+@pytest.mark.parametrize(("colours", "size"), looks("dark-phone"))
 def test_it_can_be_read_in_both_colours_and_widths(browser: Browser, address: str, colours: str, size: dict[str, int]) -> None:
     """The worst group is first; nothing is scrolled sideways but a table in its frame."""
     with watching(browser, address, viewport=size, color_scheme=colours) as page:

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from _pytest.mark import ParameterSet
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
@@ -23,14 +24,14 @@ FLAGS = (
 )
 LIMIT_MS = 60_000  # far above what anything takes
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
+SIZES = {"wide": WIDE, "phone": NARROW}
 BAD = {"serious", "critical"}
-# Colours and widths of a page. Each of them is in `make test`, every pair in a release: axe-core takes seconds of processor time.
-LOOKS = [
-    pytest.param("light", WIDE, id="light-wide"),
-    pytest.param("dark", NARROW, id="dark-phone"),
-    pytest.param("dark", WIDE, id="dark-wide", marks=pytest.mark.release),
-    pytest.param("light", NARROW, id="light-phone", marks=pytest.mark.release),
-]
+
+
+def looks(*tested: str) -> list[ParameterSet]:
+    """Colours and widths of a page: those of `make test`, the others before a release. axe-core takes seconds of CPU for each."""
+    pairs = {f"{colours}-{width}": (colours, size) for colours in ("light", "dark") for width, size in SIZES.items()}
+    return [pytest.param(*pair, id=name, marks=[pytest.mark.release] * (name not in tested)) for name, pair in pairs.items()]
 
 
 def chromium() -> str:

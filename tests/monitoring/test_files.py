@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner, Result
 
+from deploy.monitoring.source.__main__ import main
 from deploy.monitoring.source.alerts import ALERTS
 from deploy.monitoring.source.files import Options, generated
 from deploy.monitoring.source.model import Times
@@ -15,16 +17,12 @@ from deploy.monitoring.source.recordings import objectives
 from deploy.monitoring.source.runbooks import pages
 from tests.monitoring.programs import MONITORING, ROOT, program, promtool
 
+PROGRAM = (sys.executable, "-m", "deploy.monitoring.source")
 
-def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run `python -m deploy.monitoring.source`."""
-    return subprocess.run(
-        [sys.executable, "-m", "deploy.monitoring.source", *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+
+def command(*arguments: str | Path) -> Result:
+    """What `python -m deploy.monitoring.source` does, in this process."""
+    return CliRunner().invoke(main, [*map(str, arguments)])
 
 
 def test_what_is_committed_is_current() -> None:
@@ -36,11 +34,11 @@ def test_what_is_committed_is_current() -> None:
 
 def test_a_file_that_is_not_current_is_named(tmp_path: Path) -> None:
     """By `--check`, which writes nothing."""
-    assert command("--output", tmp_path).returncode == 0
-    assert command("--output", tmp_path, "--check").returncode == 0
+    assert command("--output", tmp_path).exit_code == 0
+    assert command("--output", tmp_path, "--check").exit_code == 0
     rules = tmp_path / "rules.yaml"
     rules.write_text(rules.read_text().replace("> 30", "> 31"))
-    told = command("--output", tmp_path, "--check")
+    told = subprocess.run([*PROGRAM, "--output", tmp_path, "--check"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert told.returncode == 1
     assert told.stderr.split("\n")[0] == f"{rules} is not current: run make monitoring"
     assert "> 31" in rules.read_text()
@@ -123,7 +121,7 @@ def _ports(path: Path) -> set[str]:
 
 def test_times_are_scaled_everywhere(tmp_path: Path) -> None:
     """Durations and seconds alike; a window holds a few scrapes still; Prometheus takes it."""
-    assert command("--output", tmp_path, "--scale", "0.02", "--runbooks", "https://docs.example/").returncode == 0
+    assert command("--output", tmp_path, "--scale", "0.02", "--runbooks", "https://docs.example/").exit_code == 0
     promtool("check", "rules", tmp_path / "rules.yaml", tmp_path / "objectives.yaml")
     rules = {
         rule["alert"]: rule
@@ -151,7 +149,7 @@ def test_times_are_as_written_without_a_scale(text: str, expected: str) -> None:
 def test_a_group_has_the_first_objective_that_fits_its_name(tmp_path: Path) -> None:
     """All others have the default; promtool evaluates it."""
     assert (
-        command("--output", tmp_path, "--lag-objective", "60", "--objective", "pay.*=10", "--objective", "pay-late=20").returncode
+        command("--output", tmp_path, "--lag-objective", "60", "--objective", "pay.*=10", "--objective", "pay-late=20").exit_code
         == 0
     )
     series = [
@@ -180,7 +178,7 @@ def test_a_group_has_the_first_objective_that_fits_its_name(tmp_path: Path) -> N
 def test_an_objective_that_is_none_is_refused(text: str) -> None:
     """The message names the option."""
     told = command("--objective", text, "--check")
-    assert told.returncode == 2
+    assert told.exit_code == 2
     assert "--objective" in told.stderr
     assert repr(text) in told.stderr
 
@@ -188,5 +186,5 @@ def test_an_objective_that_is_none_is_refused(text: str) -> None:
 def test_an_unknown_file_is_refused() -> None:
     """The message names those that there are."""
     told = command("--only", "rule.yaml", "--check")
-    assert told.returncode == 2
+    assert told.exit_code == 2
     assert "rules.yaml" in told.stderr

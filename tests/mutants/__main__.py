@@ -99,7 +99,8 @@ def broken_in_the_model(root: Path, runs: int) -> str:
 def first_failure(root: Path, tests: Iterable[str]) -> str:
     """The first test that fails there, "" when all pass. Raises RuntimeError with pytest's last words when they do not run."""
     paths = [f"tests/{test}" for test in tests]
-    done = run(root, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", "--hypothesis-seed=0", *paths)
+    options = ("-q", "-x", "--no-header", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--hypothesis-profile=many")
+    done = run(root, "-m", "pytest", *options, *paths)
     if done.returncode == PASSED:
         return ""
     found = _FIRST_FAILURE.search(done.stdout)

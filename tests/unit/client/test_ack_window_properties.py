@@ -109,4 +109,4 @@ class Naive(RuleBasedStateMachine):
 
 
 TestNaive = Naive.TestCase
-TestNaive.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestNaive.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter.client import batching
@@ -114,7 +114,6 @@ def _run(plans: list[Plan], faults: list[Fault], *, resend: bool = True, room: i
     return client, sorted(runs, key=lambda run: run.order)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(PLANS, min_size=1, max_size=14),
     st.lists(FAULTS, max_size=8),
@@ -149,7 +148,6 @@ def test_every_commit_gets_its_own_answer_in_time(
     assert not client.batcher._requests
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(PLANS, min_size=2, max_size=12), st.lists(FAULTS.filter(lambda fault: fault.seconds < 1), max_size=6))
 def test_an_overwrite_is_applied_once_and_in_its_place(plans: list[Plan], faults: list[Fault]) -> None:
     """Each has an offset of its own here. Commits of its group are applied in the order of the calls."""
@@ -174,7 +172,6 @@ def _times(client: Client, run: Run) -> list[int]:
     return [at for at, entry in enumerate(client.adapter.applied) if entry.offered.offset == run.plan.offset]
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("gh"), st.sampled_from("ab"), st.integers(0, 99)), min_size=1, max_size=60))
 def test_without_faults_everything_is_applied_and_in_few_requests(commits: list[tuple[str, str, int]]) -> None:
     """Commits of one loop iteration take one or two requests; a caller that offered less than another learns of it."""

@@ -130,14 +130,14 @@ async def test_every_order_of_lag_can_be_asked_for(order: str) -> None:
     assert fleet.asked[0][1] == ORDERS[order]
 
 
-async def test_100000_groups_are_paged() -> None:
+async def test_10000_groups_are_paged() -> None:
     """The last page has the last group, a link back, none forward; one beyond it says so."""
-    fleet = fleet_of(*(f"group-{number:06}" for number in range(100_000)))
+    fleet = fleet_of(*(f"group-{number:06}" for number in range(10_000)))
     async with client_of(application(fleet)) as client:
-        last = Parsed((await client.get("/groups?size=1000&offset=99000")).text)
-        beyond = Parsed((await client.get("/groups?size=1000&offset=100000")).text)
-    assert [row["data-group"] for row in last.having("data-group")][-1] == "group-099999"
-    assert "Groups 99,001 to 100,000 of 100,000" in last.text
+        last = Parsed((await client.get("/groups?size=1000&offset=9000")).text)
+        beyond = Parsed((await client.get("/groups?size=1000&offset=10000")).text)
+    assert [row["data-group"] for row in last.having("data-group")][-1] == "group-009999"
+    assert "Groups 9,001 to 10,000 of 10,000" in last.text
     assert [link["rel"] for link in last.having("rel") if link["rel"] in {"prev", "next"}] == ["prev"]
     assert "behind the last one" in beyond.text
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter.errors import InvalidInputError
@@ -190,7 +190,6 @@ def _is_whole(value: Any, largest: int) -> bool:
 
 
 @pytest.mark.parametrize("kind", [BROKER, CLIENT])
-@settings(max_examples=50)
 @given(data=st.data())
 def test_nothing_is_lost_of_rocketmqs_files(kind: Format, data: st.DataObject) -> None:
     """As many rows and rejects as entries in the document, in order; the rows have the entries' values."""
@@ -209,7 +208,6 @@ def test_nothing_is_lost_of_rocketmqs_files(kind: Format, data: st.DataObject) -
             assert entry is None or not _is_good(*entry)
 
 
-@settings(max_examples=50)
 @given(text=JSON_TEXTS, chunk=st.sampled_from(CHUNKS))
 def test_nothing_is_lost_of_our_json(text: str, chunk: int) -> None:
     """A row or a reject for each element."""
@@ -233,7 +231,6 @@ def test_nothing_is_lost_of_a_csv(text: str) -> None:
 
 
 @pytest.mark.parametrize("kind", TEXTUAL)
-@settings(max_examples=50)
 @given(data=st.data())
 def test_no_file_is_a_surprise(kind: Format, data: st.DataObject) -> None:
     """Damaged or random files: the same result for all chunk sizes, and no error but NotReadableError."""

@@ -20,7 +20,7 @@ from tests import lag_reference as reference
 from tests.lag_histories import NOW, SETTLED, history, tables
 from tests.lag_reference import SECOND, Commit, Head, History, Rules
 
-HISTORIES = 4_000
+HISTORIES = 1_000
 SETTINGS = LagSettings(window_points=8, minimum_points=3, allowed_lag=2, head_points=12)
 RULES = Rules(minimum=3, allowed=2, least=8 * SECOND, recent_heads=8)
 
@@ -91,7 +91,7 @@ def test_slots_keep_the_largest_commit_in_whatever_order_and_batches_it_comes() 
     """Late, repeated and reordered ones too; the largest record outlives its slot."""
     random = Random(3)
     settings = LagSettings(window_points=4)
-    for turn in range(200):
+    for turn in range(50):
         rows = random.randrange(1, 5)
         past = [
             [
@@ -128,7 +128,7 @@ def test_slots_of_heads_keep_the_newest_in_whatever_order_and_batches_it_comes()
     """And the newest low that is known, which is not always that of the newest head."""
     random = Random(4)
     settings = LagSettings(head_points=3, head_distance_ms=2_000)
-    for turn in range(200):
+    for turn in range(50):
         rows = random.randrange(1, 4)
         past = [
             (random.randrange(rows), random.randrange(9_000_000), random.randrange(4), random.choice((-1, 0, 1)))

@@ -169,11 +169,11 @@ def test_a_name_is_measured_in_bytes(name: str, problem: str) -> None:
     assert name_problem(name) == problem
 
 
-@pytest.mark.parametrize("code", [*range(0x20), *range(0x7F, 0xA0)])
-def test_every_control_character_is_named_with_its_place(code: int) -> None:
+def test_every_control_character_is_named_with_its_place() -> None:
     """C0, DEL and C1: the message says which and where (10)."""
-    with pytest.raises(InvalidInputError, match=f"^shard has the control character U\\+{code:04X} at position 2$"):
-        check_name(f"ab{chr(code)}c", "shard")
+    for code in (*range(0x20), *range(0x7F, 0xA0)):
+        with pytest.raises(InvalidInputError, match=f"^shard has the control character U\\+{code:04X} at position 2$"):
+            check_name(f"ab{chr(code)}c", "shard")
 
 
 def test_metadata_is_measured_in_bytes() -> None:

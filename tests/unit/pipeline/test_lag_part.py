@@ -39,7 +39,7 @@ def part_of(rows: Journal) -> Part:
     return merge([one.part for one in gathered(rows)], SMALL)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=settings().max_examples // 3)
 @given(_journals, _journals, _journals)
 def test_merging_is_commutative_associative_and_idempotent(one: Journal, other: Journal, third: Journal) -> None:
     """To the byte, on rows with every kind of equality."""
@@ -50,7 +50,7 @@ def test_merging_is_commutative_associative_and_idempotent(one: Journal, other: 
     assert to_bytes(part_of([*one, *other])) == to_bytes(merge([a, b], SMALL))
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=settings().max_examples // 5)
 @given(_journals, st.sampled_from((2, 3, 8)))
 def test_a_split_part_merges_to_itself_and_each_bucket_is_split_on_by_itself(rows: Journal, buckets: int) -> None:
     """A part of 2n buckets is a half of one of n; the bucket is the documented one."""

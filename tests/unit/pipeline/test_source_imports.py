@@ -3,8 +3,6 @@
 import subprocess
 import sys
 
-import pytest
-
 HEAVY = {"pyarrow", "numpy", "pydantic", "grpc", "structlog", "rich"}
 
 
@@ -19,10 +17,7 @@ def test_looking_up_the_sources_loads_little() -> None:
     assert not HEAVY & (loaded("pyspark_offsets", "pyspark_offset_journal") - loaded("pyspark.sql.worker.lookup_data_sources"))
 
 
-@pytest.mark.parametrize(
-    "module",
-    ["adapter.pipeline.offsets.opening", "adapter.pipeline.offsets.reader", "adapter.pipeline.journal.readers"],
-)
-def test_reading_loads_no_logging(module: str) -> None:
+def test_reading_loads_no_logging() -> None:
     """Only what goes wrong is logged there."""
-    assert not {"structlog", "rich"} & loaded(module)
+    modules = ("adapter.pipeline.offsets.opening", "adapter.pipeline.offsets.reader", "adapter.pipeline.journal.readers")
+    assert not {"structlog", "rich"} & loaded(*modules)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from adapter.model.records import OffsetKey
@@ -16,7 +16,7 @@ from adapter.testing.history import ADAPTER, META, History, Kind, Value
 from tests.unit.helpers import key
 
 A, B, C = key("a"), key("b"), key("c")
-EVENTS = 100_000
+EVENTS = 20_000
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,6 @@ def _tiny(draw: st.DrawFn) -> list[Op]:
     return ops
 
 
-@settings(max_examples=200)
 @given(_tiny())
 def test_it_agrees_with_trying_every_order(ops: list[Op]) -> None:
     """For correct and incorrect histories, small enough to try all orders."""
@@ -155,7 +154,6 @@ def _any_value(rng: random.Random) -> Value:
 
 
 @pytest.mark.no_cover
-@settings(max_examples=100)
 @given(st.integers(0, 2**32), st.integers(1, 300))
 def test_what_correct_stores_show_is_accepted(seed: int, count: int) -> None:
     """Overlapping writes, reads and flushes of one or both places, many of them without a reply."""
@@ -163,7 +161,6 @@ def test_what_correct_stores_show_is_accepted(seed: int, count: int) -> None:
 
 
 @pytest.mark.no_cover
-@settings(max_examples=100)
 @given(st.integers(0, 2**32))
 def test_a_single_read_that_is_too_low_is_found(seed: int) -> None:
     """Any read below a value that was acknowledged or read before it began."""
@@ -179,7 +176,6 @@ def test_a_single_read_that_is_too_low_is_found(seed: int) -> None:
 
 
 @pytest.mark.no_cover
-@settings(max_examples=100)
 @given(st.integers(0, 2**32))
 def test_a_single_value_that_nobody_wrote_is_found(seed: int) -> None:
     """Even if it is so high that nothing else contradicts it."""

@@ -3,7 +3,7 @@
 import sqlite3
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter.cli.files.sorting import CACHE_KIB, OffsetSorter, SortingError
@@ -72,7 +72,6 @@ some_rows = st.lists(
 )
 
 
-@settings(max_examples=100)
 @given(some_rows)
 def test_each_key_comes_once_with_its_largest_offset(rows: list[OffsetRow]) -> None:
     """Repeated rows are dropped for all names, and counted."""

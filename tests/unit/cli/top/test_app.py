@@ -335,20 +335,20 @@ async def test_a_terminal_obeys_nothing_that_a_consumer_wrote(lag: FakeLag, tmp_
         assert screen.text.replace("\n", "").isprintable()
 
 
-async def test_ten_thousand_groups_cost_a_key_only_what_is_seen(tmp_path: Path) -> None:
+async def test_thousands_of_groups_cost_a_key_only_what_is_seen(tmp_path: Path) -> None:
     """Cells are made of the rows on the screen, whatever there is below; to the end and back."""
-    lag = FakeLag(group(f"g{number:05}", lag=number, status_since_ms=NOW_MS - 3_600_000) for number in range(10_000))
+    lag = FakeLag(group(f"g{number:04}", lag=number, status_since_ms=NOW_MS - 3_600_000) for number in range(2_000))
     async with serving(lag, tmp_path) as address, watched(address) as screen:
-        await screen.until(lambda: len(screen.names) == 10_000)
+        await screen.until(lambda: len(screen.names) == 2_000)
         table = screen.groups.table
-        for key, there in (("end", "default/g09999"), ("home", "default/g00000"), ("pagedown", "default/g00015")):
+        for key, there in (("end", "default/g1999"), ("home", "default/g0000"), ("pagedown", "default/g0015")):
             await screen.press("n")
             table.made = 0
             await screen.press(key)
             assert there in screen.text
             assert table.made <= 6 * SIZE[1], key
-        await screen.press("slash", *"g0123")
-        assert screen.names == [f"g0123{digit}" for digit in range(10)]
+        await screen.press("slash", *"g012")
+        assert screen.names == [f"g012{digit}" for digit in range(10)]
 
 
 async def test_the_cursor_stays_on_its_group_and_at_the_top_it_stays_at_the_top(lag: FakeLag, tmp_path: Path) -> None:
@@ -370,19 +370,19 @@ async def test_the_cursor_stays_on_its_group_and_at_the_top_it_stays_at_the_top(
         assert current.told.group == "fast"
 
 
-@pytest.mark.parametrize("width", [30, 40, 80, 100, 200])
-async def test_a_terminal_of_any_width_shows_status_group_and_lag(lag: FakeLag, tmp_path: Path, width: int) -> None:
+async def test_a_terminal_of_any_width_shows_status_group_and_lag(lag: FakeLag, tmp_path: Path) -> None:
     """Columns of less weight are left out; a resize lays them out anew."""
     async with serving(lag, tmp_path) as address, watched(address, (200, 12)) as screen:
         await screen.until(lambda: len(screen.names) == 3)
         assert "worst-shard" in screen.text
-        await screen.pilot.resize_terminal(width, 10)
-        await screen.until(lambda: screen.app.size.width == width)
-        slow = next(line for line in screen.lines if "slow" in line)
-        assert "warn" in slow
-        assert (width < 40) or "12,345" in slow
-        assert ("worst-shard" in screen.text) == (width == 200)
-        assert all(len(line) <= width for line in screen.lines)
+        for width in (30, 40, 80, 100, 200):
+            await screen.pilot.resize_terminal(width, 10)
+            await screen.until(lambda width=width: screen.app.size.width == width)  # type: ignore[misc] # mypy cannot infer it
+            slow = next(line for line in screen.lines if "slow" in line)
+            assert "warn" in slow, width
+            assert (width < 40) or "12,345" in slow, width
+            assert ("worst-shard" in screen.text) == (width == 200), width
+            assert all(len(line) <= width for line in screen.lines), width
 
 
 def test_columns_of_the_live_table_are_those_that_are_named() -> None:

@@ -202,7 +202,7 @@ async def test_what_was_removed_between_the_read_of_a_batch_and_its_comparison_d
 NAMES = st.sampled_from(["a", "b", "bb", "c", "ä", "x" * 255])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings().max_examples // 2)
 @given(
     st.dictionaries(st.tuples(NAMES, NAMES, NAMES), st.integers(1, 3), max_size=12),
     st.dictionaries(st.tuples(NAMES, NAMES, NAMES), st.integers(1, 3), max_size=12),

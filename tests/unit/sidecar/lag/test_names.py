@@ -1,7 +1,7 @@
 """Numbers of names, and rows of keys, against plain dictionaries: whatever came, left and came again."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter.model.codec import pack_names, unpack_names
@@ -24,7 +24,6 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ids, "hash_of", len)
 
 
-@settings(deadline=None, max_examples=100)
 @given(STEPS)
 def test_a_key_has_the_row_that_it_was_given_until_it_leaves(steps: list[tuple[set[tuple[str, str, str]], str]]) -> None:
     """Groups and logs have names as long as they have a key, and none afterwards; a view of before has the names of before."""

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -37,7 +37,6 @@ def _commits(draw: st.DrawFn) -> tuple[Ints, Commits]:
     return rows, table
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(_commits(), st.integers(0, RESTING + 2)), max_size=6))
 def test_what_is_taken_is_what_was_put(steps: list[tuple[tuple[Ints, Commits], int]]) -> None:
     """Up to the count of each row, and after any number of rests; a row that was not put is empty."""
@@ -57,7 +56,6 @@ def test_what_is_taken_is_what_was_put(steps: list[tuple[tuple[Ints, Commits], i
             assert np.array_equal(ours[there], theirs[there]) if ours.ndim > 1 else np.array_equal(ours, theirs)
 
 
-@settings(deadline=None, max_examples=30)
 @given(arrays.arrays(np.float64, 9, elements=FLOATS), arrays.arrays(np.bool_, 9), st.integers(0, RESTING + 2))
 def test_floats_and_truths_keep_every_bit(floats: np.ndarray, truths: np.ndarray, rests: int) -> None:
     """Unknown ones, too."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter.model.bounds import Bounds, ShardKey
@@ -58,7 +58,6 @@ def _kept(view: View) -> set[bytes]:
 WRITES = st.lists(st.tuples(st.integers(0, 11), st.sampled_from(["write", "delete", "remove"])), max_size=12)
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.lists(WRITES, max_size=8), st.integers(1, 12))
 def test_the_keys_that_were_written_last_are_kept(rounds: list[list[tuple[int, str]]], room: int) -> None:
     """Whatever is written, deleted and removed between two evaluations; groups and their numbers agree with it."""
@@ -102,7 +101,6 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
 @given(STEPS, st.integers(0, 20_000))
 def test_a_history_is_judged_as_the_reference_judges_it(steps: list[tuple[int, int | None, int | None]], after_ms: int) -> None:
     """The reference gets the same history whole, the table step by step: time passes, then a commit, or a head, or both."""

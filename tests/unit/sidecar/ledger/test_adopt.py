@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from adapter.errors import ContendedError
@@ -85,7 +85,6 @@ async def after(ledger: Ledger, operation: Operation) -> Found | None:
     return Found(stored, frozenset(ledger.dirty.keys()), told, store.keys, store.seq, ledger.eras)
 
 
-@settings(max_examples=200, deadline=None)
 @example(Here({}, [], [key("a")], []), {key("a"): record(1), key("b"): record(1)}, 0)
 @given(
     st.builds(

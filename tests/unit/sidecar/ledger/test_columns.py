@@ -163,7 +163,9 @@ async def test_a_column_does_what_an_entry_does(tmp_path: Path, mode: CommitMode
         core_over(tmp_path / "one", FakeMeta(), knows="g") as one_by_one,
         core_over(tmp_path / "two", FakeMeta(), knows="g") as fast,
     ):
-        cases = [(key(str(at), group), *case) for at, case in enumerate(product(STANDING, OFFERED))]
+        # No field has seven values: over all that may stand, each pair of values meets.
+        some = [*product(STANDING, OFFERED)][::7]
+        cases = [(key(str(at), group), *case) for at, case in enumerate(some)]
         for core in (one_by_one, fast):
             core.ledger.store.write({where: standing for where, standing, _ in cases if standing})
         for where, _, (offset, epoch) in cases:

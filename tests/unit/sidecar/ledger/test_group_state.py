@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter.model.codec import encode_key
@@ -257,7 +257,6 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=100)
 @given(STEPS)
 def test_what_left_memory_comes_back_as_it_was(steps: list[tuple[str, GroupKey]]) -> None:  # noqa: C901 - a case for each step
     """Records to the last bit, and what is known of groups; of absent keys less may be known, and of removals no less."""

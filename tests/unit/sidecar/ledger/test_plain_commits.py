@@ -41,7 +41,9 @@ async def test_the_fast_path_does_what_an_entry_does(tmp_path: Path, mode: Commi
         core_over(tmp_path / "a", FakeMeta(), knows="g") as general,
         core_over(tmp_path / "b", FakeMeta(), knows="g") as fast,
     ):
-        cases = [(key(str(at)), *case) for at, case in enumerate(product(STANDING, offered))]
+        # No field has seven values: over all that may stand, each pair of values meets.
+        some = [*product(STANDING, offered)][::7]
+        cases = [(key(str(at)), *case) for at, case in enumerate(some)]
         for core in (general, fast):
             core.ledger.store.write({where: standing for where, standing, _ in cases if standing})
         taken = 0
@@ -116,13 +118,13 @@ OTHERS: list[Request] = [
 ]
 
 
-@pytest.mark.parametrize("sent", OTHERS, ids=lambda sent: str(sent).replace("\n", " "))
-async def test_whatever_is_more_or_less_is_left_by_the_fast_path(tmp_path: Path, sent: Request) -> None:
+async def test_whatever_is_more_or_less_is_left_by_the_fast_path(tmp_path: Path) -> None:
     """A request in any other form is declined, and nothing of it is stored (10)."""
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
         core.ledger.store.write({key(): record(0)})
-        assert not takes(core, sent)
-        assert (core.ledger.store.get(key()), len(core.ledger.dirty)) == (record(0), 0)
+        for sent in OTHERS:
+            assert not takes(core, sent), sent
+            assert (core.ledger.store.get(key()), len(core.ledger.dirty)) == (record(0), 0), sent
         assert takes(core, request(offset=9, group={"namespace": "default"}))
 
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError
@@ -127,7 +127,6 @@ RUNS = st.lists(st.lists(COMMITS, max_size=4), min_size=1, max_size=3)
 TURNS = st.lists(st.tuples(RUNS, st.booleans(), st.integers(-1, 1)), max_size=8)
 
 
-@settings(max_examples=60, deadline=None)
 @given(TURNS)
 def test_group_commits_do_what_their_commits_do_one_by_one(
     groups: list[tuple[list[list[tuple[str, int, int]]], bool, int]],

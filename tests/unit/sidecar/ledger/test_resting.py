@@ -1,6 +1,6 @@
 """Groups that rest, against a plain list: what came to rest last is known, whatever left in between."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter.model.records import GroupKey
@@ -11,7 +11,6 @@ MOST = 8
 GROUPS = st.builds(GroupKey, st.sampled_from("ab"), st.integers(0, 9).map(str))
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.lists(st.tuples(GROUPS, st.booleans()), max_size=60))
 def test_the_groups_that_came_to_rest_last_are_known(steps: list[tuple[GroupKey, bool]]) -> None:
     """Half of the room at least; never one that has not come, or has left."""

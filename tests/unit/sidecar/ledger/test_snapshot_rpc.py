@@ -20,7 +20,7 @@ from tests.integration.helpers import commits, serving
 Reply = offsets_pb.SnapshotOffsetsReply
 REQUEST = offsets_pb.SnapshotOffsetsRequest()
 PAIRS = 50
-PADDING = 5_000  # records of 4 KB beside the pairs: more than a connection takes, so that a stream waits for its reader
+PADDING = 3_000  # records of 4 KB beside the pairs: more than a connection takes, so that a stream waits for its reader
 
 
 async def replies_of(client: OffsetClient) -> list[Reply]:
@@ -70,7 +70,7 @@ async def test_a_snapshot_is_of_one_instant_while_pairs_are_committed(tmp_path: 
         await fill(client)
         writers = [asyncio.create_task(write(pair)) for pair in range(PAIRS)]
         moved = 0
-        for _ in range(8):
+        for _ in range(3):
             await eventually(lambda: min(acknowledged) > 0)
             before = list(acknowledged)
             replies = await replies_of(client)

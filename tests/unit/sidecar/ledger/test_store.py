@@ -72,9 +72,10 @@ def test_every_bit_of_the_tables_counts(tmp_path: Path) -> None:
         store.close()
     refused: list[str] = []
     path = tmp_path / "store"
-    for table in sorted((killed / "db").glob("*.sst")):
+    for number, table in enumerate(sorted((killed / "db").glob("*.sst"))):
         data = table.read_bytes()
-        for at in range(0, len(data), max(len(data) // 12, 1)):
+        step = max(len(data) // 12, 1)
+        for at in range(number % 3 * step, len(data), 3 * step):
             shutil.copytree(killed, path)
             (path / "db" / table.name).write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
             try:
@@ -123,7 +124,7 @@ def test_a_store_that_is_opened_again_has_everything(tmp_path: Path, end: object
 BATCHES = st.lists(st.dictionaries(KEYS, st.none() | RECORDS, max_size=4), max_size=8)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings().max_examples // 2)
 @given(batches=BATCHES)
 def test_the_bookkeeping_agrees_with_any_sequence_of_batches(
     tmp_path_factory: pytest.TempPathFactory, batches: list[dict[OffsetKey, OffsetRecord | None]]

@@ -18,7 +18,7 @@ from adapter.runtime.serving.http2.receiving import EXTRA_CREDIT_MAX
 from adapter.runtime.serving.http2.streams import CALL, ENDED, MESSAGE, RESET, Stream
 from tests.http2_client import Client, message
 
-EXAMPLES = int(os.environ.get("HTTP2_EXAMPLES", "25"))
+EXAMPLES = int(os.environ.get("HTTP2_EXAMPLES", "10"))
 SIZES = (0, 0, 1, 5, 100, 1_000, 16_379, 16_380, 60_000, 65_530, 65_536, 200_000)
 LARGE = 1_500_000
 CALLS_MAX = 40

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.fuzz.http2 import check, http2
 from tests.http2_client import block, data, head, message, opening, request
 
-EXAMPLES = int(os.environ.get("HTTP2_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("HTTP2_EXAMPLES", "25"))
 STREAMS = st.sampled_from((1, 1, 3, 3, 5, 7, 9, 2, 2**31 - 1))
 ANY = st.just(0) | STREAMS
 
