@@ -98,7 +98,7 @@ async def test_commits_and_flushes_go_on_when_the_clock_jumps(tmp_path: Path) ->
                 clock.set(jump_s)
                 meta_clock.set(-jump_s)
                 while abs(await _committed_at(service, meta, history) - time.time() - jump_s) > HOUR_S / 2:
-                    await anyio.sleep(0.2)
+                    await load.acknowledged_more(10)
                 await load.acknowledged_more(100)
                 await _flushed_without_being_asked(service, meta, history)
                 await check_local(service, history)
