@@ -227,7 +227,12 @@ def test_a_save_during_a_delete_of_the_same_broker_does_not_undo_it(front: Front
     """The broker had sent it before, and empties its map when the delete is answered; one behind that counts. Also a slow one."""
     front.save("g", a=5, b=5)
     reached = threading.Event()
-    saving = threading.Thread(target=lambda: (front.save("g", a=6), reached.set()))
+
+    def save() -> None:
+        front.save("g", a=6)
+        reached.set()
+
+    saving = threading.Thread(target=save)
 
     def before(name: str, _: Any) -> None:
         if name == "DeleteOffsetData" and not saving.ident:
