@@ -140,7 +140,7 @@ evidence-page: $(SPARK_STAMP) ## Draw docs/evidence.md from evidence/runs.jsonl,
 track-record: $(SPARK_STAMP) ## Replay every bug of docs/track-record.md on the commit before its fix; takes an hour
 	nice -n 15 $(BIN)/python -m tests.evidence.replay --all
 
-interop: $(SPARK_STAMP) ## Others' software: RobustMQ's Meta Service (ROBUSTMQ_META=PATH of its binary); RocketMQ's own classes on offset files; its brokers beside the bridge and with the plugin; h2spec and gRPC clients in five languages on both gRPC servers; the clients in Go, Java and Rust by the conformance suite; KEDA's external scaler; a Spark cluster, an S3 server; Spark with Kafka, Delta, Iceberg, OpenLineage, HDFS and Google Cloud Storage (Java, Node, Go, Cargo)
+interop: $(SPARK_STAMP) ## Others' software: RobustMQ's Meta Service and broker (ROBUSTMQ_META, ROBUSTMQ_BROKER: paths of their binaries); RocketMQ's own classes on offset files; its brokers beside the bridge and with the plugin; h2spec and gRPC clients in five languages on both gRPC servers; the clients in Go, Java and Rust by the conformance suite; KEDA's external scaler; a Spark cluster, an S3 server; Spark with Kafka, Delta, Iceberg, OpenLineage, HDFS and Google Cloud Storage (Java, Node, Go, Cargo)
 	@sh tests/interop/install-rocketmq.sh 5.5.0 5.3.3 5.2.0 5.4.0 4.9.7
 	@$(MAKE) --no-print-directory plugin
 	@sh tests/interop/install-java-node.sh
@@ -155,7 +155,8 @@ interop: $(SPARK_STAMP) ## Others' software: RobustMQ's Meta Service (ROBUSTMQ_M
 	$(BIN)/python -m pytest --timeout=1200 tests/interop/rocketmq_takeover.py tests/interop/rocketmq_bridge.py
 	$(BIN)/python -m pytest tests/interop/grpc_clients.py --numprocesses=2
 	$(BIN)/python -m pytest tests/interop/go_client.py tests/interop/rust_client.py tests/interop/clients.py tests/interop/own_broker.py
-	$(BIN)/python -m pytest -rs tests/interop/robustmq.py
+	@[ -z "$$ROBUSTMQ_BROKER" ] || $(MAKE) --no-print-directory $(BENCH_STAMP) # its Kafka client
+	$(BIN)/python -m pytest -rs tests/interop/robustmq.py tests/interop/robustmq_broker.py
 	$(BIN)/python -m pytest tests/interop/rocketmq_plugin.py
 	@$(MAKE) --no-print-directory chart-check
 

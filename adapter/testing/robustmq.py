@@ -1,14 +1,15 @@
-"""RobustMQ's real Meta Service as processes, for `make interop` and a benchmark. Its binary is not part of this project.
+"""RobustMQ's real Meta Service, and its broker, as processes, for `make interop` and a benchmark. They are not part of this.
 
-`ROBUSTMQ_META` names it: an executable that takes the path of a `server.toml` with `roles = ["meta"]`, as the broker-server does.
+`ROBUSTMQ_META` names an executable that takes the path of a `server.toml` with `roles = ["meta"]`; `ROBUSTMQ_BROKER` one that
+takes `--conf` and the path of one with all roles, as RobustMQ's broker-server does.
 """
 
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
@@ -17,7 +18,7 @@ from adapter.rpc import meta_grpc, meta_pb
 from adapter.testing.processes import free_port
 from adapter.testing.waiting import PATIENCE_S
 
-BINARY = "ROBUSTMQ_META"  # the environment variable with its path
+META, BROKER = "ROBUSTMQ_META", "ROBUSTMQ_BROKER"  # the environment variables with their paths
 ELECTION_S = 3 * PATIENCE_S  # it elects a leader 10 to 20 s after one died, on an idle machine
 
 _PROBE = "probe-of-the-test"  # a group
@@ -33,19 +34,19 @@ max_log_files = 5
 """
 
 
-def missing() -> str:
-    """Why the real Meta Service cannot be run here; empty if it can."""
-    path = os.environ.get(BINARY, "")
+def missing(variable: str = META) -> str:
+    """Why the executable that this variable names cannot be run here; empty if it can."""
+    path = os.environ.get(variable, "")
     if not path:
-        return f"RobustMQ's Meta Service is not tested: {BINARY} is not set to the path of its executable; see docs/robustmq.md"
+        return f"RobustMQ is not tested: {variable} is not set to the path of its executable; see docs/robustmq.md"
     if not os.access(path, os.X_OK):
-        return f"RobustMQ's Meta Service is not tested: {BINARY}={path} is no executable file; see docs/robustmq.md"
+        return f"RobustMQ is not tested: {variable}={path} is no executable file; see docs/robustmq.md"
     try:
-        done = subprocess.run([path], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        done = subprocess.run([path, "--help"], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     if "error while loading shared libraries" in done.stderr:
-        return f"RobustMQ's Meta Service is not tested: {done.stderr.strip()} (Debian: apt-get install librocksdb7.8)"
+        return f"RobustMQ is not tested: {done.stderr.strip()} (Debian: apt-get install librocksdb7.8)"
     return ""
 
 
@@ -57,6 +58,9 @@ class RobustNode:
     directory: Path
     port: int
     settings: str
+    variable: str = META
+    arguments: Sequence[str] = ("server.toml",)
+    environment: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -70,7 +74,13 @@ class RobustNode:
         (self.directory / "server.toml").write_text(self.settings)
         (self.directory / "logger.toml").write_text(_LOGGER)
         with (self.directory / "output.log").open("ab") as log:
-            self.process = subprocess.Popen([os.environ[BINARY], "server.toml"], cwd=self.directory, stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                [os.environ[self.variable], *self.arguments],
+                cwd=self.directory,
+                env={**os.environ, **self.environment},
+                stdout=log,
+                stderr=log,
+            )
 
     def kill(self) -> None:
         """End it with SIGKILL and reap it."""

@@ -67,10 +67,26 @@ FRONT_MUTANTS = (
     Mutant(
         "front-acknowledges-behind-the-last-flush",
         "sidecar/front/own_calls.py",
-        "        if self._saving:\n",
-        "        if False:\n",
+        "        if self._saving:\n            _, late = ",
+        "        if False:\n            _, late = ",
         "a save is acknowledged at a stop, and RobustMQ does not get it",
         (f"{FRONT}::test_a_save_that_is_under_way_at_a_stop_is_flushed",),
+    ),
+    Mutant(
+        "front-deletes-once",
+        "sidecar/front/own_calls.py",
+        "DELETES = 3",
+        "DELETES = 1",
+        "a save that the broker had sent before undoes its delete",
+        (f"{FRONT}::test_a_save_during_a_delete_of_the_same_broker_does_not_undo_it",),
+    ),
+    Mutant(
+        "front-refuses-a-flush-with-a-group-without-offsets",
+        "sidecar/front/save_parts.py",
+        '        for field in ("tenant", "group"):\n            if not getattr(group, field):\n',
+        '        for field in ("tenant", "group", "offsets"):\n            if not getattr(group, field):\n',
+        "the broker does not send the other groups of that flush again",
+        (f"{FRONT}::test_a_group_without_offsets_does_not_keep_the_others_from_being_saved",),
     ),
     Mutant(
         "front-stands-still-for-ever",

@@ -43,6 +43,10 @@ LEFT_MAX = 10_000  # groups of which it is remembered that they have shards that
 PATIENCE_S = 3.0
 AGAIN_S, AGAIN_MAX_S = 0.05, 0.5  # pauses between two attempts
 
+DELETES = 3  # rounds of a delete, while saves come in between
+FLUSH_S = 0.03  # the broker sends every 20 ms what was committed: that was before the delete, and is here by then
+SAVING_S = 1.0  # that a round waits for saves which are under way
+
 R = TypeVar("R")
 M = TypeVar("M", meta_pb.GetOffsetDataRequest, meta_pb.DeleteOffsetDataRequest)
 
@@ -246,13 +250,20 @@ class OwnCalls:
     async def _delete(self, group: GroupKey, shards: list[str]) -> None:
         core = await self._core()
         kept = [shard for shard in shards if not name_problem(shard)] if is_kept_here(group) else []
+        keys = [OffsetKey(*group, shard) for shard in kept]
         with self._notices.known([group]):
-            if kept:
-                await core.handover.remove([Wanted(group, kept)])
-            await core.meta.delete(group, shards)
-            # What was read again meanwhile goes, too; not what was committed meanwhile.
-            again = [key for key in (OffsetKey(*group, shard) for shard in kept) if key not in core.ledger.dirty]
-            core.ledger.apply(Forget(again))
+            for _ in range(DELETES):
+                if kept:
+                    await core.handover.remove([Wanted(group, kept)])
+                await core.meta.delete(group, shards)
+                # What was saved or read meanwhile goes as well: the broker empties its map only when this is answered.
+                await asyncio.sleep(FLUSH_S)
+                if self._saving:
+                    await asyncio.wait(self._saving.copy(), timeout=SAVING_S)
+                again = [key for key in keys if core.ledger.store.get(key)]
+                if not again:
+                    break
+                core.ledger.apply(Forget([key for key in again if key not in core.ledger.dirty]))
 
 
 async def _patiently(work: Callable[[], Awaitable[R]]) -> R:

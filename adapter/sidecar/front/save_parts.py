@@ -57,11 +57,15 @@ def pieces(request: meta_pb.SaveOffsetDataRequest) -> Iterator[SavePiece]:
 
 
 def check(request: meta_pb.SaveOffsetDataRequest) -> None:
-    """Refuse what RobustMQ's Meta Service refuses. Raises InvalidInputError."""
+    """Refuse what RobustMQ's Meta Service refuses, but for a group without offsets. Raises InvalidInputError.
+
+    The broker sends such a group when its offsets were deleted after a commit; RobustMQ refuses the whole flush, and the broker
+    does not send the other groups again.
+    """
     if not request.offsets:
         raise InvalidInputError("SaveOffsetDataRequest.offsets: is empty")
     for group in request.offsets:
-        for field in ("tenant", "group", "offsets"):
+        for field in ("tenant", "group"):
             if not getattr(group, field):
                 raise InvalidInputError(f"SaveOffsetData.{field}: is empty")
         for row in group.offsets:

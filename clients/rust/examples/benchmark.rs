@@ -25,7 +25,7 @@ static OFFSETS: AtomicU64 = AtomicU64::new(1); // rise for ever, so that each co
 #[derive(Clone)]
 enum Side {
     Bare(Stub),
-    Client(Client, Group),
+    Client(Box<Client>, Group),
 }
 
 impl Side {
@@ -76,7 +76,7 @@ async fn main() {
     let window = Duration::from_secs_f64(seconds.parse().expect("seconds"));
     let channel = Endpoint::from_shared(address.clone()).expect("an address").connect_lazy();
     let client = Client::builder(&address).timeout(TIMEOUT).build().expect("an address");
-    let sides = [("bare", Side::Bare(Stub::new(channel))), ("client", Side::Client(client, Group::new("client")))];
+    let sides = [("bare", Side::Bare(Stub::new(channel))), ("client", Side::Client(Box::new(client), Group::new("client")))];
     for _ in 0..rounds.parse().expect("a number of rounds") {
         for (name, side) in &sides {
             rate(side, consumers, window / 2).await; // a warm-up

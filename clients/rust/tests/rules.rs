@@ -1,6 +1,11 @@
 //! What a client refuses by itself, and what it promises to its embedder.
 
+#[allow(dead_code)]
+#[path = "../examples/robustmq/offset_manager.rs"]
+mod offset_manager;
+
 use offset_adapter_client::{Client, Commit, Error, Group, Shards};
+use offset_manager::{OffsetManager, Refusal};
 
 fn client() -> Client {
     Client::new("127.0.0.1:1").expect("an address")
@@ -67,4 +72,16 @@ async fn every_call_may_be_spawned() {
     is_send(&client.delete(&group, Shards::All));
     let mut watch = client.watch();
     is_send(&watch.next());
+}
+
+#[tokio::test]
+async fn a_broker_that_deleted_a_group_does_not_delete_it_again_when_it_hears_of_that() {
+    let manager = OffsetManager::new(
+        Client::builder("127.0.0.1:1").timeout(std::time::Duration::from_millis(50)).build().expect("an address"),
+    );
+    let asks_the_adapter = |hearing: Result<(), Refusal>| matches!(hearing, Err(Refusal::Retry(_)));
+    assert!(asks_the_adapter(manager.delete_offsets("default", "billing", Shards::All).await));
+    assert!(!asks_the_adapter(manager.hear_of_delete("default", "billing", Shards::All).await));
+    assert!(asks_the_adapter(manager.hear_of_delete("default", "another", Shards::All).await));
+    assert!(asks_the_adapter(manager.hear_of_delete("another", "billing", Shards::All).await));
 }

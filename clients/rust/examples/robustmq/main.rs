@@ -38,7 +38,11 @@ async fn call(manager: &OffsetManager, command: &Value) -> Result<Value, Refusal
             Ok(json!({"behind": [], "raised": {}}))
         }
         "remove" => manager.give_up(TENANT, group).await.map(|()| json!({"removed": 0})),
-        "delete" => manager.delete_offsets(TENANT, group, names(command)).await.map(|()| json!({"deleted": 0})),
+        "delete" => {
+            manager.delete_offsets(TENANT, group, names(command)).await?;
+            // RobustMQ's Meta Service tells every broker, also the one that made it.
+            manager.hear_of_delete(TENANT, group, names(command)).await.map(|()| json!({"deleted": 0}))
+        }
         name => {
             let rows = manager.get_offset(TENANT, group, name == "read").await?.into_iter();
             let rows: HashMap<String, Value> = rows.map(|row| (row.shard, json!({"offset": row.offset}))).collect();

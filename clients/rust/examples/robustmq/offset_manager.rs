@@ -4,7 +4,13 @@
 //! It has no map, no marks and no task. A commit is answered when it is on disk, a read asks where the group stands, and both go
 //! to the adapter on this machine. So nothing is left to lose, to expire, or to forget when somebody else moves an offset.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
 use offset_adapter_client::{Client, Commit, Error, Group, Progress, Shards};
+
+const NOTICE: Duration = Duration::from_secs(30); // a notice of the Meta Service is tried three times, five seconds each
 
 /// An offset as the broker has it: the shard by its name, and the topic and partition that its readers look up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,12 +50,13 @@ impl From<Error> for Refusal {
 #[derive(Clone)]
 pub struct OffsetManager {
     adapter: Client,
+    deleted: Arc<Mutex<HashMap<Group, Instant>>>, // by this broker, of late
 }
 
 impl OffsetManager {
     /// Over the adapter of this machine.
     pub fn new(adapter: Client) -> Self {
-        OffsetManager { adapter }
+        OffsetManager { adapter, deleted: Arc::default() }
     }
 
     /// Commit: durable when it returns, so the consumer may be answered. It may go back, as in Kafka. `generation` and
@@ -85,10 +92,27 @@ impl OffsetManager {
         Ok(found.into_iter().map(row).collect())
     }
 
-    /// Delete a group's offsets, or those of some shards: in the Meta Service, and here, so that nothing sends them again. Every
-    /// broker whose adapter may have them has to do this, also those that only hear of the delete.
+    /// A consumer or an operator deletes a group's offsets at this broker, or those of some shards: in the Meta Service, and here, so
+    /// that nothing sends them again.
     pub async fn delete_offsets(&self, tenant: &str, group: &str, shards: Shards) -> Result<(), Refusal> {
-        self.adapter.delete(&group_of(tenant, group), shards).await?;
+        let group = group_of(tenant, group);
+        self.deleted.lock().expect("no panic").insert(group.clone(), Instant::now());
+        self.adapter.delete(&group, shards).await?;
+        Ok(())
+    }
+
+    /// The Meta Service says that offsets were deleted. Where another broker did that, this adapter may still have them; of a delete
+    /// of its own the broker hears as well, a moment later, and what was committed since is not meant.
+    pub async fn hear_of_delete(&self, tenant: &str, group: &str, shards: Shards) -> Result<(), Refusal> {
+        let group = group_of(tenant, group);
+        {
+            let mut deleted = self.deleted.lock().expect("no panic");
+            deleted.retain(|_, at| at.elapsed() < NOTICE);
+            if deleted.contains_key(&group) {
+                return Ok(());
+            }
+        }
+        self.adapter.delete(&group, shards).await?;
         Ok(())
     }
 
