@@ -209,7 +209,8 @@ def serve(requests: socket.socket) -> None:
                 become(files, *json.loads(request))
                 return
             *theirs, answer = files
-            os.write(answer, f"{pid}\n".encode())
+            with suppress(BrokenPipeError):
+                os.write(answer, f"{pid}\n".encode())
             for file in theirs:
                 os.close(file)
             process = os.pidfd_open(pid)

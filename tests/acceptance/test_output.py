@@ -197,7 +197,7 @@ def test_every_listing_has_three_forms(shared: Pair) -> None:
     """`--json` is short for `--output json`. CSV has a line of names, and the same number of cells in each line."""
     commit(shared, "everywhere", {"orders/0": 7})
     shared("flush")
-    forms = ([], ["--output", "json"], ["--json"], ["--output", "csv"])
+    forms = ((), ("--output", "json"), ("--json",), ("--output", "csv"))
     for command in LISTINGS:
         table, long, short, rows = (shared(*command, *form) for form in forms)
         assert table.code == long.code == short.code == rows.code, command
