@@ -189,10 +189,9 @@ async def test_every_bit_of_the_tables_counts(restarted: Path, tmp_path: Path) -
     """Wherever a bit is flipped: the start is refused and a repair helps, or the store can be read and compacted."""
     path = tmp_path / "meta"
     refused: list[str] = []
-    for number, table in enumerate(sorted((restarted / "db").glob("*.sst"))):
+    for table in sorted((restarted / "db").glob("*.sst")):
         data = table.read_bytes()
-        places = (*range(0, 300, 60), *range(300, len(data), max(len(data) // 5, 1)))
-        for at in places[number % 3 :: 3]:  # each start takes long, and most tables are alike
+        for at in (*range(0, 300, 60), *range(300, len(data), max(len(data) // 5, 1))):
             shutil.copytree(restarted, path)
             (path / "db" / table.name).write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
             try:
