@@ -83,7 +83,7 @@ check: $(SPARK_STAMP) lint types ## The inner loop: format, lint, import contrac
 
 test: $(SPARK_STAMP) ## Run all checks: format, lint, types, generated code, tests; but for the long forms of release-tests
 	@$(MAKE) --no-print-directory --jobs --output-sync tools lint types proto-check collect
-	$(BIN)/python -m pytest --numprocesses=$(or $(JOBS),6) --dist=loadfile -p tests.pipeline.spreading -m "not release" $(if $(COVERAGE),--cov --cov-report=) \
+	$(BIN)/python -m pytest --numprocesses=$(or $(JOBS),4) --dist=loadfile -p tests.pipeline.spreading -m "not release" $(if $(COVERAGE),--cov --cov-report=) \
 	  $(if $(RERUNS),--reruns 1 --max-suite-reruns $(RERUNS) --rerun-show-tracebacks)
 
 coverage: ## The same, and show the lines that no test ran; takes half as long again

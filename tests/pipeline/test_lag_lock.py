@@ -79,7 +79,7 @@ class Remote(Place):
 def test_behind_a_url_a_lease_that_is_renewed_refuses_others(tmp_path: Path) -> None:
     """It is given back at the end."""
     output = Remote(str(tmp_path))
-    with only_driver(output, renew_s=0.01, expire_s=1) as check:
+    with only_driver(output, renew_s=0.01, expire_s=30) as check:
         check()
         with pytest.raises(ConfigError, match="is being written by process"), only_driver(output, expire_s=30):
             pass
