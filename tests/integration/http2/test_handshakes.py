@@ -194,7 +194,7 @@ def test_honest_clients_that_come_together_are_all_served(
 ) -> None:
     """Many times as many as there may be handshakes: each waits for room."""
     monkeypatch.setattr(handshakes, "HANDSHAKES_MAX", 4)
-    monkeypatch.setattr(handshakes, "HANDSHAKE_LEAST_S", PATIENCE_S)  # on a busy machine honest ones take longer than half a second
+    monkeypatch.setattr(handshakes, "HANDSHAKE_LEAST_S", PATIENCE_S)  # longer than a busy machine takes
 
     async def main() -> None:
         async with serve(section(server)) as made:
