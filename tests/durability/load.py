@@ -318,13 +318,15 @@ class Watcher:
         for place in (META, *adapters):
             for key, position in self._history.least(place).items():
                 least[key] = max(position, least.get(key, position))
-        with anyio.fail_after(LIMIT_S):
-            while True:
+        lacking = least
+        with anyio.move_on_after(LIMIT_S):
+            while lacking:
                 with suppress(MetaUnavailableError):
                     found = await self._meta.get(sorted(least))
-                    if all(key in found and found[key].position >= position for key, position in least.items()):
-                        return
+                    lacking = {key: at for key, at in least.items() if key not in found or found[key].position < at}
                 await anyio.sleep(POLL_S)
+        if lacking:
+            raise TimeoutError(f"the Meta Service never had {lacking}")
 
     async def fresh(self) -> Positions:
         """A reading that began after this call."""

@@ -2,6 +2,7 @@
 
 import random
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -103,4 +104,5 @@ def _words(error: BaseException) -> str:
         return "; ".join(dict.fromkeys(_words(part) for part in error.exceptions))
     if isinstance(error, grpc.aio.AioRpcError):
         return f"{error.code().name}: {error.details()}"
-    return f"{type(error).__name__}: {error}"
+    waited = [f"{frame.name} ({Path(frame.filename).name}:{frame.lineno})" for frame in traceback.extract_tb(error.__traceback__)]
+    return f"{type(error).__name__}: {error}, in {' > '.join(waited)}"

@@ -24,7 +24,7 @@ from adapter.rpc import meta_pb, offsets_pb
 from adapter.runtime.backoff import pause_s
 from adapter.runtime.serving.http2.call import Call, Method
 from adapter.runtime.serving.http2.relay import UNAVAILABLE
-from adapter.runtime.slices import others
+from adapter.runtime.slices import in_slices, others
 from adapter.sidecar.api.commits import Commits
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
@@ -44,8 +44,8 @@ PATIENCE_S = 3.0
 AGAIN_S, AGAIN_MAX_S = 0.05, 0.5  # pauses between two attempts
 
 DELETES = 3  # rounds of a delete, while saves come in between
-FLUSH_S = 0.03  # the broker sends every 20 ms what was committed: that was before the delete, and is here by then
-SAVING_S = 1.0  # that a round waits for saves which are under way
+FLUSH_S = 0.03  # the broker sends what was committed 20 ms behind the answer to its last flush
+SAVING_S = 1.0  # that a delete waits for a save
 
 R = TypeVar("R")
 M = TypeVar("M", meta_pb.GetOffsetDataRequest, meta_pb.DeleteOffsetDataRequest)
@@ -249,21 +249,43 @@ class OwnCalls:
 
     async def _delete(self, group: GroupKey, shards: list[str]) -> None:
         core = await self._core()
-        kept = [shard for shard in shards if not name_problem(shard)] if is_kept_here(group) else []
-        keys = [OffsetKey(*group, shard) for shard in kept]
+        kept: list[str] = []
+        async for some in in_slices(shards if is_kept_here(group) else []):
+            kept += [shard for shard in some if not name_problem(shard)]
         with self._notices.known([group]):
             for _ in range(DELETES):
                 if kept:
                     await core.handover.remove([Wanted(group, kept)])
                 await core.meta.delete(group, shards)
-                # What was saved or read meanwhile goes as well: the broker empties its map only when this is answered.
-                await asyncio.sleep(FLUSH_S)
-                if self._saving:
-                    await asyncio.wait(self._saving.copy(), timeout=SAVING_S)
-                again = [key for key in keys if core.ledger.store.get(key)]
-                if not again:
+                await self._flushed()
+                if not await _forget(core, group, kept):
                     break
-                core.ledger.apply(Forget([key for key in again if key not in core.ledger.dirty]))
+
+    async def _flushed(self) -> None:
+        """Wait for what the broker committed before a delete: its save under way, and the one behind that.
+
+        It is deleted as well: the broker empties its map only when the delete is answered.
+        """
+        await self._saved()
+        await asyncio.sleep(FLUSH_S)
+        await self._saved()
+
+    async def _saved(self) -> None:
+        if self._saving:
+            await asyncio.wait(self._saving.copy(), timeout=SAVING_S)
+
+
+async def _forget(core: Core, group: GroupKey, shards: list[str]) -> bool:
+    """Forget what of these shards was saved or read since they were removed; True if anything was.
+
+    What is dirty stays for the next round, which makes sure that the Meta Service has it before it is removed.
+    """
+    found = False
+    async for some in in_slices(shards):
+        again = [key for shard in some if core.ledger.store.get(key := OffsetKey(*group, shard))]
+        core.ledger.apply(Forget([key for key in again if key not in core.ledger.dirty]))
+        found = found or bool(again)
+    return found
 
 
 async def _patiently(work: Callable[[], Awaitable[R]]) -> R:
